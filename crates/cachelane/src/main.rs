@@ -1,0 +1,2 @@
+//! The cachelane command.
+fn main() {}
