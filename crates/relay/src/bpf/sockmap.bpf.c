@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Sockmap engine of the relay: moves one direction of a connection from its source socket to
+ * its target socket inside the kernel, under a governor.
+ *
+ * A stock redirect takes data off the source at once and queues it on the target without limit
+ * and without accounting. Here a packet is redirected only if, with it, at most `budget` bytes
+ * are on their way to the target's peer unacknowledged. Past that it is passed to the source's
+ * own receive queue, where the kernel accounts for it, so the source's window closes and the
+ * sender slows down. User space forwards what was passed.
+ *
+ * Order: once a packet was passed, all later ones are, until user space says that it has
+ * forwarded every passed byte. User space in turn forwards nothing before the target's peer has
+ * acknowledged every redirected byte.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "sockmap.h"
+
+/* Only what is read of the kernel's struct; the offset is relocated at load. */
+struct tcp_sock {
+	__u64 bytes_acked;
+} __attribute__((preserve_access_index));
+
+/* Sockets whose data the verdict sees. The program is attached to this map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1); /* set by the loader */
+	__type(key, __u32);
+	__type(value, __u64);
+} sources SEC(".maps");
+
+/* Sockets that data is sent to. No program: what they receive takes the usual way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1); /* set by the loader */
+	__type(key, __u32);
+	__type(value, __u64);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set by the loader */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by the loader */
+	__type(key, __u32);
+	__type(value, struct progress);
+} progress SEC(".maps");
+
+static __always_inline int may_redirect(const struct flow *flow, __u64 forwarded, __u64 acked,
+					__u64 len)
+{
+	__u64 sent = flow->base + flow->redirected + forwarded;
+
+	return flow->passed == forwarded && sent - acked + len <= flow->budget;
+}
+
+/* The target's acknowledged bytes; 0 where the target is gone, which reads as a full budget. */
+static __always_inline __u64 target_acked(__u32 slot)
+{
+	struct bpf_sock *target = bpf_map_lookup_elem(&targets, &slot);
+	struct tcp_sock *tcp;
+	__u64 acked = 0;
+
+	if (!target)
+		return 0;
+	tcp = bpf_skc_to_tcp_sock(target);
+	if (tcp)
+		acked = tcp->bytes_acked;
+	bpf_sk_release(target);
+	return acked;
+}
+
+SEC("sk_skb/verdict")
+int relay_verdict(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	struct flow *flow = bpf_map_lookup_elem(&flows, &cookie);
+	struct progress *done;
+	__u64 len = skb->len;
+	__u32 slot;
+
+	/* A bare FIN. Queued on the target it would read as a broken pipe there, and the socket's
+	 * own state tells user space of the end. */
+	if (!len)
+		return SK_DROP;
+	if (!flow)
+		return SK_PASS;
+	slot = flow->slot;
+	done = bpf_map_lookup_elem(&progress, &slot);
+	if (!done)
+		return SK_PASS;
+	if (!may_redirect(flow, done->forwarded, target_acked(slot), len)) {
+		if (flow->passed == done->forwarded)
+			flow->held++;
+		flow->passed += len;
+		return SK_PASS;
+	}
+	flow->redirected += len;
+	return bpf_sk_redirect_map(skb, &targets, slot, 0);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,254 @@
+//! What a relay is told: addresses, engine, CPUs, limits.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+use std::time::Duration;
+
+use lanes::CpuSet;
+
+use crate::Error;
+
+/// How bytes move from one leg of a connection to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Engine {
+    /// Read into a buffer that stays in the worker's cache, and write from it.
+    Copy = 0,
+    /// Move pages through a pipe, never into user space.
+    Splice = 1,
+    /// Let a BPF verdict move one direction's bulk inside the kernel, under a governor.
+    Sockmap = 2,
+    /// Start with copy, change to what the flow turns out to need.
+    Auto = 3,
+}
+
+impl Engine {
+    /// Every engine, in the order in which they are shown.
+    pub const ALL: [Engine; 4] = [Engine::Copy, Engine::Splice, Engine::Sockmap, Engine::Auto];
+
+    /// The engine's name, as in `relay.engine`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Copy => "copy",
+            Engine::Splice => "splice",
+            Engine::Sockmap => "sockmap",
+            Engine::Auto => "auto",
+        }
+    }
+
+    pub(crate) fn from_u8(value: u8) -> Engine {
+        Engine::ALL[usize::from(value) % Engine::ALL.len()]
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Engine {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Engine, Error> {
+        Engine::ALL.into_iter().find(|e| e.name() == s).ok_or_else(|| {
+            Error::invalid(format!(
+                "engine '{s}' is not known (expected copy, splice, sockmap or auto)"
+            ))
+        })
+    }
+}
+
+/// How a backend is chosen for a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest connections from this relay.
+    LeastConnections,
+}
+
+impl FromStr for Balance {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Balance, Error> {
+        match s {
+            "roundrobin" => Ok(Balance::RoundRobin),
+            "leastconn" => Ok(Balance::LeastConnections),
+            _ => Err(Error::invalid(format!(
+                "balance '{s}' is not known (expected roundrobin or leastconn)"
+            ))),
+        }
+    }
+}
+
+/// Everything a relay needs to start. [`Config::new`] gives the defaults.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Addresses to accept on. Port 0 lets the kernel choose.
+    pub listen: Vec<SocketAddr>,
+    /// Where connections go.
+    pub backends: Vec<SocketAddr>,
+    /// How a backend is chosen.
+    pub balance: Balance,
+    /// How bytes move.
+    pub engine: Engine,
+    /// CPUs that forward; one worker is pinned to each.
+    pub cpus: CpuSet,
+    /// The most memory, kernel and user together, that one connection may hold, in bytes.
+    /// At least [`Config::MIN_BUDGET`].
+    pub budget: usize,
+    /// The most connections at a time; more wait in the listen queue. `None`: as many as the
+    /// limit on open files allows.
+    pub max_connections: Option<usize>,
+    /// How long one backend may take to accept a connection.
+    pub connect_timeout: Duration,
+    /// A connection without a byte in either direction for this long is closed. `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// How long a backend that refused is left alone before it is tried again.
+    pub retry_after: Duration,
+    /// Expect a PROXY protocol v2 header from clients.
+    pub accept_proxy: bool,
+    /// Send a PROXY protocol v2 header to backends.
+    pub send_proxy: bool,
+    /// Length of the listen queue, of each worker.
+    pub backlog: i32,
+}
+
+impl Config {
+    /// The smallest budget with which every engine still moves data.
+    pub const MIN_BUDGET: usize = 256 * 1024;
+
+    /// The default budget: see `docs/mechanisms/relay.md`, "Memory".
+    pub const DEFAULT_BUDGET: usize = 8 << 20;
+
+    /// A configuration with the defaults for everything but the addresses and the CPUs.
+    pub fn new(listen: Vec<SocketAddr>, backends: Vec<SocketAddr>, cpus: CpuSet) -> Config {
+        Config {
+            listen,
+            backends,
+            balance: Balance::RoundRobin,
+            engine: Engine::Auto,
+            cpus,
+            budget: Config::DEFAULT_BUDGET,
+            max_connections: None,
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Some(Duration::from_secs(3600)),
+            retry_after: Duration::from_secs(2),
+            accept_proxy: false,
+            send_proxy: false,
+            backlog: 4096,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.listen.is_empty() {
+            return Err(Error::invalid("no address to listen on"));
+        }
+        if self.backends.is_empty() {
+            return Err(Error::invalid("no backend to relay to"));
+        }
+        if self.cpus.is_empty() {
+            return Err(Error::invalid("the set of CPUs is empty (expected at least one CPU)"));
+        }
+        if self.budget < Config::MIN_BUDGET {
+            return Err(Error::invalid(format!(
+                "a budget of {} bytes is too small (expected at least {})",
+                self.budget,
+                Config::MIN_BUDGET
+            )));
+        }
+        if self.max_connections == Some(0) {
+            return Err(Error::invalid("a limit of 0 connections (expected at least 1)"));
+        }
+        for backend in &self.backends {
+            if backend.port() == 0 {
+                return Err(Error::invalid(format!("backend {backend}: port 0 is not a target")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads an address to listen on: `IP:PORT`, `[IPv6]:PORT`, or `:PORT` and `*:PORT` for every
+/// address of the host, IPv4 and IPv6.
+pub fn parse_listen(s: &str) -> Result<SocketAddr, Error> {
+    let expected = "expected IP:PORT, [IPv6]:PORT, or :PORT for every address";
+    if let Some(port) = s.strip_prefix('*').unwrap_or(s).strip_prefix(':')
+        && let Ok(port) = port.parse()
+    {
+        return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));
+    }
+    s.parse()
+        .map_err(|_| Error::invalid(format!("listen address '{s}' does not parse ({expected})")))
+}
+
+/// Reads a backend's address: `IP:PORT`, `[IPv6]:PORT` or `NAME:PORT`; a name is resolved now,
+/// and its first address is used.
+pub fn parse_backend(s: &str) -> Result<SocketAddr, Error> {
+    if let Ok(addr) = s.parse() {
+        return Ok(addr);
+    }
+    let expected = "expected IP:PORT, [IPv6]:PORT or NAME:PORT";
+    let well_formed = s.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains(['[', ']', ':', ' ']) && port.parse::<u16>().is_ok()
+    });
+    if !well_formed {
+        return Err(Error::invalid(format!("backend '{s}' does not parse ({expected})")));
+    }
+    match s.to_socket_addrs() {
+        Ok(mut addrs) => addrs
+            .next()
+            .ok_or_else(|| Error::invalid(format!("backend '{s}': the name has no address"))),
+        Err(e) => Err(Error::invalid(format!("backend '{s}': the name does not resolve: {e}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_parse_as_haproxy_users_write_them() {
+        for (given, expected) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("[::1]:80", "[::1]:80"),
+            (":8080", "[::]:8080"),
+            ("*:8080", "[::]:8080"),
+        ] {
+            assert_eq!(parse_listen(given).unwrap().to_string(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_does_not_parse_is_named_with_what_was_expected() {
+        for given in ["", "80", "1.2.3.4", "1.2.3.4:99999", "::1:80x", "[::1]", "localhost:80"] {
+            let error = parse_listen(given).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(&format!("'{given}'")), "{error}");
+            assert!(error.to_string().contains("expected IP:PORT"), "{error}");
+        }
+        for given in ["", "x", ":80", "a b:80", "1.2.3.4:", "name:70000", "[::1]"] {
+            let error = parse_backend(given).unwrap_err();
+            assert!(error.to_string().contains("does not parse"), "{given}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_backend_may_be_a_name() {
+        let addr = parse_backend("localhost:7").unwrap();
+        assert!(addr.ip().is_loopback() && addr.port() == 7);
+    }
+
+    #[test]
+    fn engines_and_balances_parse_by_name_and_nothing_else() {
+        for engine in Engine::ALL {
+            assert_eq!(engine.name().parse::<Engine>().unwrap(), engine);
+            assert_eq!(Engine::from_u8(engine as u8), engine);
+        }
+        assert!("Copy".parse::<Engine>().is_err());
+        assert!("random".parse::<Balance>().is_err());
+    }
+}

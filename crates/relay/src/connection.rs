@@ -1,0 +1,190 @@
+//! One client's connection: its two legs, the flow in each direction, and how it ends.
+//!
+//! It ends in one of two ways. **Closed**: each side sent a FIN, every byte before it was
+//! written to the other side, and the FIN was passed on. **Reset**: anything else; both sides
+//! see a reset, so that neither takes an incomplete stream for a complete one.
+
+use std::os::fd::OwnedFd;
+
+use rustix::net::Shutdown;
+
+use crate::backend::Lease;
+use crate::config::Engine;
+use crate::counters::Counters;
+use crate::flow::{Flow, Leg, Mode, Resources, SourceReset, State, Turn};
+use crate::socket;
+use crate::sockmap::Opened;
+
+/// A client's connection in one of its phases.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: Leg,
+    pub(crate) phase: Phase,
+    /// Fixed when the connection was accepted.
+    pub(crate) engine: Engine,
+    /// Tells a late event of an earlier connection in the same slot from one of this.
+    pub(crate) generation: u32,
+    /// Worker's tick of the last move, or of the last step before the relaying began.
+    pub(crate) active: u32,
+    /// Already in the worker's list of connections with work left, or of those to poll.
+    pub(crate) queued: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Waiting for the client's PROXY header.
+    Header,
+    /// Waiting for a backend to accept.
+    Connecting(Connecting),
+    /// Bytes flow.
+    Relaying(Box<Relaying>),
+    /// Between two phases; never seen from outside a transition.
+    Moving,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    pub(crate) socket: OwnedFd,
+    pub(crate) lease: Lease,
+    /// Backends tried, a bit each: see `Backends::choose`.
+    pub(crate) tried: u64,
+    /// What to send before the client's bytes: the PROXY header.
+    pub(crate) greeting: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Relaying {
+    pub(crate) backend: Leg,
+    /// Client to backend.
+    pub(crate) up: Flow,
+    /// Backend to client.
+    pub(crate) down: Flow,
+    /// Held for as long as the backend is in use.
+    _lease: Lease,
+}
+
+/// What a connection needs next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// An event.
+    Wait,
+    /// Another turn, after the others had theirs.
+    Again,
+    /// Another look one jiffy from now.
+    Poll,
+    /// Both directions ended well: close it.
+    Close,
+    /// Something was lost, or will not come: reset it.
+    Reset,
+}
+
+/// A direction was handed to the sockmap engine: its source's leg has new events to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handed {
+    Up,
+    Down,
+}
+
+impl Relaying {
+    pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
+        let mode = || match engine {
+            Engine::Splice => Mode::Splice,
+            Engine::Copy | Engine::Sockmap | Engine::Auto => Mode::Copy,
+        };
+        let mut up = Flow::new(mode());
+        if !connecting.greeting.is_empty() {
+            up.prepend(connecting.greeting);
+        }
+        let backend = Leg::new(connecting.socket);
+        Relaying { backend, up, down: Flow::new(mode()), _lease: connecting.lease }
+    }
+
+    /// Moves what can be moved in both directions.
+    pub(crate) fn advance(&mut self, client: &mut Leg, resources: &mut Resources) -> Next {
+        let Relaying { backend, up, down, .. } = self;
+        let turns = up
+            .pump(client, backend, |c: &Counters| &c.bytes_up, resources)
+            .and_then(|u| {
+                let d = down.pump(backend, client, |c: &Counters| &c.bytes_down, resources)?;
+                Ok([u, d])
+            });
+        let turns = match turns {
+            Ok(turns) => turns,
+            Err(SourceReset) => return Next::Reset,
+        };
+        for (flow, target, other) in [(&mut *up, &*backend, down.state), (down, client, up.state)] {
+            if flow.is_drained(target, resources) {
+                // The target must not take this end for a good one if its own bytes are lost.
+                if other == State::Lost {
+                    return Next::Reset;
+                }
+                // Refused only by a socket that is closed already, which its reads tell.
+                let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
+                flow.state = State::Done;
+            }
+        }
+        self.next(turns)
+    }
+
+    fn next(&self, turns: [Turn; 2]) -> Next {
+        match (self.up.state, self.down.state) {
+            (State::Done, State::Done) => Next::Close,
+            _ if self.up.is_over() && self.down.is_over() => Next::Reset,
+            _ if turns.contains(&Turn::Unfinished) => Next::Again,
+            _ if turns.contains(&Turn::Polls) => Next::Poll,
+            _ => Next::Wait,
+        }
+    }
+
+    /// Hands the direction that carries bulk to the sockmap engine, if one does.
+    pub(crate) fn hand_over(&mut self, client: &Leg, resources: &Resources) -> Option<Handed> {
+        let sockmap = resources.sockmap.as_ref()?;
+        let taken = |flow: &Flow| matches!(flow.mode, Mode::Sockmap(_));
+        if taken(&self.up) || taken(&self.down) {
+            return None;
+        }
+        let budget = resources.shares.send;
+        if self.down.is_quiet_bulk(&self.backend) {
+            let (source, target) = (&self.backend.socket, &client.socket);
+            let written = self.down.written();
+            let taken = sockmap.take(source, target, Opened::Passively, written, budget)?;
+            self.down.mode = Mode::Sockmap(taken);
+            return Some(Handed::Down);
+        }
+        if self.up.is_quiet_bulk(client) {
+            let (source, target) = (&client.socket, &self.backend.socket);
+            let written = self.up.written();
+            let taken = sockmap.take(source, target, Opened::Actively, written, budget)?;
+            self.up.mode = Mode::Sockmap(taken);
+            return Some(Handed::Up);
+        }
+        None
+    }
+
+    /// Bytes that reached the other side, both ways, by user space or in the kernel.
+    pub(crate) fn moved(&self) -> u64 {
+        self.up.moved() + self.down.moved()
+    }
+
+    /// Whether bytes were taken from a side that the other does not have.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.up.holds_bytes() || self.down.holds_bytes()
+    }
+}
+
+impl Connection {
+    /// Ends the connection and gives back what it holds. The backend's lease ends with it.
+    pub(crate) fn end(self, reset: bool, resources: &mut Resources) {
+        let end = |socket: OwnedFd| if reset { socket::reset(socket) } else { drop(socket) };
+        end(self.client.socket);
+        match self.phase {
+            Phase::Connecting(connecting) => drop(connecting),
+            Phase::Relaying(relaying) => {
+                end(relaying.backend.socket);
+                relaying.up.release(resources);
+                relaying.down.release(resources);
+            }
+            Phase::Header | Phase::Moving => {}
+        }
+    }
+}

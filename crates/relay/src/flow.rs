@@ -1,0 +1,266 @@
+//! One direction of a connection: takes bytes from its source leg and puts them on its target
+//! leg, by one of the engines, and never holds more than its share of the budget.
+//!
+//! A flow that holds bytes does not read, so the source's window closes and its sender slows
+//! down. A flow ends when its source has sent a FIN and every byte is written; the connection
+//! then passes the FIN on. If the target will not take what was read, the flow is lost, and the
+//! connection ends by a reset, never by a FIN.
+
+mod copy;
+mod sockmap;
+mod splice;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::io::Errno;
+
+use crate::counters::Counters;
+use crate::socket::Shares;
+use crate::sockmap::{Sockmap, Taken};
+
+pub(crate) use splice::Pipe;
+
+/// How many times a flow may read before others have their turn.
+const ROUNDS: usize = 8;
+
+/// One end of a connection, and what is known of it since the last edge-triggered event.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    pub(crate) socket: OwnedFd,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    /// The peer sent a FIN or a reset: a short read does not mean that the queue is empty.
+    pub(crate) hup: bool,
+    /// The socket is closed or has an error.
+    pub(crate) broken: bool,
+}
+
+/// A direction of a connection.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) state: State,
+    pub(crate) mode: Mode,
+    held: Held,
+    /// Bytes written to the target by user space, over the connection's life.
+    written: u64,
+}
+
+/// How far a flow has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Bytes may come.
+    Open,
+    /// The source has ended; what is held has yet to be written.
+    Ended,
+    /// The target was told of the end.
+    Done,
+    /// The target does not take what was read.
+    Lost,
+}
+
+/// How the flow moves bytes now.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    Copy,
+    Splice,
+    Sockmap(Taken),
+}
+
+/// Bytes read and not yet written.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Bytes { buffer: Box<[u8]>, from: usize, to: usize },
+    Pipe { pipe: Pipe, length: usize },
+}
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing more to do until an event.
+    Waits,
+    /// The turn ended before the bytes did.
+    Unfinished,
+    /// Nothing more to do until the verdict's state is looked at again, a jiffy from now.
+    Polls,
+}
+
+/// The source was reset: what it sent may be incomplete.
+#[derive(Debug)]
+pub(crate) struct SourceReset;
+
+/// What the flows of one worker share.
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub(crate) shares: Shares,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) sockmap: Option<Arc<Sockmap>>,
+    /// Read into by every flow, so that it stays in this CPU's cache.
+    scratch: Box<[u8]>,
+    spare: Vec<Box<[u8]>>,
+    pipes: Vec<Pipe>,
+}
+
+impl Leg {
+    pub(crate) fn new(socket: OwnedFd) -> Leg {
+        Leg { socket, readable: false, writable: true, hup: false, broken: false }
+    }
+}
+
+impl Flow {
+    pub(crate) fn new(mode: Mode) -> Flow {
+        Flow { state: State::Open, mode, held: Held::Nothing, written: 0 }
+    }
+
+    /// Puts `bytes` before everything that the source sends.
+    pub(crate) fn prepend(&mut self, bytes: Vec<u8>) {
+        let to = bytes.len();
+        self.held = Held::Bytes { buffer: bytes.into_boxed_slice(), from: 0, to };
+    }
+
+    /// Moves what can be moved, for a bounded number of rounds.
+    pub(crate) fn pump(
+        &mut self,
+        source: &mut Leg,
+        target: &mut Leg,
+        forwarded: impl Fn(&Counters) -> &AtomicU64 + Copy,
+        resources: &mut Resources,
+    ) -> Result<Turn, SourceReset> {
+        if matches!(self.state, State::Done | State::Lost) {
+            return Ok(Turn::Waits);
+        }
+        let before = self.written;
+        let turn = match self.mode {
+            Mode::Copy => self.pump_copy(source, target, resources),
+            Mode::Splice => self.pump_splice(source, target, resources),
+            Mode::Sockmap(_) => self.pump_sockmap(source, target, forwarded, resources),
+        };
+        let counters = &resources.counters;
+        let moved = self.written - before;
+        Counters::add(forwarded(counters), moved);
+        match self.mode {
+            Mode::Splice => Counters::add(&counters.bytes_spliced, moved),
+            _ => Counters::add(&counters.bytes_copied, moved),
+        }
+        turn
+    }
+
+    /// Whether the source has ended and every byte of it is written.
+    pub(crate) fn is_drained(&mut self, target: &Leg, resources: &Resources) -> bool {
+        if self.state != State::Ended || !matches!(self.held, Held::Nothing) {
+            return false;
+        }
+        match (&mut self.mode, &resources.sockmap) {
+            (Mode::Sockmap(taken), Some(sockmap)) => sockmap.is_drained(taken, &target.socket),
+            _ => true,
+        }
+    }
+
+    /// Whether bytes were read that the target does not have.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        !matches!(self.held, Held::Nothing) || self.state == State::Lost
+    }
+
+    /// Whether the flow is over, well or badly.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Done | State::Lost)
+    }
+
+    /// Whether the sockmap engine may take the flow over: bulk, and nothing under way.
+    pub(crate) fn is_quiet_bulk(&self, source: &Leg) -> bool {
+        /// As much as a default socket buffer holds: a flow that sent it is no request.
+        const BULK: u64 = 128 * 1024;
+        self.state == State::Open
+            && matches!(self.mode, Mode::Copy)
+            && matches!(self.held, Held::Nothing)
+            && !source.readable
+            && !source.hup
+            && self.written >= BULK
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes that the target has, whoever moved them.
+    pub(crate) fn moved(&self) -> u64 {
+        match &self.mode {
+            Mode::Sockmap(taken) => self.written + taken.redirected(),
+            Mode::Copy | Mode::Splice => self.written,
+        }
+    }
+
+    /// Gives back what the flow holds. Its sockets are closed, or will be at once.
+    pub(crate) fn release(self, resources: &mut Resources) {
+        match self.held {
+            Held::Bytes { buffer, .. } => resources.take_back(buffer),
+            // A pipe with bytes in it is closed, not reused.
+            Held::Pipe { pipe, length: 0 } => resources.pipes.push(pipe),
+            Held::Pipe { .. } | Held::Nothing => {}
+        }
+        if let (Mode::Sockmap(taken), Some(sockmap)) = (self.mode, &resources.sockmap) {
+            sockmap.forget(taken);
+        }
+    }
+
+    fn lose(&mut self, resources: &mut Resources) {
+        self.state = State::Lost;
+        if let Held::Bytes { buffer, .. } = std::mem::replace(&mut self.held, Held::Nothing) {
+            resources.take_back(buffer);
+        }
+    }
+}
+
+impl Resources {
+    /// Spare chunks and pipes that a worker keeps for the next flow that blocks.
+    const SPARE: usize = 16;
+
+    pub(crate) fn new(
+        shares: Shares,
+        counters: Arc<Counters>,
+        sockmap: Option<Arc<Sockmap>>,
+    ) -> Resources {
+        Resources {
+            shares,
+            counters,
+            sockmap,
+            scratch: chunk(shares),
+            spare: Vec::new(),
+            pipes: Vec::new(),
+        }
+    }
+
+    /// Bytes to look at or consume before the flows begin: the PROXY header.
+    pub(crate) fn scratch(&mut self) -> &mut [u8] {
+        &mut self.scratch
+    }
+
+    /// The first `to` bytes of the scratch chunk as a chunk of their own, and a fresh scratch.
+    /// A small rest is copied, so that many blocked flows do not hold a whole chunk each.
+    fn hold_scratch(&mut self, from: usize, to: usize) -> Held {
+        const SMALL: usize = 32 * 1024;
+        if to - from <= SMALL {
+            let buffer = Box::from(&self.scratch[from..to]);
+            return Held::Bytes { buffer, from: 0, to: to - from };
+        }
+        let fresh = self.spare.pop().unwrap_or_else(|| chunk(self.shares));
+        Held::Bytes { buffer: std::mem::replace(&mut self.scratch, fresh), from, to }
+    }
+
+    fn take_back(&mut self, buffer: Box<[u8]>) {
+        if buffer.len() == self.shares.chunk && self.spare.len() < Resources::SPARE {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+fn chunk(shares: Shares) -> Box<[u8]> {
+    vec![0; shares.chunk].into_boxed_slice()
+}
+
+/// Whether an errno means: not now.
+fn would_block(e: Errno) -> bool {
+    e == Errno::AGAIN || e == Errno::INTR
+}

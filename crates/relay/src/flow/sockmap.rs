@@ -1,0 +1,96 @@
+//! A flow in the verdict's hands: user space forwards what the verdict passed, after all that
+//! was redirected has arrived. See `crate::sockmap` for the protocol between the two.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::{Flow, Held, Leg, Mode, ROUNDS, Resources, SourceReset, State, Turn};
+use crate::counters::Counters;
+use crate::sockmap::{Sockmap, Taken};
+
+impl Flow {
+    pub(super) fn pump_sockmap(
+        &mut self,
+        source: &mut Leg,
+        target: &mut Leg,
+        forwarded: impl Fn(&Counters) -> &AtomicU64,
+        resources: &mut Resources,
+    ) -> Result<Turn, SourceReset> {
+        let Some(sockmap) = resources.sockmap.clone() else {
+            return Err(SourceReset);
+        };
+        self.count_redirected(&sockmap, forwarded, &resources.counters);
+        if target.broken {
+            self.lose(resources);
+            return Ok(Turn::Waits);
+        }
+        // Passed bytes raise no event: the socket is watched for its end alone.
+        source.readable = true;
+        for _ in 0..ROUNDS {
+            if !matches!(self.held, Held::Nothing) && !self.flush_passed(&sockmap, target, resources)
+            {
+                return Ok(Turn::Polls);
+            }
+            if self.state != State::Open {
+                return Ok(Turn::Polls);
+            }
+            match self.read(source, resources)? {
+                Some(n) => self.held = resources.hold_scratch(0, n),
+                None if self.state == State::Open && !source.readable => {
+                    self.publish(&sockmap);
+                    return Ok(Turn::Polls);
+                }
+                None => {}
+            }
+        }
+        Ok(Turn::Unfinished)
+    }
+
+    /// Writes passed bytes once everything redirected has arrived; true when all are written.
+    fn flush_passed(
+        &mut self,
+        sockmap: &Arc<Sockmap>,
+        target: &mut Leg,
+        resources: &mut Resources,
+    ) -> bool {
+        match self.taken() {
+            Some(taken) if sockmap.is_drained(taken, &target.socket) => {}
+            _ => return false,
+        }
+        let before = self.written;
+        self.flush(target, resources);
+        let moved = self.written - before;
+        if let Some(taken) = self.taken() {
+            taken.forwarded += moved;
+        }
+        matches!(self.held, Held::Nothing)
+    }
+
+    /// Tells the verdict that nothing passed is left here, if there was something.
+    fn publish(&mut self, sockmap: &Sockmap) {
+        if let Some(taken) = self.taken() {
+            sockmap.publish(taken);
+        }
+    }
+
+    fn count_redirected(
+        &mut self,
+        sockmap: &Sockmap,
+        forwarded: impl Fn(&Counters) -> &AtomicU64,
+        counters: &Counters,
+    ) {
+        if let Some(taken) = self.taken() {
+            let moved = sockmap.moved(taken);
+            Counters::add(forwarded(counters), moved.bytes);
+            Counters::add(&counters.bytes_redirected, moved.bytes);
+            Counters::add(&counters.sockmap_held, moved.held);
+        }
+    }
+
+    fn taken(&mut self) -> Option<&mut Taken> {
+        match &mut self.mode {
+            Mode::Sockmap(taken) => Some(taken),
+            Mode::Copy | Mode::Splice => None,
+        }
+    }
+}

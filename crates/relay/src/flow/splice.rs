@@ -1,0 +1,123 @@
+//! The splice engine: pages go from the source's queue through a pipe to the target's queue. A
+//! pipe comes from the worker's pool when there is something to move, and goes back when it is
+//! empty, so idle connections hold none.
+//!
+//! The kernel raises SIGPIPE when a splice meets a reset; Rust programs ignore that signal from
+//! the start, and a program that restores it must not use this engine.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use super::{Flow, Held, Leg, Mode, ROUNDS, Resources, SourceReset, State, Turn, would_block};
+use crate::counters::Counters;
+
+/// A pipe that bytes pass through.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    capacity: usize,
+}
+
+impl Pipe {
+    /// A new pipe of up to `wanted` bytes; less where the user's limit on pipe memory
+    /// (`fs.pipe-user-pages-soft`) is used up.
+    fn new(wanted: usize) -> rustix::io::Result<Pipe> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let capacity = fcntl_setpipe_size(&write, wanted)
+            .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
+        Ok(Pipe { read, write, capacity })
+    }
+}
+
+impl Flow {
+    pub(super) fn pump_splice(
+        &mut self,
+        source: &mut Leg,
+        target: &mut Leg,
+        resources: &mut Resources,
+    ) -> Result<Turn, SourceReset> {
+        for _ in 0..ROUNDS {
+            // A PROXY header, or what a flow held before it came to this engine.
+            self.flush(target, resources);
+            self.empty_pipe(target, resources);
+            let idle = self.state != State::Open || !target.writable || !source.readable;
+            if idle {
+                self.return_pipe(resources);
+                return Ok(Turn::Waits);
+            }
+            if !self.take_pipe(resources) {
+                // No more pipes: this flow is copied from here on.
+                self.mode = Mode::Copy;
+                return Ok(Turn::Unfinished);
+            }
+            self.fill_pipe(source)?;
+        }
+        Ok(Turn::Unfinished)
+    }
+
+    fn fill_pipe(&mut self, source: &mut Leg) -> Result<(), SourceReset> {
+        let Held::Pipe { pipe, length } = &mut self.held else {
+            return Ok(());
+        };
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        match splice(&source.socket, None, &pipe.write, None, pipe.capacity, flags) {
+            Ok(0) => {
+                source.readable = false;
+                self.state = State::Ended;
+            }
+            Ok(n) => *length = n,
+            Err(Errno::INTR) => {}
+            Err(e) if would_block(e) => source.readable = false,
+            Err(_) => return Err(SourceReset),
+        }
+        Ok(())
+    }
+
+    fn empty_pipe(&mut self, target: &mut Leg, resources: &mut Resources) {
+        let Held::Pipe { pipe, length } = &mut self.held else {
+            return;
+        };
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        while *length > 0 && target.writable {
+            match splice(&pipe.read, None, &target.socket, None, *length, flags) {
+                Ok(n) => {
+                    *length -= n;
+                    self.written += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) if would_block(e) => {
+                    target.writable = false;
+                    Counters::bump(&resources.counters.backpressure);
+                }
+                Err(_) => {
+                    // Dropped with what is in it: a pipe is reused only when empty.
+                    self.held = Held::Nothing;
+                    return self.lose(resources);
+                }
+            }
+        }
+    }
+
+    fn take_pipe(&mut self, resources: &mut Resources) -> bool {
+        if matches!(self.held, Held::Nothing) {
+            let pooled = resources.pipes.pop();
+            let Some(pipe) = pooled.or_else(|| Pipe::new(resources.shares.chunk).ok()) else {
+                return false;
+            };
+            self.held = Held::Pipe { pipe, length: 0 };
+        }
+        true
+    }
+
+    fn return_pipe(&mut self, resources: &mut Resources) {
+        if matches!(self.held, Held::Pipe { length: 0, .. })
+            && let Held::Pipe { pipe, .. } = std::mem::replace(&mut self.held, Held::Nothing)
+            && resources.pipes.len() < Resources::SPARE
+        {
+            resources.pipes.push(pipe);
+        }
+    }
+}

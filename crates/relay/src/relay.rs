@@ -1,0 +1,278 @@
+//! A running relay: starts workers, moves them, changes the engine, drains.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lanes::CpuSet;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{gettid, sched_setaffinity};
+
+use crate::config::{Config, Engine};
+use crate::counters::{Counters, Stats};
+use crate::shared::{Mode, Shared};
+use crate::sockmap::Sockmap;
+use crate::worker::Worker;
+use crate::{Error, ErrorKind, socket};
+
+/// Open files besides the connections': standard streams, listeners, epolls, BPF maps, pipes.
+const OTHER_FILES: usize = 128;
+
+/// The most directions that the sockmap engine holds at a time.
+const SOCKMAP_SLOTS: usize = 65_536;
+
+/// A relay at work. Dropping it resets its connections and ends its workers.
+#[derive(Debug)]
+pub struct Relay {
+    shared: Arc<Shared>,
+    config: Config,
+    addrs: Vec<SocketAddr>,
+    crew: Mutex<Crew>,
+}
+
+/// The workers' threads, and where they run.
+#[derive(Debug)]
+struct Crew {
+    cpus: CpuSet,
+    workers: Vec<Hand>,
+    /// One message when a worker returns.
+    gone: Receiver<()>,
+    announce: mpsc::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Hand {
+    thread: Option<JoinHandle<()>>,
+    tid: Pid,
+    counters: Arc<Counters>,
+}
+
+impl Relay {
+    /// Starts a relay: every listener is bound and every worker runs when this returns.
+    ///
+    /// # Errors
+    /// A configuration that cannot work; an address in use or not of this host; a CPU that this
+    /// process may not run on; a limit on open files below what `max_connections` needs; the
+    /// sockmap engine asked for on a host without it.
+    pub fn start(config: Config) -> Result<Relay, Error> {
+        config.check()?;
+        let limit = connection_limit(config.max_connections)?;
+        let shared = Arc::new(Shared::new(&config, limit));
+        let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
+        let (announce, gone) = mpsc::channel();
+        let crew = Crew { cpus: config.cpus.clone(), workers: Vec::new(), gone, announce };
+        let relay = Relay { shared, addrs, crew: Mutex::new(crew), config };
+        if relay.config.engine == Engine::Sockmap {
+            relay.load_sockmap()?;
+        }
+        relay.set_cpus(&relay.config.cpus.clone())?;
+        Ok(relay)
+    }
+
+    /// The addresses that it listens on, with the ports that the kernel chose.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The most connections at a time.
+    pub fn max_connections(&self) -> usize {
+        self.shared.limit
+    }
+
+    /// Connections at this moment.
+    pub fn active(&self) -> usize {
+        self.shared.active()
+    }
+
+    /// Backends in all, and of these the ones that are not left alone after a refusal.
+    pub fn backends(&self) -> (usize, usize) {
+        (self.shared.backends.len(), self.shared.backends.up(Instant::now()))
+    }
+
+    /// All counters, summed over the workers.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for hand in &self.crew().workers {
+            stats.add(&hand.counters);
+        }
+        stats
+    }
+
+    /// Thread ids of the workers, for accounting of their CPU time.
+    pub fn worker_threads(&self) -> Vec<u32> {
+        self.crew().workers.iter().map(|h| h.tid.as_raw_nonzero().get() as u32).collect()
+    }
+
+    /// The engine that new connections get.
+    pub fn engine(&self) -> Engine {
+        self.shared.engine()
+    }
+
+    /// Changes the engine for new connections; those that run keep theirs.
+    ///
+    /// # Errors
+    /// The sockmap engine on a host without it, or without the privilege.
+    pub fn set_engine(&self, engine: Engine) -> Result<(), Error> {
+        if engine == Engine::Sockmap {
+            self.load_sockmap()?;
+        }
+        self.shared.set_engine(engine);
+        Ok(())
+    }
+
+    /// The CPUs that forwarding runs on.
+    pub fn cpus(&self) -> CpuSet {
+        self.crew().cpus.clone()
+    }
+
+    /// Moves the workers to `cpus`, at once, with the connections that they hold. If there are
+    /// more CPUs than workers, workers are added; if fewer, some CPUs get several.
+    ///
+    /// # Errors
+    /// An empty set; a CPU that is offline or that this process may not run on. The workers then
+    /// stay where they are.
+    pub fn set_cpus(&self, cpus: &CpuSet) -> Result<(), Error> {
+        if cpus.is_empty() {
+            return Err(Error::invalid("the set of CPUs is empty (expected at least one CPU)"));
+        }
+        for cpu in cpus.iter() {
+            check_cpu(cpu)?;
+        }
+        let mut crew = self.crew();
+        while crew.workers.len() < cpus.len() {
+            let hand = self.hire(crew.workers.len(), crew.announce.clone())?;
+            crew.workers.push(hand);
+        }
+        for (hand, cpu) in crew.workers.iter().zip(cpus.iter().cycle()) {
+            pin(Some(hand.tid), cpu)?;
+        }
+        crew.cpus = cpus.clone();
+        Ok(())
+    }
+
+    /// Accepts no more connections and waits for those there are, at most `timeout`. Returns
+    /// whether all of them ended by themselves; the rest is still there until the relay is
+    /// dropped.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        self.shared.advance(Mode::Drain);
+        let crew = self.crew();
+        let deadline = Instant::now() + timeout;
+        (0..crew.workers.len()).all(|_| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            crew.gone.recv_timeout(left).is_ok()
+        })
+    }
+
+    fn crew(&self) -> std::sync::MutexGuard<'_, Crew> {
+        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load_sockmap(&self) -> Result<(), Error> {
+        if self.shared.sockmap().is_none() {
+            let slots = self.shared.limit.min(SOCKMAP_SLOTS) as u32;
+            self.shared.offer_sockmap(Sockmap::load(slots)?);
+        }
+        Ok(())
+    }
+
+    /// Starts one more worker, not yet pinned.
+    fn hire(&self, index: usize, announce: mpsc::Sender<()>) -> Result<Hand, Error> {
+        let listeners = self
+            .addrs
+            .iter()
+            .map(|&a| socket::listen(a, self.config.backlog, self.shared.shares))
+            .collect::<Result<Vec<_>, _>>()?;
+        let wake = new_wake()?;
+        let counters = Arc::new(Counters::default());
+        let shared = Arc::clone(&self.shared);
+        let worker = Worker::new(shared, listeners, wake.clone(), counters.clone(), index)?;
+        let (say, hear) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name(format!("relay-{index}"))
+            .spawn(move || {
+                // The receiver waits for it, and for `gone` until the relay is dropped.
+                let _ = say.send(gettid());
+                worker.run();
+                let _ = announce.send(());
+            })
+            .map_err(|e| Error::io("cannot start a worker's thread", e))?;
+        let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
+        self.shared.add_wake(wake);
+        Ok(Hand { thread: Some(thread), tid, counters })
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.advance(Mode::Stop);
+        for hand in &mut self.crew().workers {
+            // A worker that panicked has said so on stderr.
+            let _ = hand.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// Checks that nobody else listens on `addr`, and lets the kernel choose a port for port 0.
+/// `SO_REUSEPORT` alone would share the port with another relay of the same user in silence.
+fn claim(addr: SocketAddr) -> Result<SocketAddr, Error> {
+    let probe = socket::bind(addr, false)?;
+    socket::local_addr(&probe).map_err(|e| Error::io(format!("cannot listen on {addr}"), e))
+}
+
+/// How many connections the limit on open files allows, or whether it allows `wanted`. Raises
+/// the soft limit to the hard one.
+fn connection_limit(wanted: Option<usize>) -> Result<usize, Error> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let files = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let files = files.map_or(usize::MAX, |f| f as usize);
+    // Two sockets for each connection.
+    let possible = files.saturating_sub(OTHER_FILES) / 2;
+    match wanted {
+        Some(wanted) if wanted > possible => Err(Error::new(
+            ErrorKind::FileLimit,
+            format!(
+                "{wanted} connections need {} open files, and the limit is {files}: raise it \
+                 (ulimit -n, LimitNOFILE=) or ask for at most {possible} connections",
+                2 * wanted + OTHER_FILES
+            ),
+        )),
+        Some(wanted) => Ok(wanted),
+        None if possible == 0 => Err(Error::new(
+            ErrorKind::FileLimit,
+            format!("the limit of {files} open files is too low for a single connection"),
+        )),
+        None => Ok(possible),
+    }
+}
+
+fn new_wake() -> Result<Arc<OwnedFd>, Error> {
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|e| Error::io("cannot create an eventfd", e))?;
+    Ok(Arc::new(fd))
+}
+
+/// Whether this process may run on `cpu`, found out on a thread that tries.
+fn check_cpu(cpu: usize) -> Result<(), Error> {
+    std::thread::spawn(move || pin(None, cpu))
+        .join()
+        .map_err(|_| Error::new(ErrorKind::Io, "a thread that tries a CPU panicked"))?
+}
+
+fn pin(thread: Option<Pid>, cpu: usize) -> Result<(), Error> {
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(Error::invalid(format!("cpu {cpu} is beyond what this kernel interface takes")));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(thread, &set).map_err(|e| {
+        Error::invalid(format!("cpu {cpu} is offline, or this process may not run on it ({e})"))
+    })
+}

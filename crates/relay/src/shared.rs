@@ -1,0 +1,164 @@
+//! What the workers of a relay share: settings that can change while it runs, the number of
+//! connections, the backends.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{
+    AtomicU8, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::backend::Backends;
+use crate::config::{Config, Engine};
+use crate::socket::Shares;
+use crate::sockmap::{Sockmap, jiffy};
+
+/// What the workers are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    Run = 0,
+    /// Accept no more, return when the last connection has ended.
+    Drain = 1,
+    /// Reset what is left, and return.
+    Stop = 2,
+}
+
+/// Shared by all workers of one relay.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) shares: Shares,
+    pub(crate) backends: Arc<Backends>,
+    pub(crate) accept_proxy: bool,
+    pub(crate) send_proxy: bool,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) jiffy: Duration,
+    /// The most connections at a time.
+    pub(crate) limit: usize,
+    /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
+    engine: AtomicU8,
+    /// Release when it is set, Acquire where workers read it: what was done before (counters,
+    /// a closed resource) is seen by a worker that sees the new mode.
+    mode: AtomicU8,
+    /// Relaxed: a count. A worker that stopped accepting at the limit is woken through `wakes`
+    /// by the one that brings the count below it.
+    active: AtomicUsize,
+    /// Loaded when the engine is first asked for.
+    sockmap: OnceLock<Arc<Sockmap>>,
+    /// An eventfd for each worker.
+    wakes: Mutex<Vec<Arc<OwnedFd>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &Config, limit: usize) -> Shared {
+        Shared {
+            shares: Shares::of(config.budget),
+            backends: Arc::new(Backends::new(&config.backends, config.balance, config.retry_after)),
+            accept_proxy: config.accept_proxy,
+            send_proxy: config.send_proxy,
+            connect_timeout: config.connect_timeout,
+            idle_timeout: config.idle_timeout,
+            jiffy: jiffy(),
+            limit,
+            engine: AtomicU8::new(config.engine as u8),
+            mode: AtomicU8::new(Mode::Run as u8),
+            active: AtomicUsize::new(0),
+            sockmap: OnceLock::new(),
+            wakes: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        Engine::from_u8(self.engine.load(Relaxed))
+    }
+
+    pub(crate) fn set_engine(&self, engine: Engine) {
+        self.engine.store(engine as u8, Relaxed);
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        match self.mode.load(Acquire) {
+            0 => Mode::Run,
+            1 => Mode::Drain,
+            _ => Mode::Stop,
+        }
+    }
+
+    /// Goes on to `mode`, never back, and wakes every worker.
+    pub(crate) fn advance(&self, mode: Mode) {
+        self.mode.fetch_max(mode as u8, Release);
+        self.wake_all();
+    }
+
+    pub(crate) fn sockmap(&self) -> Option<Arc<Sockmap>> {
+        self.sockmap.get().cloned()
+    }
+
+    pub(crate) fn offer_sockmap(&self, sockmap: Sockmap) {
+        // Set by one thread, the relay's owner; a second set changes nothing.
+        let _ = self.sockmap.set(Arc::new(sockmap));
+    }
+
+    /// Counts a connection in, unless the limit is reached.
+    pub(crate) fn enter(&self) -> bool {
+        let entered = self.active.fetch_add(1, Relaxed) < self.limit;
+        if !entered {
+            self.active.fetch_sub(1, Relaxed);
+        }
+        entered
+    }
+
+    /// Counts a connection out. True: it was at the limit, and those who wait must be woken.
+    pub(crate) fn leave(&self) -> bool {
+        self.active.fetch_sub(1, Relaxed) >= self.limit
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.active() >= self.limit
+    }
+
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Relaxed)
+    }
+
+    pub(crate) fn add_wake(&self, wake: Arc<OwnedFd>) {
+        self.wakes.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
+    }
+
+    pub(crate) fn wake_all(&self) {
+        for wake in self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // An eventfd that is full has woken its worker already.
+            let _ = rustix::io::write(&**wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_full_house_to_leave_says_so() {
+        let backends = vec!["127.0.0.1:1".parse().unwrap()];
+        let config = Config::new(backends.clone(), backends, [0].into_iter().collect());
+        let shared = Shared::new(&config, 2);
+        assert!(shared.enter() && shared.enter());
+        assert!(!shared.enter());
+        assert!(shared.is_full());
+        assert!(shared.leave());
+        assert!(!shared.leave());
+        assert_eq!(shared.active(), 0);
+    }
+
+    #[test]
+    fn a_relay_that_stops_does_not_go_back_to_draining() {
+        let backends = vec!["127.0.0.1:1".parse().unwrap()];
+        let config = Config::new(backends.clone(), backends, [0].into_iter().collect());
+        let shared = Shared::new(&config, 1);
+        shared.advance(Mode::Stop);
+        shared.advance(Mode::Drain);
+        assert_eq!(shared.mode(), Mode::Stop);
+    }
+}

@@ -1,0 +1,130 @@
+//! Sockets as the relay wants them: listeners, connections to backends, buffer limits, resets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+
+use crate::Error;
+
+/// How much memory the parts of one connection may hold. The parts of both directions together
+/// stay within the budget that they were cut from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Kernel receive memory of each leg, bytes.
+    pub(crate) receive: usize,
+    /// Kernel send memory of each leg, bytes; also what the sockmap engine may have on its way.
+    pub(crate) send: usize,
+    /// User memory, or a pipe, of each direction, bytes.
+    pub(crate) chunk: usize,
+}
+
+impl Shares {
+    /// The largest chunk: a quarter of the smallest second-level cache in common servers
+    /// (1 MiB), so that a chunk is still in it when it is written out.
+    const MAX_CHUNK: usize = 256 * 1024;
+
+    pub(crate) fn of(budget: usize) -> Shares {
+        let direction = budget / 2;
+        let chunk = (direction / 4).min(Shares::MAX_CHUNK);
+        let kernel = (direction - chunk) / 2;
+        Shares { receive: kernel, send: kernel, chunk }
+    }
+}
+
+/// A socket that listens on `addr`, one of its `SO_REUSEPORT` group.
+pub(crate) fn listen(addr: SocketAddr, backlog: i32, shares: Shares) -> Result<OwnedFd, Error> {
+    let socket = bind(addr, true)?;
+    // Accepted sockets inherit these.
+    sockopt::set_tcp_nodelay(&socket, true)
+        .and_then(|()| limit_buffers(&socket, shares))
+        .map_err(|e| Error::io(format!("cannot set up a socket for {addr}"), e))?;
+    rustix::net::listen(&socket, backlog)
+        .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
+    Ok(socket)
+}
+
+/// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group.
+pub(crate) fn bind(addr: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
+    let fail = |e: Errno| Error::io(format!("cannot listen on {addr}"), e);
+    let socket = stream_socket(addr).map_err(fail)?;
+    sockopt::set_socket_reuseaddr(&socket, true).map_err(fail)?;
+    sockopt::set_socket_reuseport(&socket, shared).map_err(fail)?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, !addr.ip().is_unspecified()).map_err(fail)?;
+    }
+    rustix::net::bind(&socket, &addr).map_err(fail)?;
+    Ok(socket)
+}
+
+/// Starts to connect to `addr`; the socket turns writable when that has come to something.
+pub(crate) fn start_connect(addr: SocketAddr, shares: Shares) -> rustix::io::Result<OwnedFd> {
+    let socket = stream_socket(addr)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    limit_buffers(&socket, shares)?;
+    match rustix::net::connect(&socket, &addr) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(e) => Err(e),
+    }
+}
+
+/// Closes a socket such that its peer sees a reset, whatever is still queued.
+pub(crate) fn reset(socket: OwnedFd) {
+    // A socket that cannot be told to linger is closed all the same.
+    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+}
+
+/// The address that the socket is bound to.
+pub(crate) fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
+    Ok(SocketAddr::try_from(rustix::net::getsockname(socket)?)?)
+}
+
+/// The address that the socket is connected to.
+pub(crate) fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
+    let addr = rustix::net::getpeername(socket)?.ok_or(io::ErrorKind::NotConnected)?;
+    Ok(SocketAddr::try_from(addr)?)
+}
+
+fn stream_socket(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// Bounds what the kernel queues on the socket. Without this, a receive buffer grows by itself
+/// up to `net.ipv4.tcp_rmem`'s third value, 32 MiB on recent kernels.
+fn limit_buffers(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
+    // The kernel doubles what it is told, to account for its own overhead (socket(7)). With
+    // CAP_NET_ADMIN the limits of net.core.{r,w}mem_max do not apply.
+    let (receive, send) = (shares.receive / 2, shares.send / 2);
+    sockopt::set_socket_recv_buffer_size_force(socket, receive)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, receive))?;
+    sockopt::set_socket_send_buffer_size_force(socket, send)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, send))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn shares_stay_within_the_budget() {
+        for budget in [Config::MIN_BUDGET, 1 << 20, Config::DEFAULT_BUDGET, 1 << 30] {
+            let s = Shares::of(budget);
+            assert!(2 * (s.receive + s.send + s.chunk) <= budget, "{budget}: {s:?}");
+            assert!(s.chunk >= 16 * 1024 && s.receive >= 16 * 1024, "{budget}: {s:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_is_limited_to_its_share() {
+        let shares = Shares::of(1 << 20);
+        let socket = listen("127.0.0.1:0".parse().unwrap(), 1, shares).unwrap();
+        assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= shares.receive);
+        assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
+    }
+}

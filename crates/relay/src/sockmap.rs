@@ -1,0 +1,233 @@
+//! The sockmap engine: hands one direction of a connection to a BPF verdict, takes back what the
+//! verdict leaves to user space, and knows when everything has arrived.
+//!
+//! # Protocol between the verdict and user space
+//!
+//! The verdict redirects while the bytes on their way to the target's peer stay within the
+//! budget, and passes everything else to the source's own receive queue, where the kernel
+//! accounts for it and the sender is slowed. Once it has passed a byte it passes all, until
+//! `progress.forwarded` says that user space has written every passed byte to the target.
+//! User space, before it writes the first passed byte, waits until the target's peer has
+//! acknowledged everything that was redirected. So the two never have bytes under way at the
+//! same time, and order is kept.
+//!
+//! # One direction a connection
+//!
+//! A socket that is target of a redirect has that data queued in a place that its own passed
+//! data would share: without accounting, and stuck behind it. So the socket that is a target is
+//! never a source: the other direction is copied.
+//!
+//! # The jiffy
+//!
+//! When the target's send buffer is half full the kernel retries one jiffy later, so throughput
+//! is at most half the send buffer per jiffy: see [`buffer_for`].
+
+mod maps;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustix::time::{ClockId, clock_getres};
+
+use crate::{Error, tcp_info};
+use maps::{Flow, Maps, Progress};
+
+/// `bytes_acked` of a socket that was opened with connect(2) counts its SYN.
+const ACTIVE_OPEN: u64 = 1;
+
+/// The engine, shared by all workers.
+#[derive(Debug)]
+pub(crate) struct Sockmap {
+    maps: Maps,
+    free: Mutex<Vec<u32>>,
+}
+
+/// Which end of a flow the relay opened itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// The target was accepted.
+    Passively,
+    /// The target was connected by the relay.
+    Actively,
+}
+
+/// One direction of a connection in the verdict's hands.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    cookie: u64,
+    slot: u32,
+    /// What `bytes_acked` of the target is once everything before the hand-over is acked.
+    base: u64,
+    /// Passed bytes that user space wrote to the target, all told.
+    pub(crate) forwarded: u64,
+    /// What the verdict was last told of `forwarded`.
+    published: u64,
+    /// Redirected bytes that were already counted in the worker's counters.
+    counted: u64,
+    held_counted: u64,
+    /// Whether the redirected bytes are known to be acked, and stay so until `publish`.
+    drained: bool,
+}
+
+/// What the verdict has done since it was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) bytes: u64,
+    pub(crate) held: u64,
+}
+
+impl Taken {
+    /// Bytes redirected, as of the last call of [`Sockmap::moved`].
+    pub(crate) fn redirected(&self) -> u64 {
+        self.counted
+    }
+}
+
+impl Sockmap {
+    /// Loads the BPF object with room for `slots` directions at a time.
+    pub(crate) fn load(slots: u32) -> Result<Sockmap, Error> {
+        Ok(Sockmap { maps: Maps::load(slots)?, free: Mutex::new((0..slots).rev().collect()) })
+    }
+
+    /// Hands the direction from `source` to `target` to the verdict.
+    ///
+    /// The caller has read `source` until it would block, and has written every byte of it,
+    /// `written` over the connection's life, to `target`. `None`: it stays with the caller,
+    /// because there is no slot or the kernel refused.
+    pub(crate) fn take(
+        &self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        opened: Opened,
+        written: u64,
+        budget: usize,
+    ) -> Option<Taken> {
+        let slot = self.free.lock().ok()?.pop()?;
+        let base = written + if opened == Opened::Actively { ACTIVE_OPEN } else { 0 };
+        match self.insert(slot, source.as_fd(), target.as_fd(), base, budget as u64) {
+            Ok(cookie) => Some(Taken {
+                cookie,
+                slot,
+                base,
+                forwarded: 0,
+                published: 0,
+                counted: 0,
+                held_counted: 0,
+                drained: false,
+            }),
+            Err(error) => {
+                tracing::debug!("sockmap refused a connection: {error}");
+                self.maps.remove_target(slot);
+                self.give_back(slot);
+                None
+            }
+        }
+    }
+
+    fn insert(
+        &self,
+        slot: u32,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        base: u64,
+        budget: u64,
+    ) -> Result<u64, Box<dyn std::error::Error>> {
+        let cookie = sockopt::socket_cookie(source)?;
+        let flow = Flow { slot, pad: 0, base, budget, redirected: 0, passed: 0, held: 0 };
+        self.maps.set_progress(slot, Progress { forwarded: 0 })?;
+        self.maps.add_target(slot, target)?;
+        self.maps.insert_flow(cookie, &flow)?;
+        // Last: from here on the verdict sees the source's data.
+        self.maps.add_source(slot, source).inspect_err(|_| self.maps.remove_flow(cookie))?;
+        Ok(cookie)
+    }
+
+    /// What the verdict has redirected, and how often it held back, since the last call.
+    pub(crate) fn moved(&self, taken: &mut Taken) -> Moved {
+        let Ok(Some(flow)) = self.maps.flow(taken.cookie) else {
+            return Moved::default();
+        };
+        let moved = Moved {
+            bytes: flow.redirected - taken.counted,
+            held: flow.held - taken.held_counted,
+        };
+        (taken.counted, taken.held_counted) = (flow.redirected, flow.held);
+        moved
+    }
+
+    /// Whether the target's peer has acknowledged all that was sent to it so far: redirected,
+    /// forwarded, and before the hand-over. Only then may user space write passed bytes, or
+    /// shut the target down.
+    pub(crate) fn is_drained(&self, taken: &mut Taken, target: &OwnedFd) -> bool {
+        if !taken.drained {
+            let redirected = match self.maps.flow(taken.cookie) {
+                Ok(Some(flow)) => flow.redirected,
+                _ => return false,
+            };
+            let sent = taken.base + redirected + taken.forwarded;
+            taken.drained = tcp_info::bytes_acked(target).is_ok_and(|acked| acked >= sent);
+        }
+        taken.drained
+    }
+
+    /// Tells the verdict that all of `taken.forwarded` is written, so that it may redirect again.
+    pub(crate) fn publish(&self, taken: &mut Taken) {
+        if taken.published == taken.forwarded {
+            return;
+        }
+        (taken.published, taken.drained) = (taken.forwarded, false);
+        let done = Progress { forwarded: taken.forwarded };
+        if let Err(error) = self.maps.set_progress(taken.slot, done) {
+            // The verdict goes on passing everything: slower, and still in order.
+            tracing::debug!("sockmap progress was not published: {error}");
+        }
+    }
+
+    /// Forgets a direction whose sockets are closed, or are about to be.
+    pub(crate) fn forget(&self, taken: Taken) {
+        self.maps.remove_flow(taken.cookie);
+        self.maps.remove_target(taken.slot);
+        self.give_back(taken.slot);
+    }
+
+    fn give_back(&self, slot: u32) {
+        if let Ok(mut free) = self.free.lock() {
+            free.push(slot);
+        }
+    }
+}
+
+/// The kernel's tick: what sockmap waits when a target is full. From the coarse clock's
+/// resolution, which is one jiffy (1/HZ).
+pub fn jiffy() -> Duration {
+    let resolution = clock_getres(ClockId::MonotonicCoarse);
+    Duration::new(resolution.tv_sec as u64, resolution.tv_nsec as u32)
+}
+
+/// The socket buffer, in bytes, with which a sockmap redirect can move `bytes_per_second`: the
+/// kernel fills it, then sleeps a jiffy. At most `limit`.
+pub fn buffer_for(bytes_per_second: u64, jiffy: Duration, limit: usize) -> usize {
+    let bytes = u128::from(bytes_per_second) * jiffy.as_nanos() / 1_000_000_000;
+    usize::try_from(bytes).unwrap_or(usize::MAX).min(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jiffy_is_between_one_and_ten_milliseconds() {
+        let jiffy = jiffy();
+        assert!((1..=10).contains(&jiffy.as_millis()), "{jiffy:?}");
+    }
+
+    #[test]
+    fn a_buffer_is_rate_times_jiffy_within_its_limit() {
+        let ms4 = Duration::from_millis(4);
+        assert_eq!(buffer_for(2_000_000_000, ms4, usize::MAX), 8_000_000);
+        assert_eq!(buffer_for(2_000_000_000, ms4, 1 << 20), 1 << 20);
+        assert_eq!(buffer_for(u64::MAX, Duration::from_secs(9), usize::MAX), usize::MAX);
+    }
+}
