@@ -1,2 +1,58 @@
-//! The cachelane command.
-fn main() {}
+//! The `cachelane` command: keeps Linux network work on the CPUs whose cache already holds it,
+//! and measures whether that helps. Each subcommand is a module of `cmd`.
+
+mod args;
+mod cmd;
+mod exit;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use exit::Exit;
+
+/// Keeps Linux network work on the CPUs whose cache already holds it, and measures whether that
+/// helps
+#[derive(clap::Parser, Debug)]
+#[command(name = "cachelane", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: cmd::Command,
+    /// Say less on stderr
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Say more on stderr; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.quiet, cli.verbose);
+    match cmd::run(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("cachelane: {error:#}");
+            Exit::of(&error).into()
+        }
+    }
+}
+
+fn log_to_stderr(quiet: bool, verbose: u8) {
+    let level = match (quiet, verbose) {
+        (true, _) => "error",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let filter = EnvFilter::try_from_env("CACHELANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false)
+        .init();
+}

@@ -112,16 +112,10 @@ impl Relaying {
             Ok(turns) => turns,
             Err(SourceReset) => return Next::Reset,
         };
-        for (flow, target, other) in [(&mut *up, &*backend, down.state), (down, client, up.state)] {
-            if flow.is_drained(target, resources) {
-                // The target must not take this end for a good one if its own bytes are lost.
-                if other == State::Lost {
-                    return Next::Reset;
-                }
-                // Refused only by a socket that is closed already, which its reads tell.
-                let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
-                flow.state = State::Done;
-            }
+        let up_ended = end_of(up, backend, down.state, resources);
+        let down_ended = end_of(down, client, up.state, resources);
+        if up_ended.and(down_ended).is_err() {
+            return Next::Reset;
         }
         self.next(turns)
     }
@@ -170,6 +164,26 @@ impl Relaying {
     pub(crate) fn holds_bytes(&self) -> bool {
         self.up.holds_bytes() || self.down.holds_bytes()
     }
+}
+
+/// Passes the source's FIN on once every byte before it is written. The target must not take
+/// this end for a good one if the bytes of `other`, its own, are lost: that is an error.
+fn end_of(
+    flow: &mut Flow,
+    target: &Leg,
+    other: State,
+    resources: &Resources,
+) -> Result<(), SourceReset> {
+    if !flow.is_drained(target, resources) {
+        return Ok(());
+    }
+    if other == State::Lost {
+        return Err(SourceReset);
+    }
+    // Refused only by a socket that is closed already, which its own flow finds out.
+    let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
+    flow.state = State::Done;
+    Ok(())
 }
 
 impl Connection {

@@ -5,7 +5,7 @@
 //! Version 1 (the text form), `AF_UNIX` and datagrams are not supported: such a header is an
 //! error, or, for `AF_UNSPEC`, a header without addresses. TLVs are skipped.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED: usize = 16;

@@ -147,8 +147,9 @@ impl Relay {
             let hand = self.hire(crew.workers.len(), crew.announce.clone())?;
             crew.workers.push(hand);
         }
-        for (hand, cpu) in crew.workers.iter().zip(cpus.iter().cycle()) {
-            pin(Some(hand.tid), cpu)?;
+        let round: Vec<usize> = cpus.iter().collect();
+        for (hand, cpu) in crew.workers.iter().zip(round.iter().cycle()) {
+            pin(Some(hand.tid), *cpu)?;
         }
         crew.cpus = cpus.clone();
         Ok(())

@@ -53,9 +53,8 @@ impl Flow {
         target: &mut Leg,
         resources: &mut Resources,
     ) -> bool {
-        match self.taken() {
-            Some(taken) if sockmap.is_drained(taken, &target.socket) => {}
-            _ => return false,
+        if !self.taken().is_some_and(|taken| sockmap.is_drained(taken, &target.socket)) {
+            return false;
         }
         let before = self.written;
         self.flush(target, resources);

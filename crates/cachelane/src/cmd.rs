@@ -1,0 +1,18 @@
+//! The subcommands.
+
+mod relay;
+
+use crate::exit::Exit;
+
+/// What the command can do.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Command {
+    Relay(relay::Args),
+}
+
+/// Runs one subcommand.
+pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Relay(args) => relay::run(args),
+    }
+}

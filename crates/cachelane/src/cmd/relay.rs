@@ -1,0 +1,120 @@
+//! `cachelane relay`: a TCP relay in the foreground, until a signal ends it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use lanes::{CpuSet, CpuSpec, LaneMap};
+use relay::{Balance, Config, Engine, Relay};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use crate::args::{duration, optional_duration, size};
+use crate::exit::Exit;
+
+/// Relay TCP connections, forwarding on chosen CPUs
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+Signals: SIGTERM accepts no more and waits for the connections that are there (--drain-timeout); \
+a second one, or SIGINT, resets them and ends. SIGUSR1 logs the counters.
+
+Examples:
+  cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
+  cachelane relay --listen 127.0.0.1:5432 --to db:5432 --cpus lane:0 --balance leastconn")]
+pub(crate) struct Args {
+    /// Address to accept on: IP:PORT, [IPv6]:PORT or :PORT; may be repeated
+    #[arg(long, value_name = "ADDR", required = true, value_parser = relay::parse_listen)]
+    listen: Vec<SocketAddr>,
+    /// Backend: IP:PORT, [IPv6]:PORT or NAME:PORT; may be repeated
+    #[arg(long, value_name = "ADDR", required = true, num_args = 1.., value_parser = relay::parse_backend)]
+    to: Vec<SocketAddr>,
+    /// How bytes move: copy, splice, sockmap or auto (knob relay.engine)
+    #[arg(long, default_value = "auto")]
+    engine: Engine,
+    /// CPUs that forward: a list such as 0-3,8, or lane:N, or all (knob relay.cpus)
+    #[arg(long, value_name = "CPUS", default_value = "all")]
+    cpus: CpuSpec,
+    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
+    #[arg(long, value_name = "LANES")]
+    lanes: Option<String>,
+    /// How a backend is chosen: roundrobin or leastconn
+    #[arg(long, default_value = "roundrobin")]
+    balance: Balance,
+    /// The most memory, kernel and user, that one connection may hold, e.g. 8M
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
+    budget: usize,
+    /// The most connections at a time; more wait in the listen queue [default: what the limit on
+    /// open files allows]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<usize>,
+    /// How long a backend may take to accept
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    connect_timeout: Duration,
+    /// Close a connection after this long without a byte; 0 means never
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = optional_duration)]
+    idle_timeout: Option<Duration>,
+    /// How long a backend that refused is left alone
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    retry_after: Duration,
+    /// After SIGTERM, how long connections may go on
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    drain_timeout: Duration,
+    /// Expect a PROXY protocol v2 header from clients
+    #[arg(long)]
+    accept_proxy: bool,
+    /// Send a PROXY protocol v2 header to backends
+    #[arg(long)]
+    send_proxy_v2: bool,
+    /// Check everything, say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
+    let map = match &args.lanes {
+        Some(spec) => LaneMap::detect()?.with_override(spec)?,
+        None => LaneMap::detect()?,
+    };
+    let cpus = args.cpus.resolve(&map).context("--cpus")?;
+    let config = Config {
+        balance: args.balance,
+        engine: args.engine,
+        budget: args.budget,
+        max_connections: args.max_connections,
+        connect_timeout: args.connect_timeout,
+        idle_timeout: args.idle_timeout,
+        retry_after: args.retry_after,
+        accept_proxy: args.accept_proxy,
+        send_proxy: args.send_proxy_v2,
+        ..Config::new(args.listen.clone(), args.to.clone(), cpus)
+    };
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let relay = Relay::start(config)?;
+    announce(&relay, &args.to, relay.cpus());
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR1 => tracing::info!("{:?}", relay.stats()),
+            SIGTERM => {
+                tracing::info!("draining: {} connections", relay.active());
+                relay.drain(args.drain_timeout);
+                break;
+            }
+            _ => break,
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
+    let list = |addrs: &[SocketAddr]| {
+        addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+    };
+    tracing::info!(
+        "relaying {} to {} with engine {} on CPUs {cpus}, at most {} connections",
+        list(relay.addrs()),
+        list(backends),
+        relay.engine(),
+        relay.max_connections()
+    );
+}

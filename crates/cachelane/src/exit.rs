@@ -1,0 +1,42 @@
+//! How the command ends, as its exit status says it.
+
+use std::process::ExitCode;
+
+/// The exit codes of every subcommand. Never `Ok` on failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// All went well.
+    Ok = 0,
+    /// Something failed, or there are findings.
+    Failed = 1,
+    /// The command line cannot be understood, or a value in it cannot be used.
+    Usage = 2,
+    /// This host lacks what is needed.
+    HostCannot = 3,
+    /// This user may not.
+    NotPermitted = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+impl Exit {
+    /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
+    pub fn of(error: &anyhow::Error) -> Exit {
+        error.chain().find_map(Exit::of_cause).unwrap_or(Exit::Failed)
+    }
+
+    fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+        let relay = cause.downcast_ref::<relay::Error>()?;
+        Some(match relay.kind() {
+            relay::ErrorKind::InvalidInput => Exit::Usage,
+            relay::ErrorKind::PermissionDenied => Exit::NotPermitted,
+            relay::ErrorKind::Unsupported | relay::ErrorKind::FileLimit => Exit::HostCannot,
+            _ => Exit::Failed,
+        })
+    }
+}
