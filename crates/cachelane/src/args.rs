@@ -7,12 +7,14 @@ pub(crate) fn duration(s: &str) -> Result<Duration, String> {
     humantime::parse_duration(s).map_err(|e| format!("{e} (expected a time such as 500ms, 5s, 1h)"))
 }
 
-/// As [`duration`]; `0` means none.
-pub(crate) fn optional_duration(s: &str) -> Result<Option<Duration>, String> {
-    if s == "0" {
-        return Ok(None);
-    }
-    duration(s).map(|d| Some(d).filter(|d| !d.is_zero()))
+/// A time after which something ends; none if it was written as 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
+
+/// Reads a [`Timeout`]: as [`duration`], or 0.
+pub(crate) fn timeout(s: &str) -> Result<Timeout, String> {
+    let span = if s == "0" { Duration::ZERO } else { duration(s)? };
+    Ok(Timeout(Some(span).filter(|d| !d.is_zero())))
 }
 
 /// Reads a size in bytes, with K, M or G for powers of 1024.
@@ -44,9 +46,9 @@ mod tests {
 
     #[test]
     fn zero_means_no_timeout() {
-        assert_eq!(optional_duration("0"), Ok(None));
-        assert_eq!(optional_duration("0s"), Ok(None));
-        assert_eq!(optional_duration("1h"), Ok(Some(Duration::from_secs(3600))));
-        assert!(optional_duration("soon").is_err());
+        assert_eq!(timeout("0"), Ok(Timeout(None)));
+        assert_eq!(timeout("0s"), Ok(Timeout(None)));
+        assert_eq!(timeout("1h"), Ok(Timeout(Some(Duration::from_secs(3600)))));
+        assert!(timeout("soon").is_err());
     }
 }

@@ -26,7 +26,7 @@ impl From<Exit> for ExitCode {
 
 impl Exit {
     /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
-    pub fn of(error: &anyhow::Error) -> Exit {
+    pub(crate) fn of(error: &anyhow::Error) -> Exit {
         error.chain().find_map(Exit::of_cause).unwrap_or(Exit::Failed)
     }
 

@@ -90,7 +90,10 @@ pub(crate) struct Worker {
     turn: usize,
     started: Instant,
     now: Instant,
+    /// Ticks since the worker started, as of the last event.
     tick: u32,
+    /// Tick of the last sweep.
+    swept: u32,
 }
 
 impl Worker {
@@ -122,6 +125,7 @@ impl Worker {
             started: now,
             now,
             tick: 0,
+            swept: 0,
         })
     }
 
@@ -156,7 +160,7 @@ impl Worker {
                     return self.end_all();
                 }
             }
-            self.now = Instant::now();
+            self.read_clock();
             for event in &events {
                 self.handle(Token::decode(event.data), event.flags);
             }
@@ -200,14 +204,18 @@ impl Worker {
         for (key, generation) in std::mem::take(&mut self.again) {
             self.step_queued(key, generation);
         }
-        let tick = (self.now.duration_since(self.started).as_millis() / TICK.as_millis()) as u32;
         for (key, generation) in std::mem::take(&mut self.polls) {
             self.step_queued(key, generation);
         }
-        if tick != self.tick {
-            self.tick = tick;
+        if self.tick != self.swept {
+            self.swept = self.tick;
             self.sweep();
         }
+    }
+
+    fn read_clock(&mut self) {
+        self.now = Instant::now();
+        self.tick = (self.now.duration_since(self.started).as_millis() / TICK.as_millis()) as u32;
     }
 
     fn step_queued(&mut self, key: usize, generation: u32) {

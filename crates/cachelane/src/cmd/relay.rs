@@ -9,7 +9,7 @@ use relay::{Balance, Config, Engine, Relay};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::args::{duration, optional_duration, size};
+use crate::args::{Timeout, duration, size, timeout};
 use crate::exit::Exit;
 
 /// Relay TCP connections, forwarding on chosen CPUs
@@ -51,8 +51,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     connect_timeout: Duration,
     /// Close a connection after this long without a byte; 0 means never
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = optional_duration)]
-    idle_timeout: Option<Duration>,
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = timeout)]
+    idle_timeout: Timeout,
     /// How long a backend that refused is left alone
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     retry_after: Duration,
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         budget: args.budget,
         max_connections: args.max_connections,
         connect_timeout: args.connect_timeout,
-        idle_timeout: args.idle_timeout,
+        idle_timeout: args.idle_timeout.0,
         retry_after: args.retry_after,
         accept_proxy: args.accept_proxy,
         send_proxy: args.send_proxy_v2,
