@@ -1,1 +1,77 @@
-//! knobs.
+//! The knobs and counters of a running process, and the socket that carries them.
+//!
+//! A **knob** is a named setting that can be flipped while traffic flows, such as `relay.engine`.
+//! A process puts its knobs and counters in a [`Registry`] and opens them to the `cachelane`
+//! command with a [`Server`]; a [`Client`] finds and drives such processes. Both ends are for the
+//! same user, or root.
+//!
+//! # Protocol
+//!
+//! One JSON object per line each way over a Unix stream socket, `NAME-PID.sock` in the
+//! [runtime directory](runtime_dir). Requests are answered in order, each line by exactly one:
+//!
+//! ```text
+//! {"schema":1,"op":"list"}
+//! {"schema":1,"ok":{"process":"relay","pid":42,"knobs":[{"name":"relay.engine","help":"how bytes
+//!     move","values":{"one_of":["copy","splice"]},"default":"copy","value":"splice"}]}}
+//! {"schema":1,"op":"get","knob":"relay.engine"}
+//! {"schema":1,"ok":{"knob":"relay.engine","value":"splice"}}
+//! {"schema":1,"op":"set","knob":"relay.engine","value":"copy"}
+//! {"schema":1,"ok":{"knob":"relay.engine","value":"copy"}}
+//! {"schema":1,"op":"counters"}
+//! {"schema":1,"ok":{"counters":[{"name":"relay.bytes","unit":"bytes","help":"forwarded",
+//!     "kind":"counter","value":7}]}}
+//! {"schema":1,"op":"get","knob":"relay.x"}
+//! {"schema":1,"error":{"kind":"unknown_knob","message":"..."}}
+//! ```
+//!
+//! (Lines are broken here to be read.) A request is at most [`MAX_LINE`] bytes. Fields of an
+//! answer may be added within schema 1, so readers ignore what they don't know.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Mutex;
+//! use std::sync::Arc;
+//! use knobs::{Knob, Registry, Values};
+//!
+//! let engine = Arc::new(Mutex::new("copy".to_owned()));
+//! let (shown, set) = (engine.clone(), engine);
+//! let registry = Registry::new("relay");
+//! registry.register(Knob::new(
+//!     "relay.engine",
+//!     "how bytes move",
+//!     Values::one_of(["copy", "splice"]),
+//!     "copy",
+//!     move || shown.lock().unwrap().clone(),
+//!     move |value| {
+//!         *set.lock().unwrap() = value.to_owned();
+//!         Ok(())
+//!     },
+//! ))?;
+//! registry.set("relay.engine", "splice")?;
+//! assert_eq!(registry.get("relay.engine")?, "splice");
+//! let error = registry.set("relay.engine", "warp").unwrap_err();
+//! assert_eq!(
+//!     error.to_string(),
+//!     "knob relay.engine does not take \"warp\" (expected copy or splice)"
+//! );
+//! # Ok::<(), knobs::Error>(())
+//! ```
+
+mod client;
+mod connection;
+mod counter;
+mod error;
+mod protocol;
+mod registry;
+mod runtime_dir;
+mod server;
+
+pub use client::{Client, DEFAULT_TIMEOUT};
+pub use counter::Counter;
+pub use error::{Error, ErrorKind, Result};
+pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
+pub use registry::{Knob, KnobInfo, MeterKind, Reading, Registry, Values};
+pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
+pub use server::Server;

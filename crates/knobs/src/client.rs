@@ -1,0 +1,198 @@
+//! The other end: asking a process about its knobs.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use serde::Deserialize;
+
+use crate::protocol::{Counted, Got, Listed, parse_reply};
+use crate::runtime_dir::{pid_of, remove_if_stale};
+use crate::{Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
+
+/// How long a [`Client`] waits for a process unless told otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer that is believed, in bytes.
+const MAX_REPLY: usize = 16 * 1024 * 1024;
+
+/// A connection to the control socket of a process.
+///
+/// A process closes a connection that has been silent when it needs the place. The next call then
+/// connects again and asks once more; asking twice does no harm, as setting a knob to the same
+/// value again does none.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: UnixStream,
+    timeout: Duration,
+}
+
+impl Client {
+    /// Connects to a control socket, such as that of a [`Process`](crate::Process), with the
+    /// [`DEFAULT_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`] if the process is gone (its socket is then removed),
+    /// [`ErrorKind::NotPermitted`] if it is another user's, [`ErrorKind::Timeout`],
+    /// [`ErrorKind::Io`].
+    pub fn connect(path: &Path) -> Result<Self> {
+        Self::connect_timeout(path, DEFAULT_TIMEOUT)
+    }
+
+    /// As [`connect`](Self::connect); connecting and each call later take at most `timeout`, which
+    /// is not zero.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub fn connect_timeout(path: &Path, timeout: Duration) -> Result<Self> {
+        Ok(Self { path: path.to_owned(), stream: connect(path, timeout)?, timeout })
+    }
+
+    /// All knobs of the process, by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`], [`ErrorKind::Timeout`], [`ErrorKind::NotPermitted`],
+    /// [`ErrorKind::Io`], [`ErrorKind::Schema`] and [`ErrorKind::Malformed`] where the process
+    /// answers in words that this version does not know; and what the process itself reports.
+    pub fn list(&mut self) -> Result<Vec<KnobInfo>> {
+        self.call::<Listed>(&Request::List).map(|listed| listed.knobs)
+    }
+
+    /// The present value of a knob.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list); [`ErrorKind::UnknownKnob`].
+    pub fn get(&mut self, knob: &str) -> Result<String> {
+        let request = Request::Get { knob: knob.to_owned() };
+        self.call::<Got>(&request).map(|got| got.value)
+    }
+
+    /// Sets a knob and returns the value that is then in force, as the process writes it.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected.
+    pub fn set(&mut self, knob: &str, value: &str) -> Result<String> {
+        let request = Request::Set { knob: knob.to_owned(), value: value.to_owned() };
+        self.call::<Got>(&request).map(|got| got.value)
+    }
+
+    /// All counters and gauges of the process, by name.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list).
+    pub fn counters(&mut self) -> Result<Vec<Reading>> {
+        self.call::<Counted>(&Request::Counters).map(|counted| counted.counters)
+    }
+
+    fn call<T: for<'de> Deserialize<'de>>(&mut self, request: &Request) -> Result<T> {
+        let line = request.to_line();
+        if line.len() > MAX_LINE + 1 {
+            return Err(crate::protocol::too_large());
+        }
+        let mut answer = self.exchange(line.as_bytes());
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
+            self.stream = connect(&self.path, self.timeout)?;
+            answer = self.exchange(line.as_bytes());
+        }
+        match &answer {
+            // An answer that comes after all would be taken for the next one's.
+            Err(error) if error.kind() != ErrorKind::Gone => {
+                let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            }
+            _ => {}
+        }
+        parse_reply(&answer?)
+    }
+
+    /// Sends one line and returns the line that answers it.
+    fn exchange(&mut self, line: &[u8]) -> Result<Vec<u8>> {
+        let failed = |error| failure(&self.path, error);
+        let deadline = Instant::now() + self.timeout;
+        self.stream.set_write_timeout(Some(self.timeout)).map_err(failed)?;
+        // A process that refuses us closes at once, with its reason waiting to be read.
+        let sent = (&self.stream).write_all(line);
+        let mut answer = Vec::new();
+        let mut chunk = [0; 8 * 1024];
+        while answer.last() != Some(&b'\n') {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(failed)?;
+            match (&self.stream).read(&mut chunk) {
+                Ok(0) => {
+                    sent.map_err(failed)?;
+                    return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(got) => answer.extend_from_slice(&chunk[..got]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+            if answer.len() > MAX_REPLY {
+                let message = format!("{} sent more than {MAX_REPLY} bytes", self.path.display());
+                return Err(Error::new(ErrorKind::TooLarge, message));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
+    match open(path, Some(timeout)) {
+        Ok(socket) => Ok(UnixStream::from(socket)),
+        Err(Errno::CONNREFUSED) => {
+            if let Some(pid) = pid_of(path) {
+                remove_if_stale(path, pid);
+            }
+            Err(failure(path, Errno::CONNREFUSED.into()))
+        }
+        Err(errno) => Err(failure(path, errno.into())),
+    }
+}
+
+/// A socket connected to `path`; without a timeout it does not wait for a place in a full queue.
+pub(crate) fn open(path: &Path, timeout: Option<Duration>) -> rustix::io::Result<OwnedFd> {
+    let flags = match timeout {
+        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(_) => SocketFlags::CLOEXEC,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The send timeout also bounds connect.
+    set_socket_timeout(&socket, Timeout::Send, timeout)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// The error for trouble with the socket at `path`.
+fn failure(path: &Path, error: io::Error) -> Error {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, PermissionDenied, TimedOut,
+        UnexpectedEof, WouldBlock,
+    };
+    let path = path.display();
+    match error.kind() {
+        ConnectionRefused | NotFound => {
+            let message = format!("no process answers at {path}");
+            Error::io(message, error).with_kind(ErrorKind::Gone)
+        }
+        BrokenPipe | ConnectionReset | UnexpectedEof => {
+            let message = format!("the process at {path} closed the connection");
+            Error::new(ErrorKind::Gone, message)
+        }
+        PermissionDenied => {
+            Error::io(format!("connect to {path}"), error).with_kind(ErrorKind::NotPermitted)
+        }
+        // A timeout set on a socket shows as WouldBlock.
+        TimedOut | WouldBlock => {
+            let message = format!("the process at {path} did not answer in time");
+            Error::new(ErrorKind::Timeout, message)
+        }
+        _ => Error::io(format!("talk to {path}"), error),
+    }
+}

@@ -1,0 +1,197 @@
+//! Requests and replies: bytes in, bytes out, no I/O.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::{Error, ErrorKind, KnobInfo, Reading, Registry, Result};
+
+/// The version of the protocol.
+pub const SCHEMA: u64 = 1;
+
+/// The longest request in bytes, without the line end.
+pub const MAX_LINE: usize = 64 * 1024;
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// All knobs.
+    List,
+    /// One knob's value.
+    Get {
+        /// Its name.
+        knob: String,
+    },
+    /// Set one knob.
+    Set {
+        /// Its name.
+        knob: String,
+        /// The new value.
+        value: String,
+    },
+    /// All counters and gauges.
+    Counters,
+}
+
+impl Request {
+    /// Reads one line, with or without its end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::Schema`], and [`ErrorKind::Malformed`] for anything
+    /// else that is not a request: not JSON, a field missing, unknown or not a string.
+    pub fn parse(line: &[u8]) -> Result<Self> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if line.len() > MAX_LINE {
+            return Err(too_large());
+        }
+        let mut fields: Map<String, Value> = serde_json::from_slice(line)
+            .map_err(|error| malformed(format!("the request is not a JSON object: {error}")))?;
+        match fields.remove("schema") {
+            Some(schema) if schema == SCHEMA => {}
+            Some(schema) => {
+                let message = format!("schema {schema} is not spoken here (expected {SCHEMA})");
+                return Err(Error::new(ErrorKind::Schema, message));
+            }
+            None => return Err(malformed("the request has no \"schema\"")),
+        }
+        let request = match text(&mut fields, "op")?.as_str() {
+            "list" => Self::List,
+            "get" => Self::Get { knob: text(&mut fields, "knob")? },
+            "set" => {
+                Self::Set { knob: text(&mut fields, "knob")?, value: text(&mut fields, "value")? }
+            }
+            "counters" => Self::Counters,
+            op => {
+                let message = format!("op {op:?} is unknown (expected list, get, set or counters)");
+                return Err(malformed(message));
+            }
+        };
+        match fields.keys().next() {
+            None => Ok(request),
+            Some(field) => Err(malformed(format!("the request has a field {field:?} too many"))),
+        }
+    }
+
+    /// The request as one line with its end.
+    pub fn to_line(&self) -> String {
+        let fields = match self {
+            Self::List => json!({"schema": SCHEMA, "op": "list"}),
+            Self::Get { knob } => json!({"schema": SCHEMA, "op": "get", "knob": knob}),
+            Self::Set { knob, value } => {
+                json!({"schema": SCHEMA, "op": "set", "knob": knob, "value": value})
+            }
+            Self::Counters => json!({"schema": SCHEMA, "op": "counters"}),
+        };
+        format!("{fields}\n")
+    }
+}
+
+/// Answers one line: always with one line of JSON with its end, whatever the bytes are, and also
+/// where a knob's own code panics.
+pub fn reply(registry: &Registry, line: &[u8]) -> Vec<u8> {
+    // A closure of the registry may have broken its own state; the registry has none to break.
+    let answer = catch_unwind(AssertUnwindSafe(|| {
+        Request::parse(line).and_then(|request| answer(registry, request))
+    }));
+    match answer {
+        Ok(Ok(ok)) => to_line(&json!({"schema": SCHEMA, "ok": ok})),
+        Ok(Err(error)) => error_line(&error),
+        Err(_) => {
+            let process = registry.process();
+            let message = format!("{process} panicked while it answered; its log has the reason");
+            error_line(&Error::new(ErrorKind::Internal, message))
+        }
+    }
+}
+
+fn answer(registry: &Registry, request: Request) -> Result<Value> {
+    Ok(match request {
+        Request::List => {
+            let process = registry.process();
+            json!({"process": process, "pid": std::process::id(), "knobs": registry.list()})
+        }
+        Request::Get { knob } => {
+            let value = registry.get(&knob)?;
+            json!({"knob": knob, "value": value})
+        }
+        Request::Set { knob, value } => {
+            let value = registry.set(&knob, &value)?;
+            json!({"knob": knob, "value": value})
+        }
+        Request::Counters => json!({"counters": registry.counters()}),
+    })
+}
+
+/// The line that reports an error.
+pub(crate) fn error_line(error: &Error) -> Vec<u8> {
+    let message = error.to_string();
+    to_line(&json!({"schema": SCHEMA, "error": {"kind": error.kind(), "message": message}}))
+}
+
+pub(crate) fn too_large() -> Error {
+    let message = format!("the request is longer than {MAX_LINE} bytes");
+    Error::new(ErrorKind::TooLarge, message)
+}
+
+fn malformed(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}
+
+fn text(fields: &mut Map<String, Value>, field: &str) -> Result<String> {
+    match fields.remove(field) {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(malformed(format!("{field:?} is {other}, which is not a string"))),
+        None => Err(malformed(format!("the request has no {field:?}"))),
+    }
+}
+
+fn to_line(value: &Value) -> Vec<u8> {
+    format!("{value}\n").into_bytes()
+}
+
+/// The answers as a client reads them.
+#[derive(Deserialize)]
+pub(crate) struct Reply<T> {
+    schema: u64,
+    ok: Option<T>,
+    error: Option<WireError>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireError {
+    kind: ErrorKind,
+    message: String,
+}
+
+/// The answer to [`Request::List`].
+#[derive(Deserialize)]
+pub(crate) struct Listed {
+    pub(crate) knobs: Vec<KnobInfo>,
+}
+
+/// The answer to [`Request::Get`] and [`Request::Set`].
+#[derive(Deserialize)]
+pub(crate) struct Got {
+    pub(crate) value: String,
+}
+
+/// The answer to [`Request::Counters`].
+#[derive(Deserialize)]
+pub(crate) struct Counted {
+    pub(crate) counters: Vec<Reading>,
+}
+
+/// Reads an answer.
+pub(crate) fn parse_reply<T: for<'de> Deserialize<'de>>(line: &[u8]) -> Result<T> {
+    let reply: Reply<T> = serde_json::from_slice(line)
+        .map_err(|error| malformed(format!("the answer makes no sense: {error}")))?;
+    match reply {
+        Reply { error: Some(WireError { kind, message }), .. } => Err(Error::new(kind, message)),
+        Reply { schema: SCHEMA, ok: Some(ok), .. } => Ok(ok),
+        Reply { schema, .. } => {
+            let message = format!("the process answers in schema {schema} (expected {SCHEMA})");
+            Err(Error::new(ErrorKind::Schema, message))
+        }
+    }
+}

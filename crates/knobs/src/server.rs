@@ -1,0 +1,247 @@
+//! The control socket of this process.
+//!
+//! One thread serves all clients, none of which can make it wait: reads and writes don't block,
+//! lines are bounded, and a client is answered in turns. When all places are taken, newcomers wait
+//! in the kernel's queue until a client leaves or has been silent for [`GRACE`], and then the one
+//! that has been silent longest gives way. So nobody is locked out by clients that sit idle, and
+//! [`Client`](crate::Client) connects again when that happens to it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::geteuid;
+
+use crate::connection::{Connection, Next};
+use crate::protocol::error_line;
+use crate::{Error, ErrorKind, Registry, Result, runtime_dir};
+
+/// The most clients at a time.
+const CLIENTS: usize = 16;
+
+/// How long a client may be silent before it may have to give way to a newcomer.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// How long to leave new clients alone after one could not be accepted, for want of descriptors
+/// say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The control socket of this process, open as long as this lives.
+///
+/// Only this user and root can connect: the directory belongs to the user, the socket has mode
+/// 0600, and each client's credentials are checked.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    /// Its end tells the thread to stop.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the registry to clients, in this user's [`runtime_dir`](crate::runtime_dir).
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadName`] for the process's name, [`ErrorKind::NotPermitted`] where others can
+    /// write to the directory, [`ErrorKind::Duplicate`] if this process already has a server of
+    /// that name, [`ErrorKind::Io`].
+    pub fn bind(registry: Registry) -> Result<Self> {
+        Self::bind_in(registry, &runtime_dir())
+    }
+
+    /// As [`bind`](Self::bind), in a directory of the caller's choice.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_in(registry: Registry, dir: &Path) -> Result<Self> {
+        let path = runtime_dir::socket_path(dir, registry.process(), std::process::id())?;
+        runtime_dir::prepare(dir)?;
+        // This also clears the directory of the sockets of dead processes.
+        if runtime_dir::discover_in(dir)?.iter().any(|process| process.path == path) {
+            let message = format!("{} is already served", path.display());
+            return Err(Error::new(ErrorKind::Duplicate, message));
+        }
+        // What is left at our own path was an earlier process's with our id.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(format!("remove {}", path.display()), error));
+            }
+            _ => {}
+        }
+        let failed =
+            |error| Error::io(format!("open the control socket {}", path.display()), error);
+        let listener = listen(&path).map_err(failed)?;
+        // From here on, dropping the server removes the socket.
+        let mut server = Self { path: path.clone(), stop: None, thread: None };
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        server.stop = Some(stop);
+        let work = move || serve(&registry, &listener, &stopped);
+        let thread = thread::Builder::new().name("knobs".to_owned()).spawn(work).map_err(failed)?;
+        server.thread = Some(thread);
+        Ok(server)
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    /// Removes the socket and ends its thread, which finishes the request that it is answering.
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "control socket not removed");
+        }
+        drop(self.stop.take());
+        // A knob's setter may hold the last handle: the thread cannot wait for itself.
+        match self.thread.take() {
+            Some(thread) if thread.thread().id() != thread::current().id() => {
+                let _ = thread.join();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before bind, so that the file never exists with more rights: bind takes the mode from here.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// The thread: until the other end of `stopped` closes.
+fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
+    let mut clients: Vec<Connection> = Vec::with_capacity(CLIENTS);
+    let mut accept_from = Instant::now();
+    loop {
+        let now = Instant::now();
+        let mut turn_due = false;
+        clients.retain_mut(|client| match client.advance(registry, now) {
+            Next::Wait => true,
+            Next::Turn => {
+                turn_due = true;
+                true
+            }
+            Next::Close => false,
+        });
+        let room_at = room_at(&clients).map_or(accept_from, |room_at| room_at.max(accept_from));
+        let accepting = room_at <= now;
+        let deadlines = clients.iter().filter_map(Connection::deadline);
+        let wake_at = match turn_due {
+            true => Some(now),
+            false => deadlines.chain((!accepting).then_some(room_at)).min(),
+        };
+        match wait(&clients, listener, stopped, accepting, wake_at) {
+            Ok(Event::Stopped) => return,
+            Ok(Event::Newcomer) => {
+                if let Err(error) = accept(&mut clients, listener) {
+                    tracing::warn!(%error, "control socket: a client was not accepted");
+                    accept_from = Instant::now() + ACCEPT_PAUSE;
+                }
+            }
+            Ok(Event::Other) => {}
+            Err(error) => {
+                tracing::error!(%error, "control socket: closed, for poll fails");
+                return;
+            }
+        }
+    }
+}
+
+/// When there is room for a newcomer; `None` for always.
+fn room_at(clients: &[Connection]) -> Option<Instant> {
+    if clients.len() < CLIENTS {
+        return None;
+    }
+    clients.iter().map(Connection::heard).min().map(|heard| heard + GRACE)
+}
+
+enum Event {
+    Stopped,
+    Newcomer,
+    Other,
+}
+
+fn wait(
+    clients: &[Connection],
+    listener: &UnixListener,
+    stopped: &UnixStream,
+    accepting: bool,
+    wake_at: Option<Instant>,
+) -> io::Result<Event> {
+    let listen_for = if accepting { PollFlags::IN } else { PollFlags::empty() };
+    let mut fds = vec![PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, listen_for)];
+    fds.extend(clients.iter().map(|client| PollFd::new(client, client.interest())));
+    let timeout = wake_at.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(rustix::io::Errno::INTR) => return Ok(Event::Other),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(match (fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
+        (false, _) => Event::Stopped,
+        (true, false) => Event::Newcomer,
+        (true, true) => Event::Other,
+    })
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    // Deadlines are seconds away, so the cast cannot wrap.
+    let (tv_sec, tv_nsec) = (duration.as_secs() as i64, duration.subsec_nanos().into());
+    Timespec { tv_sec, tv_nsec }
+}
+
+/// Takes one newcomer, in the place of the client that has been silent longest if need be.
+fn accept(clients: &mut Vec<Connection>, listener: &UnixListener) -> io::Result<()> {
+    let (stream, _) = match listener.accept() {
+        Ok(accepted) => accepted,
+        Err(error) if is_transient(error.kind()) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    stream.set_nonblocking(true)?;
+    if let Err(error) = check_peer(&stream) {
+        tracing::warn!(%error, "control socket: a client was refused");
+        // It fits the socket's empty buffer; a client that does not read it misses nothing else.
+        let _ = io::Write::write(&mut &stream, &error_line(&error));
+        return Ok(());
+    }
+    if clients.len() >= CLIENTS {
+        let silent = clients.iter().enumerate().min_by_key(|(_, client)| client.heard());
+        if let Some((index, _)) = silent {
+            clients.swap_remove(index);
+        }
+    }
+    clients.push(Connection::new(stream, Instant::now()));
+    Ok(())
+}
+
+fn is_transient(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(kind, ConnectionAborted | Interrupted | WouldBlock)
+}
+
+/// Refuses a client that is neither this user nor root.
+fn check_peer(stream: &UnixStream) -> Result<()> {
+    // Not by rustix: its credentials hold a process id that cannot be 0, which is what a peer of
+    // an unrelated PID namespace has.
+    let peer = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)
+        .map_err(|error| Error::io("read the client's credentials", error))?;
+    let (uid, ours) = (peer.uid(), geteuid().as_raw());
+    if uid == 0 || uid == ours {
+        return Ok(());
+    }
+    let message = format!("uid {uid} may not control this process (expected uid {ours} or 0)");
+    Err(Error::new(ErrorKind::NotPermitted, message))
+}
