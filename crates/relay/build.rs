@@ -15,7 +15,9 @@ fn main() {
         .clang_args([include.as_str(), "-Wall", "-Werror"])
         .build_and_generate(out.join("sockmap.skel.rs"))
     {
-        panic!("building src/bpf/sockmap.bpf.c failed (are clang and libelf-dev there?): {error:?}");
+        panic!(
+            "building src/bpf/sockmap.bpf.c failed (are clang and libelf-dev there?): {error:?}"
+        );
     }
     println!("cargo::rerun-if-changed=src/bpf");
 }

@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod knob;
 mod relay;
 
 use crate::exit::Exit;
@@ -8,11 +9,13 @@ use crate::exit::Exit;
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
     Relay(relay::Args),
+    Knob(knob::Args),
 }
 
 /// Runs one subcommand.
 pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
     match command {
         Command::Relay(args) => relay::run(args),
+        Command::Knob(args) => knob::run(args),
     }
 }

@@ -31,12 +31,26 @@ impl Exit {
     }
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
-        let relay = cause.downcast_ref::<relay::Error>()?;
-        Some(match relay.kind() {
+        None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
+            // What a CPU set or a lane override says is always the user's input.
+            .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
+    }
+
+    fn of_relay(kind: relay::ErrorKind) -> Exit {
+        match kind {
             relay::ErrorKind::InvalidInput => Exit::Usage,
             relay::ErrorKind::PermissionDenied => Exit::NotPermitted,
             relay::ErrorKind::Unsupported | relay::ErrorKind::FileLimit => Exit::HostCannot,
             _ => Exit::Failed,
-        })
+        }
+    }
+
+    fn of_knobs(kind: knobs::ErrorKind) -> Exit {
+        match kind {
+            knobs::ErrorKind::BadValue | knobs::ErrorKind::UnknownKnob => Exit::Usage,
+            knobs::ErrorKind::NotPermitted => Exit::NotPermitted,
+            _ => Exit::Failed,
+        }
     }
 }

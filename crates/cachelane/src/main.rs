@@ -4,6 +4,7 @@
 mod args;
 mod cmd;
 mod exit;
+mod table;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

@@ -132,9 +132,8 @@ mod tests {
     #[test]
     fn round_robin_takes_each_in_turn() {
         let all = backends(3, Balance::RoundRobin);
-        let ports: Vec<u16> = (0..6)
-            .map(|turn| all.choose(turn, 0, Instant::now()).unwrap().addr().port())
-            .collect();
+        let ports: Vec<u16> =
+            (0..6).map(|turn| all.choose(turn, 0, Instant::now()).unwrap().addr().port()).collect();
         assert_eq!(ports, [1, 2, 3, 1, 2, 3]);
     }
 

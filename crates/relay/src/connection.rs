@@ -102,12 +102,10 @@ impl Relaying {
     /// Moves what can be moved in both directions.
     pub(crate) fn advance(&mut self, client: &mut Leg, resources: &mut Resources) -> Next {
         let Relaying { backend, up, down, .. } = self;
-        let turns = up
-            .pump(client, backend, |c: &Counters| &c.bytes_up, resources)
-            .and_then(|u| {
-                let d = down.pump(backend, client, |c: &Counters| &c.bytes_down, resources)?;
-                Ok([u, d])
-            });
+        let turns = up.pump(client, backend, |c: &Counters| &c.bytes_up, resources).and_then(|u| {
+            let d = down.pump(backend, client, |c: &Counters| &c.bytes_down, resources)?;
+            Ok([u, d])
+        });
         let turns = match turns {
             Ok(turns) => turns,
             Err(SourceReset) => return Next::Reset,

@@ -15,6 +15,7 @@
 mod backend;
 mod config;
 mod connection;
+mod control;
 mod counters;
 mod error;
 mod flow;
@@ -28,6 +29,7 @@ mod worker;
 pub mod proxy;
 
 pub use config::{Balance, Config, Engine, parse_backend, parse_listen};
+pub use control::register;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use relay::Relay;

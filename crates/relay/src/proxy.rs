@@ -132,10 +132,8 @@ mod tests {
         bytes.extend([10, 0, 0, 1, 10, 0, 0, 2, 0x30, 0x39, 0x01, 0xBB]);
         bytes.extend([0x04, 0x00, 0x00]); // an empty NOOP TLV
         bytes.extend(b"GET /");
-        let expected = Header {
-            length: 31,
-            addresses: Some((addr("10.0.0.1:12345"), addr("10.0.0.2:443"))),
-        };
+        let expected =
+            Header { length: 31, addresses: Some((addr("10.0.0.1:12345"), addr("10.0.0.2:443"))) };
         assert_eq!(parse(&bytes), Parsed::Header(expected));
     }
 

@@ -32,6 +32,9 @@ pub struct Relay {
     config: Config,
     addrs: Vec<SocketAddr>,
     crew: Mutex<Crew>,
+    /// One message when a worker returns.
+    gone: Mutex<Receiver<()>>,
+    announce: mpsc::Sender<()>,
 }
 
 /// The workers' threads, and where they run.
@@ -39,9 +42,6 @@ pub struct Relay {
 struct Crew {
     cpus: CpuSet,
     workers: Vec<Hand>,
-    /// One message when a worker returns.
-    gone: Receiver<()>,
-    announce: mpsc::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -64,13 +64,25 @@ impl Relay {
         let shared = Arc::new(Shared::new(&config, limit));
         let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
         let (announce, gone) = mpsc::channel();
-        let crew = Crew { cpus: config.cpus.clone(), workers: Vec::new(), gone, announce };
-        let relay = Relay { shared, addrs, crew: Mutex::new(crew), config };
+        let crew = Mutex::new(Crew { cpus: config.cpus.clone(), workers: Vec::new() });
+        let relay = Relay { shared, addrs, crew, gone: Mutex::new(gone), announce, config };
         if relay.config.engine == Engine::Sockmap {
             relay.load_sockmap()?;
         }
         relay.set_cpus(&relay.config.cpus.clone())?;
         Ok(relay)
+    }
+
+    /// Checks what [`Relay::start`] checks before it serves anybody: the configuration, the
+    /// addresses, the limit on open files. Nothing is left behind.
+    ///
+    /// # Errors
+    /// As for [`Relay::start`].
+    pub fn check(config: &Config) -> Result<(), Error> {
+        config.check()?;
+        connection_limit(config.max_connections)?;
+        config.cpus.iter().try_for_each(check_cpu)?;
+        config.listen.iter().try_for_each(|&a| claim(a).map(drop))
     }
 
     /// The addresses that it listens on, with the ports that the kernel chose.
@@ -144,7 +156,7 @@ impl Relay {
         }
         let mut crew = self.crew();
         while crew.workers.len() < cpus.len() {
-            let hand = self.hire(crew.workers.len(), crew.announce.clone())?;
+            let hand = self.hire(crew.workers.len())?;
             crew.workers.push(hand);
         }
         let round: Vec<usize> = cpus.iter().collect();
@@ -160,11 +172,12 @@ impl Relay {
     /// dropped.
     pub fn drain(&self, timeout: Duration) -> bool {
         self.shared.advance(Mode::Drain);
-        let crew = self.crew();
+        let workers = self.crew().workers.len();
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + timeout;
-        (0..crew.workers.len()).all(|_| {
+        (0..workers).all(|_| {
             let left = deadline.saturating_duration_since(Instant::now());
-            crew.gone.recv_timeout(left).is_ok()
+            gone.recv_timeout(left).is_ok()
         })
     }
 
@@ -181,7 +194,7 @@ impl Relay {
     }
 
     /// Starts one more worker, not yet pinned.
-    fn hire(&self, index: usize, announce: mpsc::Sender<()>) -> Result<Hand, Error> {
+    fn hire(&self, index: usize) -> Result<Hand, Error> {
         let listeners = self
             .addrs
             .iter()
@@ -191,6 +204,7 @@ impl Relay {
         let counters = Arc::new(Counters::default());
         let shared = Arc::clone(&self.shared);
         let worker = Worker::new(shared, listeners, wake.clone(), counters.clone(), index)?;
+        let announce = self.announce.clone();
         let (say, hear) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("relay-{index}"))
@@ -269,7 +283,9 @@ fn check_cpu(cpu: usize) -> Result<(), Error> {
 
 fn pin(thread: Option<Pid>, cpu: usize) -> Result<(), Error> {
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(Error::invalid(format!("cpu {cpu} is beyond what this kernel interface takes")));
+        return Err(Error::invalid(format!(
+            "cpu {cpu} is beyond what this kernel interface takes"
+        )));
     }
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);

@@ -149,10 +149,8 @@ impl Sockmap {
         let Ok(Some(flow)) = self.maps.flow(taken.cookie) else {
             return Moved::default();
         };
-        let moved = Moved {
-            bytes: flow.redirected - taken.counted,
-            held: flow.held - taken.held_counted,
-        };
+        let moved =
+            Moved { bytes: flow.redirected - taken.counted, held: flow.held - taken.held_counted };
         (taken.counted, taken.held_counted) = (flow.redirected, flow.held);
         moved
     }

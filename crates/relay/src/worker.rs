@@ -32,8 +32,7 @@ const NO_FILES_PAUSE: u32 = 1;
 const LEG: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 /// A leg whose data the sockmap engine takes: waking up for it would be for nothing.
-const SOURCE_IN_KERNEL: EventFlags =
-    EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
+const SOURCE_IN_KERNEL: EventFlags = EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
 const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
 
 /// What an event is about, in the 64 bits that epoll carries.
@@ -50,7 +49,9 @@ impl Token {
 
     fn encode(self) -> EventData {
         let pack = |kind: u64, key: usize, generation: u32| {
-            EventData::new_u64(u64::from(generation) << 32 | (key as u64 & Token::KEY_BITS) << 2 | kind)
+            EventData::new_u64(
+                u64::from(generation) << 32 | (key as u64 & Token::KEY_BITS) << 2 | kind,
+            )
         };
         match self {
             Token::Client { key, generation } => pack(0, key, generation),
@@ -153,7 +154,11 @@ impl Worker {
             }
             events.clear();
             let timeout = self.timeout().and_then(|t| t.try_into().ok());
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => {
                     tracing::error!("a worker's epoll failed: {e}");
@@ -336,8 +341,11 @@ impl Worker {
     fn read_header(&mut self, key: usize) {
         let connection = &mut self.connections[key];
         let scratch = self.resources.scratch();
-        let peeked =
-            rustix::net::recv(&connection.client.socket, &mut *scratch, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let peeked = rustix::net::recv(
+            &connection.client.socket,
+            &mut *scratch,
+            RecvFlags::PEEK | RecvFlags::DONTWAIT,
+        );
         let parsed = match peeked {
             Ok((0, _)) => Parsed::Invalid("the client closed before its PROXY header was whole"),
             Ok((n, _)) => proxy::parse(&scratch[..n]),

@@ -1,9 +1,11 @@
 //! `cachelane relay`: a TCP relay in the foreground, until a signal ends it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use knobs::{Registry, Server};
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{Balance, Config, Engine, Relay};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -89,8 +91,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         send_proxy: args.send_proxy_v2,
         ..Config::new(args.listen.clone(), args.to.clone(), cpus)
     };
+    if args.dry_run {
+        return dry_run(config);
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
-    let relay = Relay::start(config)?;
+    let relay = Arc::new(Relay::start(config)?);
+    let _control = control(&relay, map);
     announce(&relay, &args.to, relay.cpus());
     for signal in signals.forever() {
         match signal {
@@ -106,10 +112,38 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Checks the configuration as far as it goes without listening, and says what it comes to.
+fn dry_run(config: Config) -> anyhow::Result<Exit> {
+    let Config { listen, backends, engine, cpus, budget, .. } = &config;
+    println!(
+        "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
+        list(listen),
+        cpus.len()
+    );
+    println!("would relay to {} with engine {engine}", list(backends));
+    println!("would hold at most {budget} bytes of memory for a connection");
+    println!("would change nothing else on this host");
+    Relay::check(&config)?;
+    Ok(Exit::Ok)
+}
+
+/// Opens the control socket. A relay is worth running without one, so trouble is only said.
+fn control(relay: &Arc<Relay>, map: LaneMap) -> Option<Server> {
+    let registry = Registry::new("relay");
+    let opened = relay::register(relay, map, &registry).and_then(|()| Server::bind(registry));
+    match opened {
+        Ok(server) => {
+            tracing::debug!("control socket {}", server.path().display());
+            Some(server)
+        }
+        Err(error) => {
+            tracing::warn!("no control socket, so no knobs: {error}");
+            None
+        }
+    }
+}
+
 fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
-    let list = |addrs: &[SocketAddr]| {
-        addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
-    };
     tracing::info!(
         "relaying {} to {} with engine {} on CPUs {cpus}, at most {} connections",
         list(relay.addrs()),
@@ -117,4 +151,8 @@ fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
         relay.engine(),
         relay.max_connections()
     );
+}
+
+fn list(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
 }

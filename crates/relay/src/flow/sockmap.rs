@@ -27,7 +27,8 @@ impl Flow {
         // Passed bytes raise no event: the socket is watched for its end alone.
         source.readable = true;
         for _ in 0..ROUNDS {
-            if !matches!(self.held, Held::Nothing) && !self.flush_passed(&sockmap, target, resources)
+            if !matches!(self.held, Held::Nothing)
+                && !self.flush_passed(&sockmap, target, resources)
             {
                 return Ok(Turn::Polls);
             }
