@@ -20,8 +20,12 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
         let read = move || relay.stats().by_name(name).unwrap_or_default();
         registry.counter(&format!("relay.{name}"), unit, help.trim(), read)?;
     }
-    gauge(registry, relay, "connections", "Connections at this moment.", Relay::active)?;
-    gauge(registry, relay, "backends_up", "Backends that are in use.", |r| r.backends().1)
+    let active = Arc::clone(relay);
+    let help = "Connections at this moment.";
+    registry.gauge("relay.connections", "connections", help, move || active.active() as u64)?;
+    let backends = Arc::clone(relay);
+    let help = "Backends that are not left alone after a refusal.";
+    registry.gauge("relay.backends_up", "backends", help, move || backends.backends().1 as u64)
 }
 
 fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {
@@ -46,15 +50,4 @@ fn engine_knob(relay: &Arc<Relay>) -> Knob {
     let help = "how bytes move, for new connections";
     let current = move || reader.engine().to_string();
     Knob::new("relay.engine", help, names, Engine::Auto.name(), current, set)
-}
-
-fn gauge(
-    registry: &Registry,
-    relay: &Arc<Relay>,
-    name: &str,
-    help: &str,
-    read: fn(&Relay) -> usize,
-) -> Result<(), knobs::Error> {
-    let relay = Arc::clone(relay);
-    registry.gauge(&format!("relay.{name}"), name, help, move || read(&relay) as u64)
 }

@@ -72,6 +72,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|e| e as _)
+        // Display says the source's own message already.
+        self.source.as_ref().and_then(|e| e.source())
     }
 }
