@@ -1,1 +1,28 @@
-//! trial.
+//! Interleaved A/B trials of a knob under live traffic: does it help, by how much, how sure is that?
+//!
+//! For whoever flips a setting and wants an answer that drift, bursts and wishful stopping cannot
+//! fake. The crate is pure: it knows nothing of knobs, networks or privileges. The caller brings a
+//! [`Subject`], which sets an arm and measures a window; the crate brings the order of the windows,
+//! the statistics and the report.
+//!
+//! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
+//! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
+//! 3. An [`Outcome`] compares each arm with the first one, by measure: a [`Comparison`] with a
+//!    ratio, its interval, a p-value and a [`Verdict`].
+//!
+//! [`paired_ratio`] does the statistics of benches, whose runs come in pairs.
+//!
+//! Not supported: several measures are not corrected for each other. Who reads twenty of them
+//! should expect one to stand out by chance.
+
+mod engine;
+mod error;
+mod measure;
+mod plan;
+mod stats;
+
+pub use engine::{BoxError, Observer, Outcome, Step, Subject, Window, run};
+pub use error::{Error, ErrorKind};
+pub use measure::{Better, Measure};
+pub use plan::{Plan, PlanBuilder, Slot};
+pub use stats::{Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_ratio};
