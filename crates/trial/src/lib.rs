@@ -9,17 +9,23 @@
 //! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
 //! 3. An [`Outcome`] compares each arm with the first one, by measure: a [`Comparison`] with a
 //!    ratio, its interval, a p-value and a [`Verdict`].
+//! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
-//! [`paired_ratio`] does the statistics of benches, whose runs come in pairs.
+//! [`bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
 //!
 //! Not supported: several measures are not corrected for each other. Who reads twenty of them
 //! should expect one to stand out by chance.
 
+pub mod bench;
 mod engine;
 mod error;
+mod host;
 mod measure;
+mod number;
 mod plan;
+pub mod report;
 mod stats;
+mod table;
 
 pub use engine::{BoxError, Observer, Outcome, Step, Subject, Window, run};
 pub use error::{Error, ErrorKind};

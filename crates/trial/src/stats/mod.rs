@@ -25,12 +25,15 @@
 mod paired;
 mod subsets;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
 use crate::measure::Better;
 use subsets::{Item, Subsets};
 
+pub(crate) use paired::median;
 pub use paired::{Ratio, paired_ratio};
 
 /// How to judge a comparison.
@@ -95,6 +98,17 @@ pub enum Verdict {
     NoDifference,
     /// Neither: more blocks, or less noise, might tell.
     Inconclusive,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::NoDifference => "no difference",
+            Self::Inconclusive => "inconclusive",
+        })
+    }
 }
 
 /// How a ratio was estimated.
