@@ -101,9 +101,19 @@ impl BenchOutput {
             out.push_str(&ratios_table(&self.ratios).render(width, colour));
         }
         let absent = self.absent.iter().map(|peer| format!("absent: {}\n", one_line(peer)));
-        let notes = self.notes.iter().map(|note| format!("note: {}\n", one_line(note)));
+        let notes = self.remarks();
+        let notes = notes.iter().map(|note| format!("note: {}\n", one_line(note)));
         let remarks: String = absent.chain(notes).collect();
         if remarks.is_empty() { out } else { format!("{out}\n{remarks}") }
+    }
+
+    /// The notes, and what follows from the figures themselves.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let few = self.ratios.iter().any(|ratio| ratio.runs < 6);
+        let few = few.then(|| {
+            "An interval of fewer than 6 runs is their range, which is less sure than 95 %.".into()
+        });
+        self.notes.iter().cloned().chain(few).collect()
     }
 }
 
@@ -306,6 +316,14 @@ mod tests {
         let mut output = output();
         output.cases = vec![Case::new("broken", "B/s", vec![])];
         assert!(output.to_table(80, false).contains("broken       -      -     -     0"));
+    }
+
+    #[test]
+    fn too_few_runs_for_the_promised_interval_are_said_to_be() {
+        let mut output = output();
+        assert!(!output.to_table(80, false).contains("fewer than 6 runs"));
+        output.ratios[0].runs = 5;
+        assert!(output.to_table(80, false).contains("note: An interval of fewer than 6 runs"));
     }
 
     #[test]

@@ -206,7 +206,18 @@ impl Outcome {
             share: self.plan.budget_share(self.blocks()),
             seed: self.plan.seed(),
         };
-        compare(&self.block_means(0, measure), &self.block_means(arm, measure), &rules)
+        let (base, other) = (self.block_means(0, measure), self.block_means(arm, measure));
+        let found = compare(&base, &other, &rules)?;
+        let note =
+            self.stop_note().into_iter().chain(found.note).reduce(|a, b| format!("{a}; {b}"));
+        Ok(Comparison { note, ..found })
+    }
+
+    fn stop_note(&self) -> Option<String> {
+        let (done, planned) = (self.blocks(), self.plan.blocks());
+        let note =
+            format!("stopped after {done} of {planned} blocks, so judged by a stricter rule");
+        self.stopped.then_some(note)
     }
 
     fn block_means(&self, arm: usize, measure: usize) -> Vec<f64> {
@@ -241,7 +252,7 @@ mod tests {
     use crate::measure::Better;
     use crate::stats::Verdict;
 
-    /// Arm 0 gives 100, arm 1 gives 120, the third value of arm 2 fails.
+    /// Arm 0 gives a rate of 100, arm 1 of 120; both the same CPU.
     #[derive(Default)]
     struct Fake {
         arm: usize,
@@ -339,6 +350,15 @@ mod tests {
         let mut subject = Fake::default();
         let outcome = run(&plan(), &mut subject, &mut StopBefore(4)).unwrap();
         assert_eq!((outcome.blocks(), subject.calls.len()), (1, 12));
+    }
+
+    #[test]
+    fn a_stopped_trial_says_so_in_its_comparisons() {
+        let outcome = run(&plan(), &mut Fake::default(), &mut StopAfter(30)).unwrap();
+        let note = outcome.compare(1, 0).unwrap().note.unwrap();
+        assert!(note.starts_with("stopped after 7 of 8 blocks"), "{note}");
+        let outcome = run(&plan(), &mut Fake::default(), &mut ()).unwrap();
+        assert_eq!(outcome.compare(1, 0).unwrap().note, None);
     }
 
     #[test]

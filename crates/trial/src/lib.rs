@@ -11,7 +11,32 @@
 //!    ratio, its interval, a p-value and a [`Verdict`].
 //! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
-//! [`bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
+//! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
+//!
+//! ```
+//! use std::time::Duration;
+//! use trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
+//!
+//! struct Echo { arm: usize }
+//!
+//! impl Subject for Echo {
+//!     fn measures(&self) -> Vec<Measure> {
+//!         vec![Measure::new("rate", "/s", Better::Higher)]
+//!     }
+//!     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
+//!         self.arm = arm; // flip the knob here
+//!         Ok(())
+//!     }
+//!     fn measure(&mut self, _window: Duration) -> Result<Vec<f64>, BoxError> {
+//!         Ok(vec![if self.arm == 0 { 100.0 } else { 120.0 }]) // count for the window here
+//!     }
+//! }
+//!
+//! let plan = Plan::builder(["off", "on"]).blocks(6).settle(Duration::ZERO).build()?;
+//! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
+//! assert_eq!(outcome.compare(1, 0)?.verdict, Verdict::Better);
+//! # Ok::<(), trial::Error>(())
+//! ```
 //!
 //! Not supported: several measures are not corrected for each other. Who reads twenty of them
 //! should expect one to stand out by chance.

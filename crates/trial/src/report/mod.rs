@@ -133,7 +133,7 @@ impl Page {
             host: Some(output.host.clone()),
             cases: output.cases.clone(),
             ratios: output.ratios.clone(),
-            notes: output.notes.clone(),
+            notes: output.remarks(),
             absent: output.absent.clone(),
             command: command.into(),
             ..Self::default()
