@@ -1,1 +1,59 @@
-//! trial.
+//! Interleaved A/B trials of a knob under live traffic: does it help, by how much, how sure is that?
+//!
+//! For whoever flips a setting and wants an answer that drift, bursts and wishful stopping cannot
+//! fake. The crate is pure: it knows nothing of knobs, networks or privileges. The caller brings a
+//! [`Subject`], which sets an arm and measures a window; the crate brings the order of the windows,
+//! the statistics and the report.
+//!
+//! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
+//! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
+//! 3. An [`Outcome`] compares each arm with the first one, by measure: a [`Comparison`] with a
+//!    ratio, its interval, a p-value and a [`Verdict`].
+//! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
+//!
+//! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
+//!
+//! ```
+//! use std::time::Duration;
+//! use trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
+//!
+//! struct Echo { arm: usize }
+//!
+//! impl Subject for Echo {
+//!     fn measures(&self) -> Vec<Measure> {
+//!         vec![Measure::new("rate", "/s", Better::Higher)]
+//!     }
+//!     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
+//!         self.arm = arm; // flip the knob here
+//!         Ok(())
+//!     }
+//!     fn measure(&mut self, _window: Duration) -> Result<Vec<f64>, BoxError> {
+//!         Ok(vec![if self.arm == 0 { 100.0 } else { 120.0 }]) // count for the window here
+//!     }
+//! }
+//!
+//! let plan = Plan::builder(["off", "on"]).blocks(6).settle(Duration::ZERO).build()?;
+//! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
+//! assert_eq!(outcome.compare(1, 0)?.verdict, Verdict::Better);
+//! # Ok::<(), trial::Error>(())
+//! ```
+//!
+//! Not supported: several measures are not corrected for each other. Who reads twenty of them
+//! should expect one to stand out by chance.
+
+pub mod bench;
+mod engine;
+mod error;
+mod host;
+mod measure;
+mod number;
+mod plan;
+pub mod report;
+mod stats;
+mod table;
+
+pub use engine::{BoxError, Observer, Outcome, Step, Subject, Window, run};
+pub use error::{Error, ErrorKind};
+pub use measure::{Better, Measure};
+pub use plan::{Plan, PlanBuilder, Slot};
+pub use stats::{Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_ratio};

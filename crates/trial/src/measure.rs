@@ -1,0 +1,29 @@
+use serde::{Deserialize, Serialize};
+
+/// One quantity that is measured in every window.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measure {
+    /// What it is, e.g. `throughput`.
+    pub name: String,
+    /// Its unit, e.g. `B/s`, `%` or `pps`; empty for a plain number.
+    pub unit: String,
+    /// Which direction is the good one.
+    pub better: Better,
+}
+
+impl Measure {
+    /// A measure of this name and unit.
+    pub fn new(name: impl Into<String>, unit: impl Into<String>, better: Better) -> Self {
+        Self { name: name.into(), unit: unit.into(), better }
+    }
+}
+
+/// Which direction of a [`Measure`] is the good one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// More is better: throughput, idle time.
+    Higher,
+    /// Less is better: latency, busy CPU.
+    Lower,
+}

@@ -1,0 +1,189 @@
+//! Reports: one HTML page that needs nothing else, or a table for a terminal.
+//!
+//! A [`Page`] holds what was found: rows of trials, cases and ratios of benches, or both. The page
+//! works offline, in light and dark, on paper and on a narrow screen; everything in it is escaped.
+//! Its plots are inline SVG whose horizontal places are percentages, so that they fit any width
+//! while their text keeps its size.
+
+mod plot;
+mod scale;
+mod view;
+
+use askama::Template;
+
+use crate::bench::{BenchOutput, Case, Host, RatioOut};
+use crate::engine::Outcome;
+use crate::error::Error;
+use crate::measure::Measure;
+use crate::number;
+use crate::stats::{Comparison, Verdict};
+use crate::table::{Align, Table, Tone};
+
+/// A report.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The headline.
+    pub title: String,
+    /// One paragraph: what was asked and what came out.
+    pub lead: String,
+    /// Where it was measured.
+    pub host: Option<Host>,
+    /// Trials, in the order of the table.
+    pub rows: Vec<Row>,
+    /// A bench's cases.
+    pub cases: Vec<Case>,
+    /// A bench's ratios.
+    pub ratios: Vec<RatioOut>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+    /// What was not measured, with the reason.
+    pub absent: Vec<String>,
+    /// The exact command that repeats it; empty for none.
+    pub command: String,
+}
+
+/// One arm of one trial against its baseline, by one measure.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// What was tried, e.g. `relay`.
+    pub mechanism: String,
+    /// What was measured.
+    pub measure: Measure,
+    /// The names of the baseline and of the arm.
+    pub arms: [String; 2],
+    /// What was found.
+    pub comparison: Comparison,
+    /// How far from 1 a ratio may be and still make no difference, as a share.
+    pub margin: f64,
+    /// The confidence of the interval.
+    pub confidence: f64,
+    /// The windows of the two arms in the order of time.
+    pub windows: Vec<Dot>,
+}
+
+/// One window of a [`Row`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dot {
+    /// The block, from 0.
+    pub block: u32,
+    /// Whether it is the arm's, not the baseline's.
+    pub is_other: bool,
+    /// What was measured.
+    pub value: f64,
+}
+
+impl Row {
+    /// The row for an arm and a measure of a trial; both are indices.
+    ///
+    /// # Errors
+    /// As [`Outcome::compare`].
+    pub fn from_outcome(
+        mechanism: impl Into<String>,
+        outcome: &Outcome,
+        arm: usize,
+        measure: usize,
+    ) -> Result<Self, Error> {
+        let comparison = outcome.compare(arm, measure)?;
+        let plan = outcome.plan();
+        let windows = outcome.windows().iter().filter(|window| [0, arm].contains(&window.arm));
+        let dot = |window: &crate::Window| Dot {
+            block: window.block,
+            is_other: window.arm == arm,
+            value: window.values[measure],
+        };
+        Ok(Self {
+            mechanism: mechanism.into(),
+            measure: outcome.measures()[measure].clone(),
+            arms: [plan.arms()[0].clone(), plan.arms()[arm].clone()],
+            comparison,
+            margin: plan.margin(),
+            confidence: plan.confidence(),
+            windows: windows.map(dot).collect(),
+        })
+    }
+
+    fn name(&self) -> String {
+        if self.mechanism.is_empty() {
+            self.measure.name.clone()
+        } else {
+            format!("{}, {}", self.mechanism, self.measure.name)
+        }
+    }
+
+    /// The two means, under the arms' names where the heading does not hold them.
+    fn means(&self, named: bool) -> [String; 2] {
+        let values = [self.comparison.base, self.comparison.other];
+        std::array::from_fn(|i| {
+            let value = number::quantity(values[i], &self.measure.unit);
+            if named { format!("{}: {value}", self.arms[i]) } else { value }
+        })
+    }
+
+    fn ratio(&self) -> String {
+        let interval = self.comparison.interval.map(|interval| (interval.low, interval.high));
+        self.comparison.ratio.map_or("-".into(), |ratio| number::ratio(ratio, interval))
+    }
+}
+
+impl Page {
+    /// The page of a bench's output, and the command that repeats it.
+    pub fn from_bench(output: &BenchOutput, command: impl Into<String>) -> Self {
+        Self {
+            title: format!("Bench: {}", output.experiment),
+            host: Some(output.host.clone()),
+            cases: output.cases.clone(),
+            ratios: output.ratios.clone(),
+            notes: output.remarks(),
+            absent: output.absent.clone(),
+            command: command.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The page as HTML.
+    pub fn render(&self) -> String {
+        view::View::new(self).render().expect("writing to a String does not fail")
+    }
+
+    /// The trials as a table, at most `width` characters wide. Colour only if asked for.
+    pub fn to_table(&self, width: usize, colour: bool) -> String {
+        let (base, other) = self.headings().unwrap_or(("baseline", "arm"));
+        let ratio = format!("ratio {}", self.interval_heading());
+        let mut table = Table::new([
+            ("mechanism", Align::Left),
+            (base, Align::Right),
+            (other, Align::Right),
+            (&ratio, Align::Left),
+            ("verdict", Align::Left),
+        ]);
+        for row in &self.rows {
+            let [base, other] = row.means(self.headings().is_none());
+            let tone = match row.comparison.verdict {
+                Verdict::Better => Tone::Good,
+                Verdict::Worse => Tone::Bad,
+                Verdict::NoDifference | Verdict::Inconclusive => Tone::Plain,
+            };
+            let plain = |text| (text, Tone::Plain);
+            let verdict = (row.comparison.verdict.to_string(), tone);
+            table.row([plain(row.name()), plain(base), plain(other), plain(row.ratio()), verdict]);
+        }
+        table.render(width, colour)
+    }
+
+    /// The names of the arms, if all rows have the same.
+    fn headings(&self) -> Option<(&str, &str)> {
+        let [base, other] = &self.rows.first()?.arms;
+        let same = self.rows.iter().all(|row| row.arms == [base.as_str(), other.as_str()]);
+        same.then_some((base, other))
+    }
+
+    /// `[95 %]`, or `[interval]` if the rows differ in confidence.
+    fn interval_heading(&self) -> String {
+        let first = self.rows.first().map_or(0.95, |row| row.confidence);
+        let same = self.rows.iter().all(|row| row.confidence == first);
+        if same { format!("[{}]", number::percent(first)) } else { "[interval]".into() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+use crate::bench::Bar;
+use crate::measure::Better;
+use crate::stats::{Rules, compare, paired_ratio};
+
+/// A row whose baseline is around `base` and whose arm is `effect` times that.
+fn row(mechanism: &str, unit: &str, base: f64, effect: f64) -> Row {
+    let wobble = |i: u32| 1.0 + 0.002 * (f64::from(i * 7 % 5) - 2.0);
+    let bases: Vec<f64> = (0..10).map(|i| base * wobble(i)).collect();
+    let others: Vec<f64> = (0..10).map(|i| base * effect * wobble(i + 3)).collect();
+    let rules =
+        Rules { better: Better::Higher, margin: 0.01, confidence: 0.95, share: 1.0, seed: 1 };
+    let dots = |(block, (&a, &b)): (u32, (&f64, &f64))| {
+        [(false, a), (true, b), (true, b), (false, a)].map(|(is_other, value)| Dot {
+            block,
+            is_other,
+            value,
+        })
+    };
+    Row {
+        mechanism: mechanism.into(),
+        measure: Measure::new("rate", unit, Better::Higher),
+        arms: ["off".into(), "on".into()],
+        comparison: compare(&bases, &others, &rules).unwrap(),
+        margin: rules.margin,
+        confidence: rules.confidence,
+        windows: (0..).zip(bases.iter().zip(&others)).flat_map(dots).collect(),
+    }
+}
+
+fn page() -> Page {
+    Page {
+        title: "A trial".into(),
+        lead: "One paragraph.".into(),
+        rows: vec![row("relay", "B/s", 9e8, 2.5), row("bridge", "pps", 8e5, 1.0)],
+        command: "cachelane demo --seed 7".into(),
+        ..Page::default()
+    }
+}
+
+fn bench_page() -> Page {
+    let (ours, theirs) = ([2.4, 2.5, 2.3, 2.4, 2.6, 2.5], [1.0, 1.1, 0.9, 1.0, 1.2, 1.0]);
+    let ratio = paired_ratio(&theirs, &ours).unwrap();
+    let mut output = BenchOutput::new("relay", Host::default());
+    output.cases = vec![
+        Case::new("ours", "GB/s", ours.to_vec()),
+        Case::new("theirs", "GB/s", theirs.to_vec()),
+        Case::new("broken", "ms", vec![]),
+    ];
+    output.ratios = vec![
+        RatioOut::new("ours / theirs", &ratio).with_bar(Bar::AtLeast(2.0)),
+        RatioOut::new("again", &ratio).with_bar(Bar::AtMost(2.0)),
+    ];
+    output.absent = vec!["nginx: not installed".into()];
+    Page::from_bench(&output, "cachelane bench relay")
+}
+
+/// What is between a page's tags.
+fn texts(html: &str) -> String {
+    let body = html.split_once("</style>").unwrap().1;
+    body.split('<').filter_map(|part| part.split_once('>')).map(|(_, text)| text).collect()
+}
+
+#[test]
+fn a_page_of_trials_says_what_was_found_and_how_to_repeat_it() {
+    let text = texts(&page().render());
+    for expected in [
+        "A trial",
+        "One paragraph.",
+        "relay, rate",
+        "900 MB/s",
+        "2.25 GB/s",
+        "2.500 [2.4",
+        "better",
+        "no difference",
+        "10 blocks, p = 0.002, margin ±1 %",
+        "cachelane demo --seed 7",
+    ] {
+        assert!(text.contains(expected), "no '{expected}' in {text}");
+    }
+}
+
+#[test]
+fn a_page_of_a_bench_shows_cases_claims_and_what_was_absent() {
+    let text = texts(&bench_page().render());
+    for expected in [
+        "Bench: relay",
+        "2.45 GB/s",
+        "no runs",
+        "at least 2: met",
+        "at most 2: not met",
+        "nginx: not installed",
+    ] {
+        assert!(text.contains(expected), "no '{expected}' in {text}");
+    }
+}
+
+#[test]
+fn every_text_is_escaped() {
+    let evil = "<script>alert(\"1\")</script>&'";
+    let mut page = Page { title: evil.into(), lead: evil.into(), command: evil.into(), ..page() };
+    page.host = Some(Host { kernel: evil.into(), cpu: evil.into(), ..Host::default() });
+    page.notes = vec![evil.into()];
+    page.absent = vec![evil.into()];
+    page.cases = vec![Case::new(evil, evil, vec![1.0, 2.0])];
+    page.ratios = bench_page().ratios;
+    page.ratios[0].name = evil.into();
+    let row = &mut page.rows[0];
+    row.mechanism = evil.into();
+    row.measure = Measure::new(evil, evil, Better::Lower);
+    row.arms = [evil.into(), evil.into()];
+    row.comparison.note = Some(evil.into());
+    let html = page.render();
+    assert!(!html.contains("<script") && !html.contains("alert(\"") && !html.contains("&'"));
+    assert!(html.matches("&#60;script&#62;").count() > 15, "the texts are there, escaped");
+}
+
+#[test]
+fn a_page_needs_nothing_from_elsewhere() {
+    for html in [page().render(), bench_page().render()] {
+        for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+            assert!(!html.contains(outside), "holds {outside}");
+        }
+    }
+}
+
+#[test]
+fn every_plot_has_a_title_and_every_tag_is_closed() {
+    for html in [page().render(), bench_page().render()] {
+        let plots = html.matches("role=\"img\"").count();
+        assert!(plots >= 3);
+        assert_eq!(html.matches("<title>").count(), plots + 1, "one each, and the page's own");
+        for tag in ["svg", "div", "section", "table", "tr", "td", "th", "figure", "span", "p"] {
+            let opened = html.matches(&format!("<{tag} ")).count()
+                + html.matches(&format!("<{tag}>")).count();
+            assert_eq!(opened, html.matches(&format!("</{tag}>")).count(), "<{tag}>");
+        }
+    }
+}
+
+#[test]
+fn trials_without_a_ratio_or_windows_draw_no_nonsense() {
+    let rules =
+        Rules { better: Better::Lower, margin: 0.01, confidence: 0.95, share: 1.0, seed: 1 };
+    let mut page = page();
+    for (base, other) in [(0.0, 0.0), (0.0, 5.0), (5.0, 0.0)] {
+        let mut row = row("drops", "packets", 1.0, 1.0);
+        row.comparison = compare(&[base; 8], &[other; 8], &rules).unwrap();
+        row.windows.iter_mut().for_each(|dot| dot.value = if dot.is_other { other } else { base });
+        page.rows.push(row);
+    }
+    page.rows[0].windows.clear();
+    let html = page.render();
+    assert!(!html.contains("NaN") && !html.contains("inf"), "{}", texts(&html));
+    assert!(texts(&html).contains("the baseline is zero in every window, so there is no ratio"));
+    assert_eq!(html.matches("<figure>").count(), 4, "none for the row without windows");
+}
+
+#[test]
+fn an_empty_page_has_a_headline_and_no_sections() {
+    let html = Page { title: "Nothing".into(), ..Page::default() }.render();
+    assert!(html.contains("<h1>Nothing</h1>") && !html.contains("<section>"));
+}
+
+#[test]
+fn the_table_fits_a_terminal() {
+    let mut page = page();
+    page.rows.push(row("a mechanism with a name that nobody would want", "", 5e6, 0.9));
+    let expected = "\
+mechanism                    off         on  ratio [95 %]          verdict
+relay, rate             900 MB/s  2.25 GB/s  2.500 [2.493, 2.505]  better
+";
+    let table = page.to_table(80, false);
+    assert!(table.starts_with(expected), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains("a mechanism with a na…"), "{table}");
+}
+
+#[test]
+fn arms_that_differ_from_row_to_row_are_named_in_the_cells() {
+    let mut page = page();
+    page.rows[1].arms = ["copy".into(), "splice".into()];
+    let table = page.to_table(120, false);
+    assert!(table.contains("off: 900 MB/s") && table.contains("copy: 800 kpps"), "{table}");
+}

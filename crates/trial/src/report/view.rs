@@ -1,0 +1,76 @@
+//! What the template fills in.
+
+use askama::Template;
+
+use super::plot::{Forest, Strips, Windows, tone};
+use super::{Page, Row};
+use crate::measure::Better;
+use crate::number;
+
+#[derive(Template)]
+#[template(path = "page.html")]
+pub(super) struct View<'a> {
+    page: &'a Page,
+    host: String,
+    headings: (String, String),
+    interval_heading: String,
+    rows: Vec<RowView<'a>>,
+    forest: Forest,
+    strips: Vec<Strips>,
+}
+
+struct RowView<'a> {
+    row: &'a Row,
+    name: String,
+    direction: &'static str,
+    means: [String; 2],
+    ratio: String,
+    tone: &'static str,
+    detail: String,
+    windows: Windows,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(page: &'a Page) -> Self {
+        let (base, other) = page.headings().unwrap_or(("baseline", "arm"));
+        let named = page.headings().is_none();
+        Self {
+            page,
+            host: page.host.as_ref().map(ToString::to_string).unwrap_or_default(),
+            headings: (base.to_owned(), other.to_owned()),
+            interval_heading: page.interval_heading(),
+            rows: page.rows.iter().map(|row| RowView::new(row, named)).collect(),
+            forest: Forest::new(page),
+            strips: Strips::by_unit(&page.cases),
+        }
+    }
+}
+
+impl<'a> RowView<'a> {
+    fn new(row: &'a Row, named: bool) -> Self {
+        Self {
+            row,
+            name: row.name(),
+            direction: match row.measure.better {
+                Better::Higher => "more is better",
+                Better::Lower => "less is better",
+            },
+            means: row.means(named),
+            ratio: row.ratio(),
+            tone: tone(row.comparison.verdict),
+            detail: detail(row),
+            windows: Windows::new(row),
+        }
+    }
+}
+
+/// What a verdict rests on.
+fn detail(row: &Row) -> String {
+    let found = &row.comparison;
+    let p = number::probability(found.p);
+    let p = if p.starts_with('<') { format!("p {p}") } else { format!("p = {p}") };
+    let margin = number::percent(row.margin);
+    let plural = if found.blocks == 1 { "" } else { "s" };
+    let note = found.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
+    format!("{} block{plural}, {p}, margin ±{margin}{note}", found.blocks)
+}
