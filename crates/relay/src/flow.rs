@@ -158,11 +158,6 @@ impl Flow {
         }
     }
 
-    /// Whether bytes were read that the target does not have.
-    pub(crate) fn holds_bytes(&self) -> bool {
-        !matches!(self.held, Held::Nothing) || self.state == State::Lost
-    }
-
     /// Whether the flow is over, well or badly.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Done | State::Lost)

@@ -575,10 +575,10 @@ impl Worker {
             }
             Phase::Connecting(connecting) => self.retry(key, connecting, "no answer in time"),
             relaying => {
+                // By a reset: neither side has ended its stream, so neither may see a good end.
                 Counters::bump(&counters.idle_timeout);
-                let reset = matches!(&relaying, Phase::Relaying(r) if r.holds_bytes());
                 connection.phase = relaying;
-                self.follow(key, if reset { Next::Reset } else { Next::Close });
+                self.follow(key, Next::Reset);
             }
         }
     }

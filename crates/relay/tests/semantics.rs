@@ -25,10 +25,12 @@ on_every_engine! {
     dropping_the_relay_resets_its_connections,
 }
 
-/// Both ends of a pair, as (the one that acts, the other), in both roles.
-fn roles(rig: &Rig, warmth: Warmth) -> [(TcpStream, TcpStream); 2] {
-    let (first, second) = (rig.warm_pair(warmth), rig.warm_pair(warmth));
-    [(first.client, first.backend), (second.backend, second.client)]
+/// A connection's ends as (the one that acts, the other); then another's, in the other roles.
+fn roles(rig: &Rig, warmth: Warmth) -> impl Iterator<Item = (TcpStream, TcpStream)> {
+    [false, true].into_iter().map(move |swap| {
+        let Pair { client, backend } = rig.warm_pair(warmth);
+        if swap { (backend, client) } else { (client, backend) }
+    })
 }
 
 fn a_half_close_by_the_client_passes_and_the_backend_still_answers(engine: Engine) {
@@ -97,7 +99,6 @@ fn a_reset_after_a_half_close_passes_both_ways(engine: Engine) {
             aborting.shutdown(Shutdown::Write).unwrap();
             assert_eq!(receive_to_end(&other), b"question");
             abort(aborting);
-            await_that("the relay ended it", || rig.relay.stats().reset > 0);
             // The peer has read to the end: what is left to see is the socket's error.
             await_that("the reset arrives", || other.take_error().unwrap().is_some());
             rig.await_empty();
