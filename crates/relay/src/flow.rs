@@ -35,6 +35,8 @@ pub(crate) struct Leg {
     pub(crate) hup: bool,
     /// The socket is closed or has an error.
     pub(crate) broken: bool,
+    /// The peer sent urgent data, which splice(2) never gets past and short reads stop at.
+    pub(crate) urgent: bool,
 }
 
 /// A direction of a connection.
@@ -105,7 +107,7 @@ pub(crate) struct Resources {
 
 impl Leg {
     pub(crate) fn new(socket: OwnedFd) -> Leg {
-        Leg { socket, readable: false, writable: true, hup: false, broken: false }
+        Leg { socket, readable: false, writable: true, hup: false, broken: false, urgent: false }
     }
 }
 
@@ -172,6 +174,7 @@ impl Flow {
             && matches!(self.held, Held::Nothing)
             && !source.readable
             && !source.hup
+            && !source.urgent
             && self.written >= BULK
     }
 

@@ -29,8 +29,11 @@ const ACCEPTS: usize = 64;
 /// How long accepting pauses when open files have run out.
 const NO_FILES_PAUSE: u32 = 1;
 
-const LEG: EventFlags =
-    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+const LEG: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
 /// A leg whose data the sockmap engine takes: waking up for it would be for nothing.
 const SOURCE_IN_KERNEL: EventFlags = EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
 const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
@@ -593,6 +596,7 @@ fn note(leg: &mut Leg, flags: EventFlags) {
     let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
     leg.hup |= broken || flags.contains(EventFlags::RDHUP);
     leg.broken |= broken;
+    leg.urgent |= flags.contains(EventFlags::PRI);
     leg.readable |= leg.hup || flags.contains(EventFlags::IN);
     leg.writable |= broken || flags.contains(EventFlags::OUT);
 }

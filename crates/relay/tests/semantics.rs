@@ -115,6 +115,8 @@ fn a_reset_while_bytes_wait_passes_both_ways(engine: Engine) {
             await_that("the writer is reset", || (&writer).write(&[1]).is_err());
         }
         for (writer, reader) in roles(&rig, warmth) {
+            shrink_buffers(&writer, 64 * 1024);
+            shrink_buffers(&reader, 64 * 1024);
             fill(&writer, |_| vec![9; 64 * 1024]);
             abort(writer);
             expect_reset(&reader);
@@ -205,6 +207,8 @@ fn a_connection_that_idles_on_undelivered_bytes_ends_by_a_reset(engine: Engine) 
     });
     for warmth in Warmth::ALL {
         for (writer, reader) in roles(&rig, warmth) {
+            shrink_buffers(&writer, 64 * 1024);
+            shrink_buffers(&reader, 64 * 1024);
             fill(&writer, |_| vec![9; 64 * 1024]);
             await_that("the writer is reset", || (&writer).write(&[1]).is_err());
             expect_reset(&reader);

@@ -6,10 +6,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use relay::{Config, Engine, Relay};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 pub mod pattern;
@@ -159,10 +160,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
 
 /// The next connection at a backend, if one comes in time.
 pub fn try_accept(listener: &TcpListener, wait: Duration) -> Option<TcpStream> {
-    let mut polled = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
-    let wait = wait.try_into().unwrap();
-    let ready = rustix::event::poll(&mut polled, Some(&wait)).unwrap();
-    (ready > 0).then(|| patient(listener.accept().unwrap().0))
+    ready(listener, PollFlags::IN, wait).then(|| patient(listener.accept().unwrap().0))
 }
 
 fn patient(stream: TcpStream) -> TcpStream {
@@ -263,16 +261,26 @@ pub fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Writes until nothing more is taken for a while. Returns how many bytes were.
 pub fn fill(mut to: &TcpStream, mut next: impl FnMut(u64) -> Vec<u8>) -> u64 {
-    const STUCK: Duration = Duration::from_millis(400);
-    to.set_write_timeout(Some(STUCK)).unwrap();
+    const STUCK: Duration = Duration::from_millis(250);
+    to.set_nonblocking(true).unwrap();
     let mut sent = 0;
     loop {
         match to.write(&next(sent)) {
             Ok(n) => sent += n as u64,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if !ready(to, PollFlags::OUT, STUCK) {
+                    break;
+                }
+            }
             Err(e) => panic!("a write failed: {e}"),
         }
     }
-    to.set_write_timeout(Some(PATIENCE)).unwrap();
+    to.set_nonblocking(false).unwrap();
     sent
+}
+
+/// Waits until a socket is ready for `flags`; false: it was not in time.
+pub fn ready(socket: impl AsFd, flags: PollFlags, wait: Duration) -> bool {
+    let mut polled = [PollFd::new(&socket, flags)];
+    poll(&mut polled, Some(&wait.try_into().unwrap())).unwrap() > 0
 }

@@ -10,8 +10,10 @@ const PERIOD: usize = 1_048_583;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut rng = Rng::new(1);
-    let mut table: Vec<u8> =
-        std::iter::repeat_with(|| rng.next().to_le_bytes()).take(PERIOD / 8 + 1).flatten().collect();
+    let mut table: Vec<u8> = std::iter::repeat_with(|| rng.next().to_le_bytes())
+        .take(PERIOD / 8 + 1)
+        .flatten()
+        .collect();
     table.truncate(PERIOD);
     table.extend_from_within(..LONGEST);
     table
