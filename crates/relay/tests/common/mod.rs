@@ -238,6 +238,19 @@ pub fn expect_reset(mut stream: &TcpStream) {
     }
 }
 
+/// Connects, and checks that the connection ends by a reset.
+pub fn expect_refusal(addr: SocketAddr) {
+    match TcpStream::connect(addr) {
+        // It may come before connect(2) has returned.
+        Err(e) => assert_eq!(e.kind(), io::ErrorKind::ConnectionReset, "{e}"),
+        Ok(stream) => {
+            // An error here is the reset again.
+            let _ = stream.set_read_timeout(Some(PATIENCE));
+            expect_reset(&stream);
+        }
+    }
+}
+
 /// Closes a stream such that its peer gets a reset.
 pub fn abort(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
