@@ -25,6 +25,7 @@ mod host;
 mod lab;
 mod link;
 mod tempdir;
+pub mod traffic;
 pub mod usage;
 
 pub use bridge::{Bridge, BridgeOptions};
