@@ -27,7 +27,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::{Command, Error, ErrorKind, Result};
 
-/// A test host. Clones are handles of the same host, which lasts until the last one is dropped.
+/// A test host. Clones are handles of the same host, which lasts until its lab and all handles
+/// are dropped.
 #[derive(Clone, Debug)]
 pub struct Host {
     inner: Arc<Inner>,

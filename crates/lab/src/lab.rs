@@ -2,7 +2,10 @@
 
 use std::{
     path::Path,
-    sync::atomic::{AtomicU8, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 use crate::{
@@ -26,6 +29,8 @@ pub struct Lab {
     name: String,
     dir: TempDir,
     next_subnet: AtomicU8,
+    /// Kept, so that a link does not vanish with the handle of the host at its other end.
+    hosts: Mutex<Vec<Host>>,
 }
 
 impl Lab {
@@ -38,7 +43,8 @@ impl Lab {
     pub fn new(name: &str) -> Result<Self> {
         check_name(name)?;
         tempdir::sweep();
-        Ok(Self { name: name.into(), dir: TempDir::new()?, next_subnet: AtomicU8::new(1) })
+        let (dir, next_subnet) = (TempDir::new()?, AtomicU8::new(1));
+        Ok(Self { name: name.into(), dir, next_subnet, hosts: Mutex::default() })
     }
 
     /// The lab's name, for messages.
@@ -51,7 +57,8 @@ impl Lab {
         self.dir.path()
     }
 
-    /// A new host with nothing but its loopback device.
+    /// A new host with nothing but its loopback device. It lasts until the lab and all its
+    /// handles are dropped.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`](crate::ErrorKind::NotPermitted) without root;
@@ -59,7 +66,9 @@ impl Lab {
     /// [`ErrorKind::Missing`](crate::ErrorKind::Missing) without `ip`.
     pub fn host(&self, name: &str) -> Result<Host> {
         check_name(name)?;
-        Host::new(name)
+        let host = Host::new(name)?;
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner).push(host.clone());
+        Ok(host)
     }
 
     /// Joins two hosts by a veth pair. The devices are called `eth0`, `eth1` … in the order in

@@ -24,6 +24,7 @@ mod error;
 mod host;
 mod lab;
 mod link;
+pub mod peer;
 mod tempdir;
 pub mod traffic;
 pub mod usage;
