@@ -7,8 +7,8 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    io,
+    net::SocketAddr,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -17,12 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::net::sockopt::set_socket_linger;
-
 use super::{
-    Close, Latency, begin_connect, check_cpus, pattern, pin,
-    poller::{EventFlags, Poller, Ready},
+    Close, Latency, check_cpus, pattern, pin,
+    poller::{Poller, Ready},
     reserve_fds,
+    slot::{Batch, Next, Scratch, Slot},
 };
 use crate::{Error, Host, Result};
 
@@ -195,20 +194,6 @@ struct Loop<'a> {
     done: Batch,
 }
 
-#[derive(Default)]
-struct Batch {
-    latencies: Vec<Duration>,
-    errors: Vec<io::Error>,
-    corrupt: u64,
-    established: usize,
-}
-
-/// Buffers that all connections share in turn.
-struct Scratch {
-    request: Vec<u8>,
-    response: Vec<u8>,
-}
-
 impl<'a> Loop<'a> {
     fn new(shared: &'a Shared) -> Self {
         let plan = &shared.plan;
@@ -216,7 +201,7 @@ impl<'a> Loop<'a> {
         request.truncate(plan.request);
         Self {
             shared,
-            slots: (0..plan.connections).map(|index| Slot { index, ..Slot::default() }).collect(),
+            slots: (0..plan.connections).map(Slot::new).collect(),
             to_open: (0..plan.connections).collect(),
             to_retry: VecDeque::new(),
             opening: 0,
@@ -253,7 +238,7 @@ impl<'a> Loop<'a> {
         let most = if keep { OPENING } else { self.slots.len() };
         while self.opening < most {
             let Some(index) = self.to_open.pop_front() else { return };
-            match self.slots[index].open(self.shared) {
+            match self.slots[index].open(self.shared.plan.target, &self.shared.poller) {
                 Ok(()) => self.opening += 1,
                 Err(error) => self.failed(index, error),
             }
@@ -263,7 +248,7 @@ impl<'a> Loop<'a> {
     /// Takes a connection as far as it goes without waiting.
     fn advance(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        let was_opening = slot.state == State::Opening;
+        let was_opening = slot.is_opening();
         let result = slot.step(&self.shared.plan, &mut self.scratch, &mut self.done);
         let result = result.and_then(|next| match next {
             Next::Wait => slot.watch(&self.shared.poller).map(|()| next),
@@ -273,7 +258,7 @@ impl<'a> Loop<'a> {
         match result {
             Ok(Next::Wait) => {}
             Ok(Next::Close) => {
-                slot.stream = None;
+                slot.close();
                 self.to_open.push_back(index);
             }
             Err(error) => self.failed(index, error),
@@ -281,9 +266,7 @@ impl<'a> Loop<'a> {
     }
 
     fn failed(&mut self, index: usize, error: io::Error) {
-        let slot = &mut self.slots[index];
-        slot.stream = None;
-        slot.began = None;
+        self.slots[index].close();
         self.done.errors.push(error);
         self.to_retry.push_back((Instant::now() + RETRY, index));
     }
@@ -306,158 +289,8 @@ impl<'a> Loop<'a> {
         let now = Instant::now();
         if now >= self.next_scan {
             self.next_scan = now + SCAN;
-            let oldest = self.slots.iter().filter_map(|slot| slot.began).min();
+            let oldest = self.slots.iter().filter_map(Slot::began).min();
             tally.window.longest_pending = oldest.map_or(Duration::ZERO, |began| now - began);
         }
-    }
-}
-
-/// One connection of the loop, over and over where it is closed after each exchange.
-#[derive(Default)]
-struct Slot {
-    index: usize,
-    stream: Option<TcpStream>,
-    state: State,
-    /// When the exchange, or the connect before it, began; none while there is none.
-    began: Option<Instant>,
-    exchanges: u64,
-    was_established: bool,
-    /// Whether the socket is watched for room to write instead of data to read.
-    writing: bool,
-}
-
-/// Where a connection is; the numbers are bytes done.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum State {
-    #[default]
-    Opening,
-    Sending(usize),
-    Receiving(usize),
-    /// The exchange is complete, and the server is to close.
-    Ending,
-}
-
-enum Next {
-    Wait,
-    Close,
-}
-
-impl Slot {
-    fn open(&mut self, shared: &Shared) -> io::Result<()> {
-        self.state = State::Opening;
-        self.began = Some(Instant::now());
-        self.writing = true;
-        let stream = self.stream.insert(begin_connect(shared.plan.target)?);
-        Ok(shared.poller.add(stream, self.index as u64, EventFlags::OUT)?)
-    }
-
-    /// Watches the socket for what the state waits for.
-    fn watch(&mut self, poller: &Poller) -> io::Result<()> {
-        let writing = matches!(self.state, State::Opening | State::Sending(_));
-        let Some(stream) = self.stream.as_ref().filter(|_| writing != self.writing) else {
-            return Ok(());
-        };
-        self.writing = writing;
-        let flags = if writing { EventFlags::OUT } else { EventFlags::IN };
-        Ok(poller.modify(stream, self.index as u64, flags)?)
-    }
-
-    fn step(&mut self, plan: &Plan, scratch: &mut Scratch, done: &mut Batch) -> io::Result<Next> {
-        let Some(stream) = self.stream.take() else { return Ok(Next::Wait) };
-        let result = loop {
-            match self.step_once(&stream, plan, scratch, done) {
-                Ok(None) => {}
-                Ok(Some(next)) => break Ok(next),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(Next::Wait),
-                Err(error) => break Err(error),
-            }
-        };
-        self.stream = Some(stream);
-        result
-    }
-
-    /// One system call's worth; none: go on.
-    fn step_once(
-        &mut self,
-        mut stream: &TcpStream,
-        plan: &Plan,
-        scratch: &mut Scratch,
-        done: &mut Batch,
-    ) -> io::Result<Option<Next>> {
-        match self.state {
-            State::Opening => {
-                stream.take_error()?.map_or(Ok(()), Err)?;
-                done.established += usize::from(!self.was_established);
-                self.was_established = true;
-                self.state = State::Sending(0);
-            }
-            State::Sending(at) => {
-                self.tag(&mut scratch.request);
-                let at = at + stream.write(&scratch.request[at..])?;
-                if at == plan.request {
-                    self.state = State::Receiving(0);
-                    return Ok(Some(Next::Wait));
-                }
-                self.state = State::Sending(at);
-            }
-            State::Receiving(at) => {
-                let room = scratch.response.len().min(plan.response - at);
-                let received = stream.read(&mut scratch.response[..room])?;
-                if received == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                let end = at + received;
-                if plan.verify {
-                    self.tag(&mut scratch.request);
-                    let same = scratch.response[..received] == scratch.request[at..end];
-                    done.corrupt += u64::from(!same);
-                }
-                self.state = State::Receiving(end);
-                if end == plan.response {
-                    return self.complete(stream, plan, done);
-                }
-            }
-            State::Ending => {
-                return match stream.read(&mut scratch.response)? {
-                    0 => Ok(Some(Next::Close)),
-                    _ => Err(io::Error::other("more bytes than the response has")),
-                };
-            }
-        }
-        Ok(None)
-    }
-
-    fn complete(
-        &mut self,
-        stream: &TcpStream,
-        plan: &Plan,
-        done: &mut Batch,
-    ) -> io::Result<Option<Next>> {
-        let now = Instant::now();
-        done.latencies.extend(self.began.map(|began| now - began));
-        self.exchanges += 1;
-        match plan.close {
-            None => {
-                self.began = Some(now);
-                self.state = State::Sending(0);
-                return Ok(None);
-            }
-            Some(Close::Server) => {
-                self.state = State::Ending;
-                return Ok(None);
-            }
-            Some(Close::Reset) => set_socket_linger(stream, Some(Duration::ZERO))?,
-            Some(Close::Client) => {}
-        }
-        Ok(Some(Next::Close))
-    }
-
-    /// Starts a request with bytes that no other exchange in flight has.
-    fn tag(&self, request: &mut [u8]) {
-        let tag = (((self.index as u64) << 40) | (self.exchanges & 0xff_ffff_ffff)).to_be_bytes();
-        let len = request.len().min(tag.len());
-        // A short request has the bytes that change fastest.
-        request[..len].copy_from_slice(&tag[tag.len() - len..]);
     }
 }

@@ -22,6 +22,7 @@ mod idle;
 mod latency;
 mod poller;
 mod rr;
+mod slot;
 mod stream;
 mod udp;
 
