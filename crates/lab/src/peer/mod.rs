@@ -1,5 +1,5 @@
 //! Programs that cachelane is compared with, run inside a host: HAProxy and nginx as TCP
-//! proxies, and iperf3.
+//! proxies, iperf3, and the kernel's sockmap used plainly.
 //!
 //! They are configured as their own documentation advises for a TCP proxy on a given number of
 //! threads; what is set and why is said in the modules that write the configurations. The
@@ -9,6 +9,7 @@
 mod haproxy;
 mod iperf3;
 mod nginx;
+mod sockmap;
 
 use std::{
     fs::{self, File},
@@ -22,6 +23,7 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 
 pub use iperf3::{Iperf3Options, Iperf3Report, iperf3};
+pub use sockmap::{Redirect, StockSockmap};
 
 use crate::{
     Command, Error, ErrorKind, Host, Lab, Process, Result, command,
