@@ -245,22 +245,20 @@ impl Process {
 
     /// Kills the program and, if it is contained, all that it started, and waits for the end.
     fn kill(&mut self) -> Result<ExitStatus> {
-        self.signal(Signal::KILL);
-        if self.contained && self.wait_within(Duration::from_secs(2)).is_ok() {
-            // The forking parent has seen all of the PID namespace end.
-        } else {
-            // Fails only where the program has ended already.
-            let _ = self.child.kill();
+        if self.signal(Signal::KILL) && self.contained {
+            // The `unshare` around it ends when all of the PID namespace has ended. If it does
+            // not, killing it is what is left to do.
+            let _ = self.wait_within(Duration::from_secs(2));
         }
+        // Fails only where the program has ended already.
+        let _ = self.child.kill();
         self.child.wait().map_err(|error| Error::io(format!("killing `{}`", self.line), error))
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Whether there was a program to send it to.
+    fn signal(&self, signal: Signal) -> bool {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            // Fails only where the program has ended already, which the wait notices.
-            let _ = kill_process(pid, signal);
-        }
+        pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 }
 

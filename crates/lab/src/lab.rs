@@ -42,8 +42,9 @@ impl Lab {
     /// folder cannot be made.
     pub fn new(name: &str) -> Result<Self> {
         check_name(name)?;
-        tempdir::sweep();
-        let (dir, next_subnet) = (TempDir::new()?, AtomicU8::new(1));
+        let parent = std::env::temp_dir();
+        tempdir::sweep(&parent);
+        let (dir, next_subnet) = (TempDir::new(&parent)?, AtomicU8::new(1));
         Ok(Self { name: name.into(), dir, next_subnet, hosts: Mutex::default() })
     }
 

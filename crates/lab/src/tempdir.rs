@@ -29,14 +29,15 @@ pub(crate) struct TempDir {
 }
 
 impl TempDir {
-    pub(crate) fn new() -> Result<Self> {
+    /// A new folder in `parent`.
+    pub(crate) fn new(parent: &Path) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         let start = usage::start_time(pid)
             .ok_or_else(|| Error::io(format!("/proc/{pid}/stat"), io::ErrorKind::NotFound))?;
         // Relaxed: a counter on its own.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("{PREFIX}{pid}-{start}-{number}"));
+        let path = parent.join(format!("{PREFIX}{pid}-{start}-{number}"));
         let context = |error| Error::io(format!("cannot make {}", path.display()), error);
         DirBuilder::new().mode(0o700).create(&path).map_err(context)?;
         let lock = File::create(path.join(LOCK)).map_err(context)?;
@@ -57,9 +58,9 @@ impl Drop for TempDir {
     }
 }
 
-/// Removes the folders of labs whose process has died.
-pub(crate) fn sweep() {
-    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+/// Removes the folders in `parent` of labs whose process has died.
+pub(crate) fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let owner = entry.file_name().to_str().and_then(owner);
         if owner.is_some_and(|owner| !lives(owner)) && is_abandoned(&entry.path()) {
@@ -125,25 +126,30 @@ mod tests {
     fn sweep_takes_dead_folders_and_leaves_living_and_locked_ones() {
         let pid = std::process::id();
         let start = usage::start_time(pid).expect("this process lives");
-        let alive = TempDir::new().expect("a folder");
-        let dead = std::env::temp_dir().join(format!("{PREFIX}{pid}-{}-7", start + 1));
-        let locked = std::env::temp_dir().join(format!("{PREFIX}{pid}-{}-8", start + 1));
+        // Of its own: other tests sweep the usual one.
+        let parent = std::env::temp_dir().join(format!("lab-sweep-{pid}-{start}"));
+        fs::create_dir(&parent).expect("a folder");
+        let alive = TempDir::new(&parent).expect("a folder");
+        let dead = parent.join(format!("{PREFIX}{pid}-{}-7", start + 1));
+        let locked = parent.join(format!("{PREFIX}{pid}-{}-8", start + 1));
         fs::create_dir(&dead).expect("a folder");
         fs::write(dead.join("haproxy.cfg"), "").expect("a file");
         fs::create_dir(&locked).expect("a folder");
         let lock = File::create(locked.join(LOCK)).expect("a lock file");
         flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("the lock");
 
-        sweep();
+        sweep(&parent);
         assert!(alive.path().exists());
         assert!(!dead.exists());
         assert!(locked.exists());
 
-        drop(lock);
-        sweep();
+        // Not just closed: a child that another test forks holds the lock too until it execs.
+        flock(&lock, FlockOperation::Unlock).expect("unlocks");
+        sweep(&parent);
         assert!(!locked.exists());
         let path = alive.path().to_owned();
         drop(alive);
         assert!(!path.exists());
+        fs::remove_dir(&parent).expect("it is empty");
     }
 }
