@@ -117,6 +117,9 @@ impl Relaying {
         if up_ended.and(down_ended).is_err() {
             return Next::Reset;
         }
+        if is_cut_off(client, up, down) || is_cut_off(backend, down, up) {
+            return Next::Reset;
+        }
         self.next(turns)
     }
 
@@ -159,11 +162,6 @@ impl Relaying {
     pub(crate) fn moved(&self) -> u64 {
         self.up.moved() + self.down.moved()
     }
-
-    /// Whether bytes were taken from a side that the other does not have.
-    pub(crate) fn holds_bytes(&self) -> bool {
-        self.up.holds_bytes() || self.down.holds_bytes()
-    }
 }
 
 /// Passes the source's FIN on once every byte before it is written. The target must not take
@@ -184,6 +182,12 @@ fn end_of(
     let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
     flow.state = State::Done;
     Ok(())
+}
+
+/// Whether a leg that has sent its FIN, so that nobody reads from it any more, was then reset. (A
+/// leg whose FIN has yet to come is read until the reset shows.)
+fn is_cut_off(leg: &Leg, from: &Flow, to: &Flow) -> bool {
+    leg.broken && from.state != State::Open && !to.is_over()
 }
 
 impl Connection {

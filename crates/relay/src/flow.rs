@@ -37,6 +37,8 @@ pub(crate) struct Leg {
     pub(crate) hup: bool,
     /// The socket is closed or has an error.
     pub(crate) broken: bool,
+    /// The peer sent urgent data, which splice(2) never gets past and short reads stop at.
+    pub(crate) urgent: bool,
 }
 
 /// A direction of a connection.
@@ -110,7 +112,7 @@ pub(crate) struct Resources {
 
 impl Leg {
     pub(crate) fn new(socket: OwnedFd) -> Leg {
-        Leg { socket, readable: false, writable: true, hup: false, broken: false }
+        Leg { socket, readable: false, writable: true, hup: false, broken: false, urgent: false }
     }
 }
 
@@ -172,11 +174,6 @@ impl Flow {
         }
     }
 
-    /// Whether bytes were read that the target does not have.
-    pub(crate) fn holds_bytes(&self) -> bool {
-        !matches!(self.held, Held::Nothing) || self.state == State::Lost
-    }
-
     /// Whether the flow is over, well or badly.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Done | State::Lost)
@@ -191,6 +188,7 @@ impl Flow {
             && matches!(self.held, Held::Nothing)
             && !source.readable
             && !source.hup
+            && !source.urgent
             && self.written >= BULK
     }
 

@@ -41,8 +41,8 @@ impl Flow {
             }
             Ok((n, _)) => {
                 // epoll(7): a short read from a stream means that it is drained, unless its end
-                // is near, which has no edge of its own.
-                if n < scratch.len() && !source.hup {
+                // is near, which has no edge of its own, or it stopped at urgent data.
+                if n < scratch.len() && !source.hup && !source.urgent {
                     source.readable = false;
                 }
                 Ok(Some(n))
