@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod bench;
 mod knob;
 mod relay;
 
@@ -10,12 +11,14 @@ use crate::exit::Exit;
 pub(crate) enum Command {
     Relay(relay::Args),
     Knob(knob::Args),
+    Bench(bench::Args),
 }
 
 /// Runs one subcommand.
-pub(crate) fn run(command: Command) -> anyhow::Result<Exit> {
+pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
         Command::Relay(args) => relay::run(args),
         Command::Knob(args) => knob::run(args),
+        Command::Bench(args) => bench::run(args, quiet),
     }
 }

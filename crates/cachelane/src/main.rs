@@ -2,9 +2,11 @@
 //! and measures whether that helps. Each subcommand is a module of `cmd`.
 
 mod args;
+mod bench;
 mod cmd;
 mod exit;
 mod table;
+mod terminal;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ struct Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(cli.quiet, cli.verbose);
-    match cmd::run(cli.command) {
+    match cmd::run(cli.command, cli.quiet) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("cachelane: {error:#}");

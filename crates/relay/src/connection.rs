@@ -26,8 +26,10 @@ pub(crate) struct Connection {
     pub(crate) generation: u32,
     /// Worker's tick of the last move, or of the last step before the relaying began.
     pub(crate) active: u32,
-    /// Already in the worker's list of connections with work left, or of those to poll.
+    /// Already in the worker's list of connections with work left.
     pub(crate) queued: bool,
+    /// Already in the worker's list of connections to look at.
+    pub(crate) polled: bool,
 }
 
 #[derive(Debug)]
@@ -70,7 +72,7 @@ pub(crate) enum Next {
     Wait,
     /// Another turn, after the others had theirs.
     Again,
-    /// Another look one jiffy from now.
+    /// An event, or the worker's next look.
     Poll,
     /// Both directions ended well: close it.
     Close,
@@ -143,14 +145,14 @@ impl Relaying {
             let (source, target) = (&self.backend.socket, &client.socket);
             let written = self.down.written();
             let taken = sockmap.take(source, target, Opened::Passively, written, budget)?;
-            self.down.mode = Mode::Sockmap(taken);
+            self.down.hand_over(taken, &self.backend);
             return Some(Handed::Down);
         }
         if self.up.is_quiet_bulk(client) {
             let (source, target) = (&client.socket, &self.backend.socket);
             let written = self.up.written();
             let taken = sockmap.take(source, target, Opened::Actively, written, budget)?;
-            self.up.mode = Mode::Sockmap(taken);
+            self.up.hand_over(taken, client);
             return Some(Handed::Up);
         }
         None

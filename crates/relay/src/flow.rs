@@ -6,6 +6,7 @@
 //! then passes the FIN on. If the target will not take what was read, the flow is lost, and the
 //! connection ends by a reset, never by a FIN.
 
+mod bulk;
 mod copy;
 mod sockmap;
 mod splice;
@@ -20,6 +21,7 @@ use crate::counters::Counters;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
 
+use bulk::Bulk;
 pub(crate) use splice::Pipe;
 
 /// How many times a flow may read before others have their turn.
@@ -45,6 +47,7 @@ pub(crate) struct Flow {
     pub(crate) state: State,
     pub(crate) mode: Mode,
     held: Held,
+    bulk: Bulk,
     /// Bytes written to the target by user space, over the connection's life.
     written: u64,
 }
@@ -85,7 +88,7 @@ pub(crate) enum Turn {
     Waits,
     /// The turn ended before the bytes did.
     Unfinished,
-    /// Nothing more to do until the verdict's state is looked at again, a jiffy from now.
+    /// Nothing more to do until an event, or until the worker next looks at its polled flows.
     Polls,
 }
 
@@ -99,6 +102,8 @@ pub(crate) struct Resources {
     pub(crate) shares: Shares,
     pub(crate) counters: Arc<Counters>,
     pub(crate) sockmap: Option<Arc<Sockmap>>,
+    /// The worker is at its regular look at polled connections, not at an event.
+    pub(crate) looking: bool,
     /// Read into by every flow, so that it stays in this CPU's cache.
     scratch: Box<[u8]>,
     spare: Vec<Box<[u8]>>,
@@ -113,7 +118,7 @@ impl Leg {
 
 impl Flow {
     pub(crate) fn new(mode: Mode) -> Flow {
-        Flow { state: State::Open, mode, held: Held::Nothing, written: 0 }
+        Flow { state: State::Open, mode, held: Held::Nothing, bulk: Bulk::default(), written: 0 }
     }
 
     /// Puts `bytes` before everything that the source sends.
@@ -133,6 +138,9 @@ impl Flow {
         if matches!(self.state, State::Done | State::Lost) {
             return Ok(Turn::Waits);
         }
+        if resources.looking && self.bulk.look(&source.socket) {
+            source.readable = true;
+        }
         let before = self.written;
         let turn = match self.mode {
             Mode::Copy => self.pump_copy(source, target, resources),
@@ -146,7 +154,13 @@ impl Flow {
             Mode::Splice => Counters::add(&counters.bytes_spliced, moved),
             _ => Counters::add(&counters.bytes_copied, moved),
         }
-        turn
+        // The verdict runs only when a socket turns readable, so its sources are left as they are.
+        let batches = !matches!(self.mode, Mode::Sockmap(_))
+            && self.bulk.moved(moved, &source.socket, resources.shares.chunk);
+        match turn {
+            Ok(Turn::Waits) if batches && !self.is_over() => Ok(Turn::Polls),
+            turn => turn,
+        }
     }
 
     /// Whether the source has ended and every byte of it is written.
@@ -180,6 +194,12 @@ impl Flow {
 
     pub(crate) fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Goes on in the verdict's hands.
+    pub(crate) fn hand_over(&mut self, taken: Taken, source: &Leg) {
+        self.bulk.stop(&source.socket);
+        self.mode = Mode::Sockmap(taken);
     }
 
     /// Bytes that the target has, whoever moved them.
@@ -224,6 +244,7 @@ impl Resources {
             shares,
             counters,
             sockmap,
+            looking: false,
             scratch: chunk(shares),
             spare: Vec::new(),
             pipes: Vec::new(),

@@ -23,7 +23,8 @@ mod relay;
 mod shared;
 mod socket;
 mod sockmap;
-mod tcp_info;
+mod sockopt;
+
 mod worker;
 
 pub mod proxy;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::backend::Backends;
 use crate::config::{Config, Engine};
 use crate::socket::Shares;
-use crate::sockmap::{Sockmap, jiffy};
+use crate::sockmap::Sockmap;
 
 /// What the workers are to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,6 @@ pub(crate) struct Shared {
     pub(crate) send_proxy: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
-    pub(crate) jiffy: Duration,
     /// The most connections at a time.
     pub(crate) limit: usize,
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
@@ -60,7 +59,6 @@ impl Shared {
             send_proxy: config.send_proxy,
             connect_timeout: config.connect_timeout,
             idle_timeout: config.idle_timeout,
-            jiffy: jiffy(),
             limit,
             engine: AtomicU8::new(config.engine as u8),
             mode: AtomicU8::new(Mode::Run as u8),

@@ -28,10 +28,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::sockopt::socket_cookie;
 use rustix::time::{ClockId, clock_getres};
 
-use crate::{Error, tcp_info};
+use crate::{Error, sockopt};
 use maps::{Flow, Maps, Progress};
 
 /// `bytes_acked` of a socket that was opened with connect(2) counts its SYN.
@@ -134,7 +134,7 @@ impl Sockmap {
         base: u64,
         budget: u64,
     ) -> Result<u64, Box<dyn std::error::Error>> {
-        let cookie = sockopt::socket_cookie(source)?;
+        let cookie = socket_cookie(source)?;
         let flow = Flow { slot, pad: 0, base, budget, redirected: 0, passed: 0, held: 0 };
         self.maps.set_progress(slot, Progress { forwarded: 0 })?;
         self.maps.add_target(slot, target)?;
@@ -165,7 +165,7 @@ impl Sockmap {
                 _ => return false,
             };
             let sent = taken.base + redirected + taken.forwarded;
-            taken.drained = tcp_info::bytes_acked(target).is_ok_and(|acked| acked >= sent);
+            taken.drained = sockopt::bytes_acked(target).is_ok_and(|acked| acked >= sent);
         }
         taken.drained
     }

@@ -22,6 +22,8 @@ use crate::proxy::{self, Parsed};
 use crate::shared::{Mode, Shared};
 use crate::{Error, socket};
 
+/// How often a worker looks at connections that may have work without an event.
+pub(crate) const POLL: Duration = Duration::from_micros(500);
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(100);
 /// Connections accepted in one go, before those already there have their turn.
@@ -87,9 +89,11 @@ pub(crate) struct Worker {
     accept_again: Option<u32>,
     connections: Slab<Connection>,
     resources: Resources,
-    /// Connections with work left, and connections to look at each jiffy.
+    /// Connections with work left.
     again: Vec<(usize, u32)>,
+    /// Connections to look at every [`POLL`], and when the next look is due.
     polls: Vec<(usize, u32)>,
+    look_at: Instant,
     generation: u32,
     turn: usize,
     started: Instant,
@@ -124,6 +128,7 @@ impl Worker {
             resources,
             again: Vec::new(),
             polls: Vec::new(),
+            look_at: now,
             generation: 0,
             turn,
             started: now,
@@ -210,10 +215,21 @@ impl Worker {
     /// What is left after the events: unfinished turns, polls, timeouts.
     fn finish_turn(&mut self) {
         for (key, generation) in std::mem::take(&mut self.again) {
-            self.step_queued(key, generation);
+            if let Some(connection) = self.live(key, generation) {
+                connection.queued = false;
+                self.step(key);
+            }
         }
-        for (key, generation) in std::mem::take(&mut self.polls) {
-            self.step_queued(key, generation);
+        if !self.polls.is_empty() && self.now >= self.look_at {
+            self.look_at = self.now + POLL;
+            self.resources.looking = true;
+            for (key, generation) in std::mem::take(&mut self.polls) {
+                if let Some(connection) = self.live(key, generation) {
+                    connection.polled = false;
+                    self.step(key);
+                }
+            }
+            self.resources.looking = false;
         }
         if self.tick != self.swept {
             self.swept = self.tick;
@@ -226,18 +242,11 @@ impl Worker {
         self.tick = (self.now.duration_since(self.started).as_millis() / TICK.as_millis()) as u32;
     }
 
-    fn step_queued(&mut self, key: usize, generation: u32) {
-        if let Some(connection) = self.live(key, generation) {
-            connection.queued = false;
-            self.step(key);
-        }
-    }
-
     fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             Some(Duration::ZERO)
         } else if !self.polls.is_empty() {
-            Some(self.shared.jiffy)
+            Some(self.look_at.saturating_duration_since(self.now))
         } else if self.needs_sweep() || self.accept_again.is_some() {
             Some(TICK)
         } else {
@@ -319,6 +328,7 @@ impl Worker {
             generation,
             active: self.tick,
             queued: false,
+            polled: false,
         });
         if self.shared.accept_proxy {
             let connection = &self.connections[key];
@@ -471,7 +481,7 @@ impl Worker {
             connection.active = self.tick;
         }
         let next = match next {
-            Next::Wait if connection.engine == Engine::Sockmap => {
+            Next::Wait | Next::Poll if connection.engine == Engine::Sockmap => {
                 match relaying.hand_over(&connection.client, &self.resources) {
                     Some(handed) => self.handed_over(key, handed),
                     None => next,
@@ -506,11 +516,19 @@ impl Worker {
         let counters = &self.resources.counters;
         match next {
             Next::Wait => {}
-            Next::Again | Next::Poll => {
+            Next::Again => {
                 let connection = &mut self.connections[key];
                 if !std::mem::replace(&mut connection.queued, true) {
-                    let list = if next == Next::Again { &mut self.again } else { &mut self.polls };
-                    list.push((key, connection.generation));
+                    self.again.push((key, connection.generation));
+                }
+            }
+            Next::Poll => {
+                let connection = &mut self.connections[key];
+                if !std::mem::replace(&mut connection.polled, true) {
+                    if self.polls.is_empty() {
+                        self.look_at = self.now + POLL;
+                    }
+                    self.polls.push((key, connection.generation));
                 }
             }
             Next::Close => {

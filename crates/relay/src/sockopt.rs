@@ -1,6 +1,5 @@
-//! `TCP_INFO` of a socket: how much of what was sent the peer has acknowledged.
-//!
-//! The one place of this crate with `unsafe`: no library that we use wraps `TCP_INFO` safely.
+//! Two socket options that no library we use wraps safely, hence `unsafe`: `TCP_INFO`, for how
+//! much the peer has acknowledged, and `SO_RCVLOWAT`, for how much makes a socket readable.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -31,6 +30,24 @@ pub(crate) fn bytes_acked(socket: impl AsFd) -> io::Result<u64> {
         Some(bytes) if length as usize == info.len() => Ok(u64::from_ne_bytes(*bytes)),
         _ => Err(io::Error::other("the kernel's tcp_info has no tcpi_bytes_acked")),
     }
+}
+
+/// From now on the socket turns readable when `bytes` are there, or its end, or when its receive
+/// buffer is about to be full. The kernel lowers values above half the receive buffer.
+pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `value` is a c_int that lives through the call, and its size is given with it; the
+    // descriptor is open for as long as `socket` is borrowed.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,13 @@
+//! `cachelane bench`: repeats a claim of the docs on this host, with peers beside it.
+//!
+//! An experiment is a list of cases, each measured once a round, in a new random order every
+//! round; so whatever drifts on the machine drifts over all of them, and the ratio of two cases
+//! is taken round by round. [`Series`] collects what was measured.
+
+pub(crate) mod relay;
+pub(crate) mod relay_process;
+mod series;
+mod stop;
+
+pub(crate) use series::{Progress, Series};
+pub(crate) use stop::Stop;

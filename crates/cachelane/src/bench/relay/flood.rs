@@ -1,0 +1,98 @@
+//! A sender that offers all it can and a receiver, with a cap on what may be under way between
+//! them: where the kernel does not bound its queues, this does, so that the host is not harmed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Traffic that runs until it is dropped.
+#[derive(Debug)]
+pub(super) struct Flood {
+    shared: Arc<Counts>,
+    sockets: Vec<TcpStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Relaxed throughout: each is a count that others read from time to time.
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Flood {
+    /// Writes of `write` bytes into `sender`, never more than `cap` bytes ahead of what comes out
+    /// of `receiver`, which is read at most at `rate` bytes a second.
+    pub(super) fn start(
+        sender: TcpStream,
+        receiver: TcpStream,
+        write: usize,
+        cap: u64,
+        rate: Option<u64>,
+    ) -> std::io::Result<Flood> {
+        let shared = Arc::new(Counts::default());
+        let sockets = vec![sender.try_clone()?, receiver.try_clone()?];
+        let (out, back) = (Arc::clone(&shared), Arc::clone(&shared));
+        let threads = vec![
+            std::thread::spawn(move || send(sender, &out, write, cap)),
+            std::thread::spawn(move || receive(receiver, &back, rate)),
+        ];
+        Ok(Flood { shared, sockets, threads })
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.shared.sent.load(Relaxed)
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.shared.received.load(Relaxed)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Relaxed);
+        for socket in &self.sockets {
+            // Wakes a thread that waits in it; a socket that is closed already has none.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn send(mut socket: TcpStream, counts: &Counts, write: usize, cap: u64) {
+    let block = vec![0x5a; write];
+    while !counts.over.load(Relaxed) {
+        let ahead = counts.sent.load(Relaxed).saturating_sub(counts.received.load(Relaxed));
+        if ahead + write as u64 > cap {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        match socket.write(&block) {
+            Ok(n) => counts.sent.fetch_add(n as u64, Relaxed),
+            Err(_) => return,
+        };
+    }
+}
+
+fn receive(mut socket: TcpStream, counts: &Counts, rate: Option<u64>) {
+    let start = Instant::now();
+    let mut block = vec![0; rate.map_or(256 << 10, |rate| (rate / 50) as usize)];
+    while !counts.over.load(Relaxed) {
+        match socket.read(&mut block) {
+            Ok(0) | Err(_) => return,
+            Ok(n) => counts.received.fetch_add(n as u64, Relaxed),
+        };
+        if let Some(rate) = rate {
+            let due = Duration::from_secs_f64(counts.received.load(Relaxed) as f64 / rate as f64);
+            std::thread::sleep(due.saturating_sub(start.elapsed()).min(Duration::from_millis(50)));
+        }
+    }
+}

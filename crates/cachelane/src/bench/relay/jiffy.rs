@@ -1,0 +1,69 @@
+//! The proposal's experiment: what a client sends is redirected by sockmap into the receive
+//! queue of another socket of the same process. The kernel fills that socket's buffer, then
+//! sleeps a jiffy; so the buffer's size is the throughput.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
+
+use lab::peer::{Redirect, StockSockmap};
+use rand::seq::SliceRandom as _;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use trial::bench::Bar;
+
+use super::Bench;
+use super::flood::Flood;
+
+/// Bytes of a write, as in the proposal.
+const WRITE: usize = 64 << 10;
+/// What may be under way. The kernel would queue without limit.
+const CAP: u64 = 128 << 20;
+/// What the sized buffer is sized for, and the most that it may take.
+const WANTED: u64 = 4_000_000_000;
+const LIMIT: usize = 16 << 20;
+
+/// Runs both cases, `rounds` times each.
+pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let sized = relay::buffer_for(WANTED, relay::jiffy(), LIMIT);
+    let mut order = [("sockmap stock", None), ("sockmap sized", Some(sized))];
+    for _ in 0..bench.plan.rounds {
+        order.shuffle(&mut bench.rng);
+        for (name, buffer) in order {
+            bench.step(name)?;
+            let rate = bench.targets.host.run(|| measure(bench, buffer))??;
+            bench.series.add(name, "B/s", rate);
+        }
+    }
+    let name = "sockmap sized / sockmap stock";
+    let cases = ("sockmap sized", "sockmap stock");
+    bench.series.ratio(&mut bench.output, name, cases, Some(Bar::AtLeast(100.0)))?;
+    bench.output.notes.push(format!(
+        "sockmap sized: a receive buffer of {sized} bytes, for {WANTED} bytes a second at a jiffy \
+         of {:?}, within {LIMIT}.",
+        relay::jiffy()
+    ));
+    Ok(())
+}
+
+fn measure(bench: &Bench<'_>, buffer: Option<usize>) -> anyhow::Result<f64> {
+    let (sender, source) = pair()?;
+    let (receiver, _other_end) = pair()?;
+    if let Some(bytes) = buffer {
+        // The kernel doubles what it is told.
+        set_socket_recv_buffer_size_force(&receiver, bytes / 2)?;
+    }
+    let redirect = StockSockmap::new(&source, &receiver, Redirect::Ingress)?;
+    let flood = Flood::start(sender, receiver, WRITE, CAP, None)?;
+    std::thread::sleep(bench.plan.window / 4);
+    let (start, before) = (Instant::now(), flood.received());
+    std::thread::sleep(bench.plan.window);
+    let rate = (flood.received() - before) as f64 / start.elapsed().as_secs_f64();
+    drop((flood, redirect));
+    Ok(rate)
+}
+
+/// Two ends of a connection over loopback.
+pub(super) fn pair() -> std::io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let connected = TcpStream::connect(listener.local_addr()?)?;
+    Ok((connected, listener.accept()?.0))
+}

@@ -1,0 +1,116 @@
+//! `cachelane bench`: runs an experiment and prints what it found.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use trial::bench::BenchOutput;
+use trial::report::Page;
+
+use crate::args::duration;
+use crate::bench::{Stop, relay};
+use crate::exit::Exit;
+use crate::terminal;
+
+/// Repeat a claim of the docs on this host, with peers beside it
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Experiment {
+    Relay(RelayArgs),
+    #[command(hide = true)]
+    EchoServer {
+        addr: SocketAddr,
+    },
+}
+
+/// The relay against direct connections, HAProxy, nginx and sockmap as it comes
+#[derive(clap::Args, Debug)]
+struct RelayArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these parts, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<relay::Part>,
+    /// How long the slow receiver of the memory part is watched
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    memory_time: Duration,
+    /// Idle connections of the idle part
+    #[arg(long, value_name = "N", default_value_t = 9_800)]
+    idle: usize,
+}
+
+/// What every experiment takes.
+#[derive(clap::Args, Debug)]
+struct Common {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Times that each case is measured
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Length of one measurement
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    window: Duration,
+    /// Seed of the order in which the cases run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
+    match args.experiment {
+        Experiment::Relay(args) => run_relay(&args, quiet),
+        Experiment::EchoServer { addr } => echo_server(addr),
+    }
+}
+
+fn run_relay(args: &RelayArgs, quiet: bool) -> anyhow::Result<Exit> {
+    use clap::ValueEnum as _;
+    let parts = match args.only.as_slice() {
+        [] => relay::Part::value_variants().to_vec(),
+        only => only.to_vec(),
+    };
+    let plan = relay::Plan {
+        parts,
+        rounds: args.common.rounds as usize,
+        window: args.common.window,
+        memory: args.memory_time,
+        idle: args.idle,
+        seed: args.common.seed,
+        quiet,
+    };
+    let output = relay::run(&plan, Stop::on_signals()?)?;
+    show(&args.common, &output)
+}
+
+/// Prints the output, and writes the page if it was asked for.
+fn show(common: &Common, output: &BenchOutput) -> anyhow::Result<Exit> {
+    if let Some(path) = &common.html {
+        let page = Page::from_bench(output, terminal::command_line()).render();
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if common.json {
+        println!("{}", serde_json::to_string_pretty(output)?);
+    } else {
+        print!("{}", output.to_table(terminal::width(), terminal::colour()));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Echoes single bytes until it is killed.
+fn echo_server(addr: SocketAddr) -> anyhow::Result<Exit> {
+    let options = lab::traffic::EchoOptions::default();
+    let _server = lab::traffic::EchoServer::start(&lab::Host::here()?, addr, options)?;
+    loop {
+        std::thread::park();
+    }
+}

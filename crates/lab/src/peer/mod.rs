@@ -1,0 +1,357 @@
+//! Programs that cachelane is compared with, run inside a host: HAProxy and nginx as TCP
+//! proxies, iperf3, and the kernel's sockmap used plainly.
+//!
+//! They are configured as their own documentation advises for a TCP proxy on a given number of
+//! threads; what is set and why is said in the modules that write the configurations. The
+//! configuration and what the program wrote to stderr lie in the lab's folder while the lab
+//! lives.
+
+mod haproxy;
+mod iperf3;
+mod nginx;
+mod sockmap;
+
+use std::{
+    fs::{self, File},
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Resource, getrlimit};
+
+pub use iperf3::{Iperf3Options, Iperf3Report, iperf3};
+pub use sockmap::{Redirect, StockSockmap};
+
+use crate::{
+    Command, Error, ErrorKind, Host, Lab, Process, Result, command,
+    usage::{self, ProcessMemory},
+};
+
+/// How long a program may take to listen, and to end when asked to.
+const START_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// How often it is looked whether it listens.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A program that peers are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// `haproxy`.
+    Haproxy,
+    /// `nginx`, with its stream module.
+    Nginx,
+    /// `iperf3`.
+    Iperf3,
+}
+
+impl Program {
+    /// The command's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Iperf3 => "iperf3",
+        }
+    }
+}
+
+/// Where a program is, or none if it is not installed, so that a bench can report it as absent.
+pub fn installed(program: Program) -> Option<PathBuf> {
+    command::installed(program.name().as_ref()).ok()
+}
+
+/// A TCP proxy and its way of moving bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// HAProxy in TCP mode.
+    Haproxy {
+        /// Let it splice where it finds that worth it (`option splice-auto`).
+        splice: bool,
+    },
+    /// nginx's stream module.
+    Nginx {
+        /// `proxy_buffer_size` in bytes; none leaves nginx's default of 16 KiB.
+        buffer: Option<usize>,
+    },
+}
+
+impl Proxy {
+    /// The program that it is.
+    pub fn program(self) -> Program {
+        match self {
+            Self::Haproxy { .. } => Program::Haproxy,
+            Self::Nginx { .. } => Program::Nginx,
+        }
+    }
+}
+
+/// Where a proxy listens, where it connects to, and on what it runs.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// The address that it listens on.
+    pub listen: SocketAddr,
+    /// The backend.
+    pub to: SocketAddr,
+    /// Threads of HAProxy, worker processes of nginx; 1 to 64.
+    pub threads: usize,
+    /// CPUs that the threads are pinned to in turn; empty: not pinned.
+    pub cpus: Vec<usize>,
+    /// Connections that it must be able to hold. Each costs it two open files, and two more
+    /// with splicing; capped by this process's hard limit on open files.
+    pub connections: usize,
+}
+
+impl ProxyOptions {
+    /// One thread, not pinned, with room for 4,000 connections.
+    pub fn new(listen: SocketAddr, to: SocketAddr) -> Self {
+        Self { listen, to, threads: 1, cpus: Vec::new(), connections: 4_000 }
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(1..=64).contains(&self.threads) || self.connections == 0 {
+            let (threads, connections) = (self.threads, self.connections);
+            let message = format!("a proxy of {threads} threads and {connections} connections");
+            return Err(Error::invalid(format!("{message}: expected 1 to 64 and at least 1")));
+        }
+        if self.listen.port() == 0 || self.to.port() == 0 {
+            return Err(Error::invalid("a proxy needs a port to listen on and one to connect to"));
+        }
+        Ok(())
+    }
+
+    /// The connections that the limit on open files allows, at `fds` a connection.
+    fn connections(&self, fds: usize) -> usize {
+        /// Listeners, logs, event descriptors.
+        const OTHERS: u64 = 256;
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let most = most.saturating_sub(OTHERS) / fds as u64;
+        self.connections.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// The CPU of each thread; empty if they are not pinned.
+    fn pins(&self) -> Vec<usize> {
+        self.cpus.iter().copied().cycle().take(self.threads).collect()
+    }
+}
+
+/// A running program that listens. Dropping it ends it and what it started.
+#[derive(Debug)]
+pub struct Peer {
+    process: Process,
+    listen: SocketAddr,
+    stderr: PathBuf,
+}
+
+impl Peer {
+    /// Starts a proxy in `host` and waits until it listens.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] if it is not installed; [`ErrorKind::Invalid`] for options out of
+    /// range or an address that is listened on already; [`ErrorKind::Command`], with what it
+    /// wrote to stderr, if it ends; [`ErrorKind::TimedOut`] if it does not listen in 10 s.
+    pub fn proxy(lab: &Lab, host: &Host, proxy: Proxy, options: &ProxyOptions) -> Result<Self> {
+        options.check()?;
+        let files = Files::new(lab, proxy.program());
+        let (command, processes) = match proxy {
+            Proxy::Haproxy { splice } => (haproxy::command(host, options, splice, &files)?, 1),
+            // The master and its workers.
+            Proxy::Nginx { buffer } => {
+                (nginx::command(host, options, buffer, &files)?, 1 + options.threads)
+            }
+        };
+        Self::start(host, command, options.listen, &files, processes)
+    }
+
+    /// Starts `iperf3 --server` on `address` of `host` and waits until it listens.
+    ///
+    /// # Errors
+    /// As [`proxy`](Self::proxy).
+    pub fn iperf3_server(lab: &Lab, host: &Host, address: SocketAddr) -> Result<Self> {
+        if address.port() == 0 {
+            return Err(Error::invalid("an iperf3 server needs a port to listen on"));
+        }
+        let files = Files::new(lab, Program::Iperf3);
+        Self::start(host, iperf3::server(host, address), address, &files, 1)
+    }
+
+    /// The PIDs: first the program's own, then those of the processes that it started.
+    pub fn pids(&self) -> Vec<u32> {
+        let own = self.process.pid();
+        std::iter::once(own).filter(|pid| *pid != 0).chain(usage::descendants(own)).collect()
+    }
+
+    /// CPU time of all its processes, as [`usage::process_cpu`] counts it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if it has ended.
+    pub fn cpu(&self) -> Result<Duration> {
+        self.pids().into_iter().map(usage::process_cpu).sum()
+    }
+
+    /// Memory of all its processes; where they share pages, only `pss` can be added up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if it has ended.
+    pub fn memory(&self) -> Result<ProcessMemory> {
+        self.pids().into_iter().try_fold(ProcessMemory::default(), |sum, pid| {
+            let one = usage::process_memory(pid)?;
+            Ok(ProcessMemory { rss: sum.rss + one.rss, pss: sum.pss + one.pss })
+        })
+    }
+
+    /// The address that it listens on.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// What it has written to stderr.
+    pub fn stderr(&self) -> String {
+        fs::read(&self.stderr).map(|text| String::from_utf8_lossy(&text).into()).unwrap_or_default()
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL if it has not ended after 2 s.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if its end cannot be waited for.
+    pub fn stop(mut self) -> Result<()> {
+        self.process.stop(STOP_LIMIT).map(drop)
+    }
+
+    fn start(
+        host: &Host,
+        command: Command,
+        listen: SocketAddr,
+        files: &Files,
+        processes: usize,
+    ) -> Result<Self> {
+        if listens(host, listen)? {
+            return Err(Error::invalid(format!("{host}: {listen} is listened on already")));
+        }
+        let stderr = files.stderr();
+        let file = File::create(&stderr)
+            .map_err(|error| Error::io(stderr.display().to_string(), error))?;
+        let process = command.stderr(file).spawn()?;
+        let mut peer = Self { process, listen, stderr };
+        peer.wait_ready(host, processes)?;
+        Ok(peer)
+    }
+
+    /// Waits for the listening socket and the worker processes. A look at the socket tables
+    /// and not a connection, which a proxy would pass on to its backend.
+    fn wait_ready(&mut self, host: &Host, processes: usize) -> Result<()> {
+        let until = Instant::now() + START_LIMIT;
+        loop {
+            if let Some(status) = self.process.try_wait()? {
+                let message = format!("{status} before it listened: {}", self.stderr().trim());
+                return Err(Error::new(ErrorKind::Command, message));
+            }
+            if listens(host, self.listen)? && self.pids().len() >= processes {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let (listen, stderr) = (self.listen, self.stderr());
+                let message = format!("nobody listens on {listen} after {START_LIMIT:?}");
+                return Err(Error::timed_out(format!("{message}: {}", stderr.trim())));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the process's own drop kills what this leaves.
+        let _ = self.process.stop(STOP_LIMIT);
+    }
+}
+
+/// The names of one peer's files in the lab's folder.
+struct Files {
+    dir: PathBuf,
+    stem: String,
+}
+
+impl Files {
+    fn new(lab: &Lab, program: Program) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: a counter on its own.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { dir: lab.dir().into(), stem: format!("{}-{number}", program.name()) }
+    }
+
+    fn path(&self, extension: &str) -> PathBuf {
+        self.dir.join(&self.stem).with_extension(extension)
+    }
+
+    fn stderr(&self) -> PathBuf {
+        self.path("err")
+    }
+
+    fn write_config(&self, text: &str) -> Result<PathBuf> {
+        let path = self.path("conf");
+        fs::write(&path, text).map_err(|error| Error::io(path.display().to_string(), error))?;
+        Ok(path)
+    }
+}
+
+/// Whether a TCP socket of the host listens on exactly this address.
+fn listens(host: &Host, address: SocketAddr) -> Result<bool> {
+    let table = if address.is_ipv4() { "tcp" } else { "tcp6" };
+    let path = Path::new("/proc/thread-self/net").join(table);
+    let text = host.run(|| fs::read_to_string(&path))?;
+    let text = text.map_err(|error| Error::io(path.display().to_string(), error))?;
+    Ok(has_listener(&text, address))
+}
+
+/// Looks a listening socket up in the text of `/proc/net/tcp` or `tcp6`.
+fn has_listener(table: &str, address: SocketAddr) -> bool {
+    /// `TCP_LISTEN`.
+    const LISTEN: &str = "0A";
+    let local = format!("{}:{:04X}", table_address(address.ip()), address.port());
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next() == Some(&local) && fields.nth(1) == Some(LISTEN)
+    })
+}
+
+/// An address as the tables write it: words in the machine's byte order.
+fn table_address(address: IpAddr) -> String {
+    let bytes = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv6Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_by_its_exact_address() {
+        let here = Host::here().expect("a host");
+        for ip in [IpAddr::from([127, 0, 0, 1]), Ipv6Addr::LOCALHOST.into()] {
+            let listener = TcpListener::bind((ip, 0)).expect("a listener");
+            let address = listener.local_addr().expect("its address");
+            assert!(listens(&here, address).expect("the table"), "{address}");
+            let other = IpAddr::from([127, 0, 0, 2]);
+            assert!(!listens(&here, (other, address.port()).into()).expect("the table"));
+        }
+    }
+
+    #[test]
+    fn a_socket_in_another_state_is_no_listener() {
+        let address: SocketAddr = ([127, 0, 0, 1], 0x1F90).into();
+        let local = format!("{}:1F90", table_address(address.ip()));
+        for (state, expected) in [("0A", true), ("01", false), ("06", false)] {
+            let table = format!("  sl  local rem st\n   0: {local} 00000000:0000 {state} 0:0 0\n");
+            assert_eq!(has_listener(&table, address), expected, "{state}");
+        }
+    }
+}

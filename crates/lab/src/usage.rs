@@ -1,0 +1,333 @@
+//! What the machine and its processes use: CPU time and memory, from `/proc`.
+//!
+//! Take a snapshot before and one after, and ask the later one what happened `since` the
+//! earlier one.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::param::{clock_ticks_per_second, page_size};
+
+use crate::{Error, Result};
+
+/// The CPU time of the whole machine at one moment.
+///
+/// Busy time is what is left of elapsed time × CPUs after idle, waiting for I/O and time stolen
+/// by the hypervisor. It is not the sum of the busy columns: those are sampled at ticks on many
+/// kernels, and softirq work that starts and ends between two ticks is missed there, while idle
+/// time is measured exactly on tickless (`NO_HZ`) kernels, which are all the usual ones. The
+/// figures count in ticks of `USER_HZ`, mostly 10 ms a CPU, so measure over a second or more.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemCpu {
+    at: Instant,
+    cpus: u32,
+    idle: Duration,
+    iowait: Duration,
+    steal: Duration,
+    softirq: Duration,
+}
+
+/// What all CPUs did between two snapshots.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuUse {
+    /// Time on the clock.
+    pub elapsed: Duration,
+    /// CPUs online at the later snapshot.
+    pub cpus: u32,
+    /// CPU time spent on anything but idling, summed over CPUs.
+    pub busy: Duration,
+    /// The part accounted to softirqs; sampled, so only an indication, on kernels without
+    /// `IRQ_TIME_ACCOUNTING`.
+    pub softirq: Duration,
+    /// CPU time that the hypervisor gave to others; not part of `busy`.
+    pub steal: Duration,
+}
+
+impl SystemCpu {
+    /// The machine's CPU time now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if `/proc/stat` cannot be read.
+    pub fn now() -> Result<Self> {
+        let text = read("/proc/stat")?;
+        Self::parse(&text, Instant::now()).ok_or_else(|| unexpected("/proc/stat"))
+    }
+
+    fn parse(text: &str, at: Instant) -> Option<Self> {
+        let all = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> = all.split_whitespace().map_while(|tick| tick.parse().ok()).collect();
+        let column = |index: usize| ticks.get(index).copied().map(from_ticks);
+        let is_cpu = |line: &&str| {
+            line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_numeric()))
+        };
+        let cpus = u32::try_from(text.lines().filter(is_cpu).count()).ok()?;
+        let (idle, iowait) = (column(3)?, column(4)?);
+        Some(Self { at, cpus, idle, iowait, softirq: column(6)?, steal: column(7)? })
+    }
+
+    /// What the CPUs did since an earlier snapshot.
+    pub fn since(&self, earlier: &Self) -> CpuUse {
+        let elapsed = self.at.saturating_duration_since(earlier.at);
+        let steal = self.steal.saturating_sub(earlier.steal);
+        let idle = self.idle.saturating_sub(earlier.idle)
+            + self.iowait.saturating_sub(earlier.iowait)
+            + steal;
+        CpuUse {
+            elapsed,
+            cpus: self.cpus,
+            busy: (elapsed * self.cpus).saturating_sub(idle),
+            softirq: self.softirq.saturating_sub(earlier.softirq),
+            steal,
+        }
+    }
+}
+
+impl CpuUse {
+    /// How many CPUs were busy on average.
+    pub fn busy_cpus(&self) -> f64 {
+        self.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// CPU time that the process's living threads have used, in nanoseconds' precision.
+///
+/// Threads that have ended are not in it: compare snapshots of processes that keep their
+/// threads. Work that the kernel does for the process in softirqs is not in it either, unless
+/// it happens to run in the process's own system calls.
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no such process, or the kernel is built
+/// without `SCHED_INFO`.
+pub fn process_cpu(pid: u32) -> Result<Duration> {
+    let folder = format!("/proc/{pid}/task");
+    let tasks = fs::read_dir(&folder).map_err(|error| Error::io(&folder, error))?;
+    let mut total = 0;
+    for task in tasks.flatten() {
+        let path = task.path().join("schedstat");
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let first = text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+                total += first.ok_or_else(|| unexpected(path.display()))?;
+            }
+            // The thread ended between the two calls.
+            Err(_) if !task.path().exists() => {}
+            Err(error) => return Err(Error::io(path.display().to_string(), error)),
+        }
+    }
+    Ok(Duration::from_nanos(total))
+}
+
+/// The memory of a process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// All that it has resident, shared pages in full.
+    pub rss: u64,
+    /// The same with each shared page divided by the number of its users.
+    pub pss: u64,
+}
+
+/// What memory a process has now.
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no such process.
+pub fn process_memory(pid: u32) -> Result<ProcessMemory> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = read(&path)?;
+    let field = |name| kib_field(&text, name).ok_or_else(|| unexpected(&path));
+    Ok(ProcessMemory { rss: field("Rss")?, pss: field("Pss")? })
+}
+
+/// Memory in use on the whole machine, in bytes, without what the kernel would give back:
+/// total − free − buffers − page cache − reclaimable slabs.
+///
+/// Unaccounted kernel memory, such as packets queued without limit, shows here and nowhere else.
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if `/proc/meminfo` cannot be read.
+pub fn system_memory() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = read(path)?;
+    let field = |name| kib_field(&text, name).ok_or_else(|| unexpected(path));
+    let reusable = field("MemFree")? + field("Buffers")? + field("Cached")?;
+    Ok(field("MemTotal")?.saturating_sub(reusable + field("SReclaimable")?))
+}
+
+/// TCP sockets as `/proc/net/sockstat` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpSockets {
+    /// IPv4 sockets in use in the network namespace of the calling thread.
+    pub in_use: u64,
+    /// Sockets in TIME_WAIT in that namespace.
+    pub time_wait: u64,
+    /// Bytes of buffers accounted to TCP on the whole machine, in whole pages.
+    pub memory: u64,
+}
+
+/// The TCP sockets of the calling thread's network namespace now.
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be read.
+pub fn tcp_sockets() -> Result<TcpSockets> {
+    let path = "/proc/thread-self/net/sockstat";
+    parse_sockstat(&read(path)?).ok_or_else(|| unexpected(path))
+}
+
+fn parse_sockstat(text: &str) -> Option<TcpSockets> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let field = |name| {
+        let at = words.iter().step_by(2).position(|word| *word == name)?;
+        words.get(at * 2 + 1)?.parse::<u64>().ok()
+    };
+    let memory = field("mem")? * page_size() as u64;
+    Some(TcpSockets { in_use: field("inuse")?, time_wait: field("tw")?, memory })
+}
+
+/// When a process started, in clock ticks since boot. None if there is no such process.
+pub fn start_time(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)?.parse().ok()
+}
+
+/// The PIDs of the processes whose parent is `pid`, in ascending order.
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut found = parents().remove(&pid).unwrap_or_default();
+    found.sort_unstable();
+    found
+}
+
+/// The PIDs of all that descends from `pid`, without itself.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut parents = parents();
+    let mut found = parents.remove(&pid).unwrap_or_default();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(parents.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// The children of each process that has some.
+fn parents() -> HashMap<u32, Vec<u32>> {
+    let mut found: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(parent) = stat_field(pid, 4).and_then(|field| field.parse().ok()) {
+            found.entry(parent).or_default().push(pid);
+        }
+    }
+    found
+}
+
+/// A field of `/proc/PID/stat` by its number in proc(5), from the third on.
+fn stat_field(pid: u32, number: usize) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field, the name in brackets, can hold anything, brackets included.
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
+}
+
+/// The value in bytes of a line like `Rss:   123 kB`.
+fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    rest.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+fn from_ticks(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    fs::read_to_string(path).map_err(|error| Error::io(path.display().to_string(), error))
+}
+
+fn unexpected(path: impl std::fmt::Display) -> Error {
+    Error::io(format!("{path}: unexpected contents"), io::ErrorKind::InvalidData)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(idle: u64, iowait: u64, steal: u64) -> String {
+        format!(
+            "cpu  100 0 100 {idle} {iowait} 0 7 {steal} 0 0\n\
+             cpu0 50 0 50 1 1 0 0 0 0 0\ncpu1 50 0 50 1 1 0 0 0 0 0\nctxt 5\n"
+        )
+    }
+
+    #[test]
+    fn busy_is_what_idle_waiting_and_stolen_time_leave() {
+        let start = Instant::now();
+        let hz = clock_ticks_per_second();
+        let before = SystemCpu::parse(&stat(1000, 10, 5), start).expect("parses");
+        let later = start + Duration::from_secs(10);
+        // Of 20 CPU-seconds, 12 idle, 1 waiting and 2 stolen.
+        let text = stat(1000 + 12 * hz, 10 + hz, 5 + 2 * hz);
+        let after = SystemCpu::parse(&text, later).expect("parses");
+        let used = after.since(&before);
+        assert_eq!(used.cpus, 2);
+        assert_eq!(used.steal, Duration::from_secs(2));
+        assert!((used.busy.as_secs_f64() - 5.0).abs() < 1e-6, "{used:?}");
+        assert!((used.busy_cpus() - 0.5).abs() < 1e-6, "{used:?}");
+    }
+
+    #[test]
+    fn work_of_this_process_shows_in_its_and_in_the_system_cpu_time() {
+        let pid = std::process::id();
+        let (own, all) = (process_cpu(pid).expect("own"), SystemCpu::now().expect("all"));
+        let until = Instant::now() + Duration::from_millis(300);
+        let mut spins = 0u64;
+        while Instant::now() < until {
+            spins = std::hint::black_box(spins + 1);
+        }
+        let own = process_cpu(pid).expect("own").saturating_sub(own);
+        let all = SystemCpu::now().expect("all").since(&all);
+        assert!(own > Duration::from_millis(30), "{own:?} after {spins} spins");
+        assert!(all.elapsed >= Duration::from_millis(300));
+        assert!(all.busy > Duration::from_millis(30), "{all:?}");
+        assert!(all.busy <= all.elapsed * all.cpus, "{all:?}");
+    }
+
+    #[test]
+    fn memory_that_is_touched_shows_in_rss() {
+        let pid = std::process::id();
+        let before = process_memory(pid).expect("memory");
+        let block = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = process_memory(pid).expect("memory");
+        assert!(after.rss >= before.rss + (48 << 20), "{before:?} {after:?}");
+        assert!(after.pss <= after.rss);
+        assert!(system_memory().expect("memory") >= after.pss);
+        drop(block);
+    }
+
+    #[test]
+    fn sockstat_fields_are_found_by_name() {
+        let text =
+            "sockets: used 9\nTCP: inuse 5 orphan 0 tw 3 alloc 8 mem 2\nUDP: inuse 1 mem 0\n";
+        let memory = 2 * page_size() as u64;
+        let expected = TcpSockets { in_use: 5, time_wait: 3, memory };
+        assert_eq!(parse_sockstat(text), Some(expected));
+        assert_eq!(parse_sockstat("UDP: inuse 1 mem 0\n"), None);
+        tcp_sockets().expect("this machine has TCP");
+    }
+
+    #[test]
+    fn a_child_is_found_under_its_parent() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = std::process::id();
+        assert!(children(pid).contains(&child.id()));
+        assert!(descendants(pid).contains(&child.id()));
+        assert!(start_time(child.id()) >= start_time(pid));
+        child.kill().expect("it runs");
+        child.wait().expect("its status");
+        assert_eq!(start_time(child.id()), None);
+    }
+}

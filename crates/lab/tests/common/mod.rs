@@ -1,0 +1,54 @@
+//! What the tests of this crate share.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::{
+    collections::HashSet,
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// Whether a privileged test can run; says so on stderr if not.
+pub(crate) fn root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test}: needs root");
+    }
+    root
+}
+
+/// The network of the machine as its user sees it.
+pub(crate) fn machine_network() -> String {
+    let print = |args: &[&str]| {
+        let output = Command::new("ip").args(args).output().expect("ip runs");
+        assert!(output.status.success(), "ip {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("ip prints text")
+    };
+    [["-br", "link"], ["-br", "addr"], ["netns", "list"]].map(|args| print(&args)).concat()
+}
+
+/// The network namespaces that processes are in, by their inode links.
+pub(crate) fn namespaces() -> HashSet<String> {
+    let threads = fs::read_dir("/proc").into_iter().flatten().flatten().flat_map(|process| {
+        fs::read_dir(process.path().join("task")).into_iter().flatten().flatten()
+    });
+    threads
+        .filter_map(|thread| fs::read_link(thread.path().join("ns/net")).ok())
+        .map(|link| link.display().to_string())
+        .collect()
+}
+
+/// Waits until `condition` holds and says whether it came to hold within 10 seconds. For what
+/// the kernel does on its own time and reports to nobody.
+pub(crate) fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
