@@ -253,7 +253,12 @@ pub fn expect_refusal(addr: SocketAddr) {
 
 /// Closes a stream such that its peer gets a reset.
 pub fn abort(stream: TcpStream) {
-    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    set_abrupt(&stream);
+}
+
+/// Makes the stream's peer get a reset when it is closed.
+pub fn set_abrupt(stream: &TcpStream) {
+    sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
 
 /// Limits what the kernel holds for one end of a connection.
