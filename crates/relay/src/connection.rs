@@ -89,16 +89,12 @@ pub(crate) enum Handed {
 
 impl Relaying {
     pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
-        let mode = || match engine {
-            Engine::Splice => Mode::Splice,
-            Engine::Copy | Engine::Sockmap | Engine::Auto => Mode::Copy,
-        };
-        let mut up = Flow::new(mode());
+        let mut up = Flow::new(engine);
         if !connecting.greeting.is_empty() {
             up.prepend(connecting.greeting);
         }
         let backend = Leg::new(connecting.socket);
-        Relaying { backend, up, down: Flow::new(mode()), _lease: connecting.lease }
+        Relaying { backend, up, down: Flow::new(engine), _lease: connecting.lease }
     }
 
     /// Moves what can be moved in both directions.

@@ -23,9 +23,9 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// The largest chunk: a quarter of the smallest second-level cache in common servers
-    /// (1 MiB), so that a chunk is still in it when it is written out.
-    const MAX_CHUNK: usize = 256 * 1024;
+    /// The largest chunk: what an unprivileged pipe may hold (`fs.pipe-max-size`). Larger chunks
+    /// mean fewer wake-ups; see `flow/bulk.rs`.
+    const MAX_CHUNK: usize = 1 << 20;
 
     pub(crate) fn of(budget: usize) -> Shares {
         let direction = budget / 2;

@@ -32,7 +32,10 @@ impl Flow {
         source: &mut Leg,
         resources: &mut Resources,
     ) -> Result<Option<usize>, SourceReset> {
-        let scratch = &mut resources.scratch;
+        // A flow that is no bulk may have to set aside what it reads: it reads less at a time.
+        let most = if self.bulk.is_batching() { usize::MAX } else { Resources::READ };
+        let most = most.min(resources.scratch.len());
+        let scratch = &mut resources.scratch[..most];
         match rustix::net::recv(&source.socket, &mut scratch[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 source.readable = false;
