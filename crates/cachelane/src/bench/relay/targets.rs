@@ -71,7 +71,11 @@ impl Targets {
             for (to, is_bulk) in ends {
                 let relay = RelayProcess::start(&lab, &host, next(), to, &["--engine", engine])?;
                 let target = Target { name, addr: relay.addr() };
-                if is_bulk { bulk.push(target) } else { exchange.push(target) }
+                if is_bulk {
+                    bulk.push(target)
+                } else {
+                    exchange.push(target)
+                }
                 relays.push(relay);
             }
         }
