@@ -89,16 +89,12 @@ pub(crate) enum Handed {
 
 impl Relaying {
     pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
-        let mode = || match engine {
-            Engine::Splice => Mode::Splice,
-            Engine::Copy | Engine::Sockmap | Engine::Auto => Mode::Copy,
-        };
-        let mut up = Flow::new(mode());
+        let mut up = Flow::new(engine);
         if !connecting.greeting.is_empty() {
             up.prepend(connecting.greeting);
         }
         let backend = Leg::new(connecting.socket);
-        Relaying { backend, up, down: Flow::new(mode()), _lease: connecting.lease }
+        Relaying { backend, up, down: Flow::new(engine), _lease: connecting.lease }
     }
 
     /// Moves what can be moved in both directions.
@@ -140,18 +136,18 @@ impl Relaying {
         if taken(&self.up) || taken(&self.down) {
             return None;
         }
-        let budget = resources.shares.send;
+        let shares = resources.shares;
         if self.down.is_quiet_bulk(&self.backend) {
             let (source, target) = (&self.backend.socket, &client.socket);
             let written = self.down.written();
-            let taken = sockmap.take(source, target, Opened::Passively, written, budget)?;
+            let taken = sockmap.take(source, target, Opened::Passively, written, shares)?;
             self.down.hand_over(taken, &self.backend);
             return Some(Handed::Down);
         }
         if self.up.is_quiet_bulk(client) {
             let (source, target) = (&client.socket, &self.backend.socket);
             let written = self.up.written();
-            let taken = sockmap.take(source, target, Opened::Actively, written, budget)?;
+            let taken = sockmap.take(source, target, Opened::Actively, written, shares)?;
             self.up.hand_over(taken, client);
             return Some(Handed::Up);
         }

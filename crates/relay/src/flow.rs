@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 
+use crate::config::Engine;
 use crate::counters::Counters;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
@@ -47,6 +48,8 @@ pub(crate) struct Flow {
     pub(crate) state: State,
     pub(crate) mode: Mode,
     held: Held,
+    /// Whether the mode follows what the flow turns out to need.
+    adapts: bool,
     bulk: Bulk,
     /// Bytes written to the target by user space, over the connection's life.
     written: u64,
@@ -117,8 +120,16 @@ impl Leg {
 }
 
 impl Flow {
-    pub(crate) fn new(mode: Mode) -> Flow {
-        Flow { state: State::Open, mode, held: Held::Nothing, bulk: Bulk::default(), written: 0 }
+    pub(crate) fn new(engine: Engine) -> Flow {
+        Flow {
+            state: State::Open,
+            // The sockmap engine, too, takes over only when a flow turns out to be bulk.
+            mode: if engine == Engine::Splice { Mode::Splice } else { Mode::Copy },
+            held: Held::Nothing,
+            adapts: engine == Engine::Auto,
+            bulk: Bulk::default(),
+            written: 0,
+        }
     }
 
     /// Puts `bytes` before everything that the source sends.
@@ -141,6 +152,7 @@ impl Flow {
         if resources.looking && self.bulk.look(&source.socket) {
             source.readable = true;
         }
+        self.adapt();
         let before = self.written;
         let turn = match self.mode {
             Mode::Copy => self.pump_copy(source, target, resources),
@@ -160,6 +172,14 @@ impl Flow {
         match turn {
             Ok(Turn::Waits) if batches && !self.is_over() => Ok(Turn::Polls),
             turn => turn,
+        }
+    }
+
+    /// The auto engine: bulk is spliced, anything else is copied.
+    fn adapt(&mut self) {
+        let settled = matches!(self.held, Held::Nothing | Held::Bytes { .. });
+        if self.adapts && settled {
+            self.mode = if self.bulk.is_batching() { Mode::Splice } else { Mode::Copy };
         }
     }
 
@@ -259,8 +279,7 @@ impl Resources {
     /// The first `to` bytes of the scratch chunk as a chunk of their own, and a fresh scratch.
     /// A small rest is copied, so that many blocked flows do not hold a whole chunk each.
     fn hold_scratch(&mut self, from: usize, to: usize) -> Held {
-        const SMALL: usize = 32 * 1024;
-        if to - from <= SMALL {
+        if to - from <= Shares::READ {
             let buffer = Box::from(&self.scratch[from..to]);
             return Held::Bytes { buffer, from: 0, to: to - from };
         }

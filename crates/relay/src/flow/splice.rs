@@ -52,7 +52,7 @@ impl Flow {
             if source.urgent || !self.take_pipe(resources) {
                 // Urgent data, or no more pipes: this flow is copied from here on.
                 self.return_pipe(resources);
-                self.mode = Mode::Copy;
+                (self.mode, self.adapts) = (Mode::Copy, false);
                 return Ok(Turn::Unfinished);
             }
             self.fill_pipe(source)?;
