@@ -64,6 +64,8 @@ counters! {
     sockmap_taken: "directions",
     /// Times the sockmap governor sent data the slow way because the budget was used up.
     sockmap_held: "times",
+    /// Bytes that came twice and were cut off by the sockmap engine: part of retransmissions.
+    sockmap_trimmed: "bytes",
     /// Times a flow found its destination full and waited.
     backpressure: "times",
 }

@@ -71,6 +71,7 @@ pub(crate) struct Taken {
     /// Redirected bytes that were already counted in the worker's counters.
     counted: u64,
     held_counted: u64,
+    trimmed_counted: u64,
     /// Whether the redirected bytes are known to be acked; that stays so until `publish`.
     drained: bool,
 }
@@ -80,6 +81,9 @@ pub(crate) struct Taken {
 pub(crate) struct Moved {
     pub(crate) bytes: u64,
     pub(crate) held: u64,
+    pub(crate) trimmed: u64,
+    /// The verdict had to drop bytes: the stream cannot go on.
+    pub(crate) lost: bool,
 }
 
 impl Taken {
@@ -125,6 +129,7 @@ impl Sockmap {
                 published: 0,
                 counted: 0,
                 held_counted: 0,
+                trimmed_counted: 0,
                 drained: false,
             }),
             Err(error) => {
@@ -147,7 +152,7 @@ impl Sockmap {
         let cookie = socket_cookie(source)?;
         // A flow that is handed over counts as one of large packets until it shows otherwise.
         let average = 1 << 16;
-        let flow = Flow { slot, pad: 0, base, budget, redirected: 0, passed: 0, held: 0, average };
+        let flow = Flow { slot, base, budget, average, ..Flow::default() };
         self.maps.set_progress(slot, Progress { forwarded: 0 })?;
         self.maps.add_target(slot, target)?;
         self.maps.insert_flow(cookie, &flow)?;
@@ -156,14 +161,19 @@ impl Sockmap {
         Ok(cookie)
     }
 
-    /// What the verdict has redirected, and how often it held back, since the last call.
+    /// What the verdict has done since the last call.
     pub(crate) fn moved(&self, taken: &mut Taken) -> Moved {
         let Ok(Some(flow)) = self.maps.flow(taken.cookie) else {
             return Moved::default();
         };
-        let moved =
-            Moved { bytes: flow.redirected - taken.counted, held: flow.held - taken.held_counted };
+        let moved = Moved {
+            bytes: flow.redirected - taken.counted,
+            held: flow.held - taken.held_counted,
+            trimmed: flow.trimmed - taken.trimmed_counted,
+            lost: flow.lost > 0,
+        };
         (taken.counted, taken.held_counted) = (flow.redirected, flow.held);
+        taken.trimmed_counted = flow.trimmed;
         moved
     }
 

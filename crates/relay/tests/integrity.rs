@@ -9,6 +9,7 @@
 //! `RELAY_INTEGRITY_SEED` repeats a run whose seed was printed.
 
 mod common;
+#[allow(unreachable_pub)]
 mod endpoint;
 
 use std::sync::Mutex;
@@ -117,6 +118,7 @@ fn run(load: Load) {
     });
     rig.await_empty();
     let stats = rig.relay.stats();
+    println!("seed {seed}: {stats:?}");
     if load.engine == Engine::Sockmap {
         assert!(stats.bytes_redirected > 0, "the engine was never used: {stats:?}");
     }

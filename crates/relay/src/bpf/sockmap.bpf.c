@@ -15,8 +15,13 @@
  * Order: once a packet was passed, all later ones are, until user space says that it has
  * forwarded every passed byte. User space in turn forwards nothing before the target's peer has
  * acknowledged every redirected byte.
+ *
+ * Overlap: a retransmitted packet may begin with bytes that were received before. recv(2) skips
+ * them; the kernel hands a verdict the whole packet (tcp_read_skb), so that they would be sent
+ * twice. Here they are cut off.
  */
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include "sockmap.h"
 
@@ -24,10 +29,27 @@
  * and redirecting cost the same: `cachelane bench relay --only engines`. */
 const volatile __u32 smallest = 4096;
 
-/* Only what is read of the kernel's struct; the offset is relocated at load. */
+/* Only what is read of the kernel's structs; the offsets are relocated at load. */
 struct tcp_sock {
 	__u64 bytes_acked;
+	__u32 copied_seq;
 } __attribute__((preserve_access_index));
+
+struct sk_buff {
+	char cb[48];
+} __attribute__((preserve_access_index));
+
+/* What TCP keeps in sk_buff.cb. */
+struct tcp_skb_cb {
+	__u32 seq;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
+
+/* The most that bpf_skb_adjust_room cuts off at once, and how often it takes to cut off the
+ * largest packet that there is (BIG TCP: 512 KiB). */
+#define TRIM_STEP 0xfff
+#define TRIM_STEPS 130
 
 /* Sockets whose data the verdict sees. The program is attached to this map. */
 struct {
@@ -85,6 +107,37 @@ static __always_inline __u64 target_acked(__u32 slot)
 	return acked;
 }
 
+/* Bytes at the start of the packet that were received before. */
+static __always_inline __u32 overlap(struct __sk_buff *skb, struct flow *flow)
+{
+	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+	__u32 seq = flow->next, len = skb->len;
+	__s32 before;
+
+	if (!flow->redirected && !flow->passed) {
+		struct tcp_sock *source = skb->sk ? bpf_skc_to_tcp_sock(skb->sk) : 0;
+
+		if (source)
+			flow->next = source->copied_seq;
+	}
+	if (bpf_core_read(&seq, sizeof(seq), &((struct tcp_skb_cb *)packet->cb)->seq))
+		return 0;
+	before = flow->next - seq;
+	return before < 0 ? 0 : before < len ? before : len;
+}
+
+static __always_inline int trim(struct __sk_buff *skb, __u32 bytes)
+{
+	for (int i = 0; i < TRIM_STEPS && bytes; i++) {
+		__u32 step = bytes < TRIM_STEP ? bytes : TRIM_STEP;
+
+		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0))
+			break;
+		bytes -= step;
+	}
+	return bytes == 0;
+}
+
 SEC("sk_skb/verdict")
 int relay_verdict(struct __sk_buff *skb)
 {
@@ -92,7 +145,7 @@ int relay_verdict(struct __sk_buff *skb)
 	struct flow *flow = bpf_map_lookup_elem(&flows, &cookie);
 	struct progress *done;
 	__u64 len = skb->len;
-	__u32 slot;
+	__u32 slot, again;
 
 	/* A bare FIN. Queued on the target it would read as a broken pipe there, and the socket's
 	 * own state tells user space of the end. */
@@ -104,6 +157,18 @@ int relay_verdict(struct __sk_buff *skb)
 	done = bpf_map_lookup_elem(&progress, &slot);
 	if (!done)
 		return SK_PASS;
+	again = overlap(skb, flow);
+	if (again) {
+		if (!trim(skb, again)) {
+			flow->lost++;
+			return SK_DROP;
+		}
+		flow->trimmed += again;
+		len -= again;
+		if (!len)
+			return SK_DROP;
+	}
+	flow->next += len;
 	flow->average += (len >> 3) - (flow->average >> 3);
 	if (!may_redirect(flow, done->forwarded, target_acked(slot), len)) {
 		if (flow->passed == done->forwarded)

@@ -7,13 +7,15 @@
  * once, before the socket joins `sources`; from then on the program alone writes it. */
 struct flow {
 	__u32 slot; /* index of the target in `targets`, and of this flow's `progress` */
-	__u32 pad;
+	__u32 next; /* sequence number of the source's next byte; set by the first packet */
 	__u64 base;	  /* the target's bytes_acked if all sent before the hand-over is acked */
 	__u64 budget;	  /* bytes that may be on their way to the target's peer, unacked */
 	__u64 redirected; /* bytes sent on in the kernel */
 	__u64 passed;	  /* bytes left to user space to forward */
 	__u64 held;	  /* times the budget was used up */
 	__u64 average;	  /* moving average of the packets' sizes, bytes */
+	__u64 trimmed;	  /* bytes cut off because they had come before */
+	__u64 lost;	  /* packets dropped that user space must reset the connection for */
 };
 
 /* What user space has done of its part. Only the loader writes it. */
@@ -21,7 +23,7 @@ struct progress {
 	__u64 forwarded; /* bytes of `passed` that user space wrote to the target */
 };
 
-_Static_assert(sizeof(struct flow) == 56, "the loader writes this layout");
+_Static_assert(sizeof(struct flow) == 72, "the loader writes this layout");
 _Static_assert(sizeof(struct progress) == 8, "the loader writes this layout");
 
 #endif

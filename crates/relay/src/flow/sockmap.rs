@@ -19,7 +19,7 @@ impl Flow {
         let Some(sockmap) = resources.sockmap.clone() else {
             return Err(SourceReset);
         };
-        self.count_redirected(&sockmap, forwarded, &resources.counters);
+        self.count_redirected(&sockmap, forwarded, &resources.counters)?;
         if target.broken {
             self.lose(resources);
             return Ok(Turn::Waits);
@@ -83,13 +83,18 @@ impl Flow {
         sockmap: &Sockmap,
         forwarded: impl Fn(&Counters) -> &AtomicU64,
         counters: &Counters,
-    ) {
+    ) -> Result<(), SourceReset> {
         if let Some(taken) = self.taken() {
             let moved = sockmap.moved(taken);
             Counters::add(forwarded(counters), moved.bytes);
             Counters::add(&counters.bytes_redirected, moved.bytes);
             Counters::add(&counters.sockmap_held, moved.held);
+            Counters::add(&counters.sockmap_trimmed, moved.trimmed);
+            if moved.lost {
+                return Err(SourceReset);
+            }
         }
+        Ok(())
     }
 
     fn taken(&mut self) -> Option<&mut Taken> {
