@@ -16,7 +16,9 @@ fn main() {
         .clang_args([include.as_str(), "-Wall", "-Werror"])
         .build()
     {
-        panic!("building src/bpf/sockmap_stock.bpf.c failed (are clang and libelf-dev there?): {error:?}");
+        panic!(
+            "building src/bpf/sockmap_stock.bpf.c failed (are clang and libelf-dev there?): {error:?}"
+        );
     }
     println!("cargo::rerun-if-changed=src/bpf");
 }

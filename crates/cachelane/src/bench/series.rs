@@ -73,7 +73,9 @@ impl Progress {
             false => ProgressDrawTarget::hidden(),
         });
         // The template is fixed and parses.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {eta} left  {wide_msg}") {
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:24} {pos}/{len} {eta} left  {wide_msg}")
+        {
             bar.set_style(style);
         }
         Progress(bar)

@@ -39,11 +39,7 @@ impl StockSockmap {
             .map_err(|e| Error::io("redirecting by a sockmap", std::io::Error::other(e)))
     }
 
-    fn attach(
-        source: impl AsFd,
-        target: impl AsFd,
-        redirect: Redirect,
-    ) -> libbpf_rs::Result<Self> {
+    fn attach(source: impl AsFd, target: impl AsFd, redirect: Redirect) -> libbpf_rs::Result<Self> {
         let object = ObjectBuilder::default().open_memory(OBJECT)?.load()?;
         let name = match redirect {
             Redirect::Ingress => "redirect_ingress",
