@@ -63,10 +63,8 @@ impl Findings {
     /// The table and what its rows are, at most `width` wide.
     pub(crate) fn to_table(&self, width: usize, colour: bool) -> String {
         let mut out = self.page().to_table(width, colour);
-        for note in &self.notes {
-            out.push('\n');
-            out.push_str(&terminal::wrap(note, width));
-        }
+        out.push('\n');
+        out.extend(self.notes.iter().map(|note| terminal::wrap(note, width)));
         out
     }
 
