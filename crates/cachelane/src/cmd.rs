@@ -13,7 +13,7 @@ use crate::exit::Exit;
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
     Demo(demo::Args),
-    Relay(relay::Args),
+    Relay(Box<relay::Args>),
     Knob(knob::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -24,7 +24,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => demo::run(args, quiet),
-        Command::Relay(args) => relay::run(args),
+        Command::Relay(args) => relay::run(*args),
         Command::Knob(args) => knob::run(args),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),

@@ -23,7 +23,7 @@ pub(super) struct Target {
 /// The test host and everything in it.
 pub(super) struct Targets {
     pub(super) bulk_server: BulkServer,
-    pub(super) echo_server: EchoServer,
+    _echo_server: EchoServer,
     bulk: Vec<Target>,
     exchange: Vec<Target>,
     _relays: Vec<RelayProcess>,
@@ -94,7 +94,7 @@ impl Targets {
         }
         Ok(Targets {
             bulk_server,
-            echo_server,
+            _echo_server: echo_server,
             bulk,
             exchange,
             _relays: relays,
