@@ -105,7 +105,7 @@ pub struct Config {
     pub max_connections: Option<usize>,
     /// How long one backend may take to accept a connection.
     pub connect_timeout: Duration,
-    /// A connection without a byte in either direction for this long is closed. `None`: never.
+    /// A connection without a byte in either direction for this long is reset. `None`: never.
     pub idle_timeout: Option<Duration>,
     /// How long a backend that refused is left alone before it is tried again.
     pub retry_after: Duration,

@@ -89,16 +89,12 @@ pub(crate) enum Handed {
 
 impl Relaying {
     pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
-        let mode = || match engine {
-            Engine::Splice => Mode::Splice,
-            Engine::Copy | Engine::Sockmap | Engine::Auto => Mode::Copy,
-        };
-        let mut up = Flow::new(mode());
+        let mut up = Flow::new(engine);
         if !connecting.greeting.is_empty() {
             up.prepend(connecting.greeting);
         }
         let backend = Leg::new(connecting.socket);
-        Relaying { backend, up, down: Flow::new(mode()), _lease: connecting.lease }
+        Relaying { backend, up, down: Flow::new(engine), _lease: connecting.lease }
     }
 
     /// Moves what can be moved in both directions.
@@ -115,6 +111,9 @@ impl Relaying {
         let up_ended = end_of(up, backend, down.state, resources);
         let down_ended = end_of(down, client, up.state, resources);
         if up_ended.and(down_ended).is_err() {
+            return Next::Reset;
+        }
+        if is_cut_off(client, up, down) || is_cut_off(backend, down, up) {
             return Next::Reset;
         }
         self.next(turns)
@@ -159,11 +158,6 @@ impl Relaying {
     pub(crate) fn moved(&self) -> u64 {
         self.up.moved() + self.down.moved()
     }
-
-    /// Whether bytes were taken from a side that the other does not have.
-    pub(crate) fn holds_bytes(&self) -> bool {
-        self.up.holds_bytes() || self.down.holds_bytes()
-    }
 }
 
 /// Passes the source's FIN on once every byte before it is written. The target must not take
@@ -184,6 +178,12 @@ fn end_of(
     let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
     flow.state = State::Done;
     Ok(())
+}
+
+/// Whether a leg that has sent its FIN, so that nobody reads from it any more, was then reset. (A
+/// leg whose FIN has yet to come is read until the reset shows.)
+fn is_cut_off(leg: &Leg, from: &Flow, to: &Flow) -> bool {
+    leg.broken && from.state != State::Open && !to.is_over()
 }
 
 impl Connection {

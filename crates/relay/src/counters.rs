@@ -42,7 +42,7 @@ counters! {
     no_backend: "connections",
     /// Attempts to reach a backend that failed.
     connect_failed: "attempts",
-    /// Connections closed because nothing moved for the idle timeout.
+    /// Connections reset because nothing moved for the idle timeout.
     idle_timeout: "connections",
     /// Clients refused because their PROXY header was bad or late.
     bad_proxy_header: "connections",

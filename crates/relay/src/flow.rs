@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 
+use crate::config::Engine;
 use crate::counters::Counters;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
@@ -37,6 +38,8 @@ pub(crate) struct Leg {
     pub(crate) hup: bool,
     /// The socket is closed or has an error.
     pub(crate) broken: bool,
+    /// The peer sent urgent data, which splice(2) never gets past and short reads stop at.
+    pub(crate) urgent: bool,
 }
 
 /// A direction of a connection.
@@ -45,6 +48,8 @@ pub(crate) struct Flow {
     pub(crate) state: State,
     pub(crate) mode: Mode,
     held: Held,
+    /// Whether the mode follows what the flow turns out to need.
+    adapts: bool,
     bulk: Bulk,
     /// Bytes written to the target by user space, over the connection's life.
     written: u64,
@@ -110,13 +115,21 @@ pub(crate) struct Resources {
 
 impl Leg {
     pub(crate) fn new(socket: OwnedFd) -> Leg {
-        Leg { socket, readable: false, writable: true, hup: false, broken: false }
+        Leg { socket, readable: false, writable: true, hup: false, broken: false, urgent: false }
     }
 }
 
 impl Flow {
-    pub(crate) fn new(mode: Mode) -> Flow {
-        Flow { state: State::Open, mode, held: Held::Nothing, bulk: Bulk::default(), written: 0 }
+    pub(crate) fn new(engine: Engine) -> Flow {
+        Flow {
+            state: State::Open,
+            // The sockmap engine, too, takes over only when a flow turns out to be bulk.
+            mode: if engine == Engine::Splice { Mode::Splice } else { Mode::Copy },
+            held: Held::Nothing,
+            adapts: engine == Engine::Auto,
+            bulk: Bulk::default(),
+            written: 0,
+        }
     }
 
     /// Puts `bytes` before everything that the source sends.
@@ -139,6 +152,7 @@ impl Flow {
         if resources.looking && self.bulk.look(&source.socket) {
             source.readable = true;
         }
+        self.adapt();
         let before = self.written;
         let turn = match self.mode {
             Mode::Copy => self.pump_copy(source, target, resources),
@@ -161,6 +175,14 @@ impl Flow {
         }
     }
 
+    /// The auto engine: bulk is spliced, anything else is copied.
+    fn adapt(&mut self) {
+        let settled = matches!(self.held, Held::Nothing | Held::Bytes { .. });
+        if self.adapts && settled {
+            self.mode = if self.bulk.is_batching() { Mode::Splice } else { Mode::Copy };
+        }
+    }
+
     /// Whether the source has ended and every byte of it is written.
     pub(crate) fn is_drained(&mut self, target: &Leg, resources: &Resources) -> bool {
         if self.state != State::Ended || !matches!(self.held, Held::Nothing) {
@@ -170,11 +192,6 @@ impl Flow {
             (Mode::Sockmap(taken), Some(sockmap)) => sockmap.is_drained(taken, &target.socket),
             _ => true,
         }
-    }
-
-    /// Whether bytes were read that the target does not have.
-    pub(crate) fn holds_bytes(&self) -> bool {
-        !matches!(self.held, Held::Nothing) || self.state == State::Lost
     }
 
     /// Whether the flow is over, well or badly.
@@ -191,6 +208,7 @@ impl Flow {
             && matches!(self.held, Held::Nothing)
             && !source.readable
             && !source.hup
+            && !source.urgent
             && self.written >= BULK
     }
 
@@ -234,6 +252,10 @@ impl Flow {
 }
 
 impl Resources {
+    /// The most that a flow reads at a time while it is no bulk, and that is copied when it must
+    /// be set aside, bytes.
+    const READ: usize = 64 * 1024;
+
     /// Spare chunks and pipes that a worker keeps for the next flow that blocks.
     const SPARE: usize = 16;
 
@@ -261,8 +283,7 @@ impl Resources {
     /// The first `to` bytes of the scratch chunk as a chunk of their own, and a fresh scratch.
     /// A small rest is copied, so that many blocked flows do not hold a whole chunk each.
     fn hold_scratch(&mut self, from: usize, to: usize) -> Held {
-        const SMALL: usize = 32 * 1024;
-        if to - from <= SMALL {
+        if to - from <= Resources::READ {
             let buffer = Box::from(&self.scratch[from..to]);
             return Held::Bytes { buffer, from: 0, to: to - from };
         }

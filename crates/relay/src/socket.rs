@@ -23,9 +23,9 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// The largest chunk: a quarter of the smallest second-level cache in common servers
-    /// (1 MiB), so that a chunk is still in it when it is written out.
-    const MAX_CHUNK: usize = 256 * 1024;
+    /// The largest chunk: what an unprivileged pipe may hold (`fs.pipe-max-size`). Larger chunks
+    /// mean fewer wake-ups; see `flow/bulk.rs`.
+    const MAX_CHUNK: usize = 1 << 20;
 
     pub(crate) fn of(budget: usize) -> Shares {
         let direction = budget / 2;
@@ -39,8 +39,7 @@ impl Shares {
 pub(crate) fn listen(addr: SocketAddr, backlog: i32, shares: Shares) -> Result<OwnedFd, Error> {
     let socket = bind(addr, true)?;
     // Accepted sockets inherit these.
-    sockopt::set_tcp_nodelay(&socket, true)
-        .and_then(|()| limit_buffers(&socket, shares))
+    set_up(&socket, shares)
         .map_err(|e| Error::io(format!("cannot set up a socket for {addr}"), e))?;
     rustix::net::listen(&socket, backlog)
         .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
@@ -63,8 +62,7 @@ pub(crate) fn bind(addr: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
 /// Starts to connect to `addr`; the socket turns writable when that has come to something.
 pub(crate) fn start_connect(addr: SocketAddr, shares: Shares) -> rustix::io::Result<OwnedFd> {
     let socket = stream_socket(addr)?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    limit_buffers(&socket, shares)?;
+    set_up(&socket, shares)?;
     match rustix::net::connect(&socket, &addr) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(e) => Err(e),
@@ -92,6 +90,13 @@ fn stream_socket(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+fn set_up(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    // Urgent bytes stay where they are in the stream. Without this they are taken out of it.
+    sockopt::set_socket_oobinline(socket, true)?;
+    limit_buffers(socket, shares)
 }
 
 /// Bounds what the kernel queues on the socket. Without this, a receive buffer grows by itself

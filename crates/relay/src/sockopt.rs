@@ -62,10 +62,10 @@ mod tests {
     #[test]
     fn acknowledged_bytes_are_counted_with_the_syn_of_an_active_open() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut passive, _) = listener.accept().unwrap();
-        for (name, from, to, syn) in
-            [("active", &mut active, &mut passive, 1), ("passive", &mut passive, &mut active, 0)]
+        let active = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (passive, _) = listener.accept().unwrap();
+        for (name, mut from, mut to, syn) in
+            [("active", &active, &passive, 1), ("passive", &passive, &active, 0)]
         {
             from.write_all(&[7; 1000]).unwrap();
             to.read_exact(&mut [0; 1000]).unwrap();

@@ -31,8 +31,11 @@ const ACCEPTS: usize = 64;
 /// How long accepting pauses when open files have run out.
 const NO_FILES_PAUSE: u32 = 1;
 
-const LEG: EventFlags =
-    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+const LEG: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
 /// A leg whose data the sockmap engine takes: waking up for it would be for nothing.
 const SOURCE_IN_KERNEL: EventFlags = EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
 const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
@@ -593,10 +596,10 @@ impl Worker {
             }
             Phase::Connecting(connecting) => self.retry(key, connecting, "no answer in time"),
             relaying => {
+                // By a reset: neither side has ended its stream, so neither may see a good end.
                 Counters::bump(&counters.idle_timeout);
-                let reset = matches!(&relaying, Phase::Relaying(r) if r.holds_bytes());
                 connection.phase = relaying;
-                self.follow(key, if reset { Next::Reset } else { Next::Close });
+                self.follow(key, Next::Reset);
             }
         }
     }
@@ -611,6 +614,7 @@ fn note(leg: &mut Leg, flags: EventFlags) {
     let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
     leg.hup |= broken || flags.contains(EventFlags::RDHUP);
     leg.broken |= broken;
+    leg.urgent |= flags.contains(EventFlags::PRI);
     leg.readable |= leg.hup || flags.contains(EventFlags::IN);
     leg.writable |= broken || flags.contains(EventFlags::OUT);
 }

@@ -38,6 +38,10 @@ impl Bulk {
         self.batching
     }
 
+    pub(super) fn is_batching(&self) -> bool {
+        self.batching
+    }
+
     /// A look. True: the flow has starved; what is there must be read now.
     pub(super) fn look(&mut self, source: &OwnedFd) -> bool {
         let starved = self.batching && self.since_look == 0;

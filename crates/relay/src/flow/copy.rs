@@ -32,7 +32,10 @@ impl Flow {
         source: &mut Leg,
         resources: &mut Resources,
     ) -> Result<Option<usize>, SourceReset> {
-        let scratch = &mut resources.scratch;
+        // A flow that is no bulk may have to set aside what it reads: it reads less at a time.
+        let most = if self.bulk.is_batching() { usize::MAX } else { Resources::READ };
+        let most = most.min(resources.scratch.len());
+        let scratch = &mut resources.scratch[..most];
         match rustix::net::recv(&source.socket, &mut scratch[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 source.readable = false;
@@ -41,8 +44,8 @@ impl Flow {
             }
             Ok((n, _)) => {
                 // epoll(7): a short read from a stream means that it is drained, unless its end
-                // is near, which has no edge of its own.
-                if n < scratch.len() && !source.hup {
+                // is near, which has no edge of its own, or it stopped at urgent data.
+                if n < scratch.len() && !source.hup && !source.urgent {
                     source.readable = false;
                 }
                 Ok(Some(n))

@@ -8,6 +8,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use super::{Flow, Held, Leg, Mode, ROUNDS, Resources, SourceReset, State, Turn, would_block};
@@ -48,9 +49,10 @@ impl Flow {
                 self.return_pipe(resources);
                 return Ok(Turn::Waits);
             }
-            if !self.take_pipe(resources) {
-                // No more pipes: this flow is copied from here on.
-                self.mode = Mode::Copy;
+            if source.urgent || !self.take_pipe(resources) {
+                // Urgent data, or no more pipes: this flow is copied from here on.
+                self.return_pipe(resources);
+                (self.mode, self.adapts) = (Mode::Copy, false);
                 return Ok(Turn::Unfinished);
             }
             self.fill_pipe(source)?;
@@ -64,6 +66,8 @@ impl Flow {
         };
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         match splice(&source.socket, None, &pipe.write, None, pipe.capacity, flags) {
+            // A splice ends at urgent data too, and what is behind it would be lost.
+            Ok(0) if has_bytes(source) => source.urgent = true,
             Ok(0) => {
                 source.readable = false;
                 self.state = State::Ended;
@@ -120,4 +124,9 @@ impl Flow {
             resources.pipes.push(pipe);
         }
     }
+}
+
+fn has_bytes(leg: &Leg) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(&leg.socket, &mut [0; 1], flags).is_ok_and(|(n, _)| n > 0)
 }

@@ -35,7 +35,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             bench.step(&format!("bulk {}", target.name))?;
             let carried = measure(bench, target.addr, 64 << 10)?;
             bench.series.add(&format!("bulk {}", target.name), "B/s", carried.rate);
-            let case = format!("bulk per CPU-second {}", target.name);
+            let case = format!("bulk/cpu {}", target.name);
             bench.series.add(&case, "B/CPU-s", carried.per_cpu);
         }
     }
@@ -53,7 +53,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             "relay-sockmap / relay-copy" => ("relay-sockmap", "relay-copy"),
             _ => ("relay", peer),
         };
-        let case = |target: &str| format!("bulk per CPU-second {target}");
+        let case = |target: &str| format!("bulk/cpu {target}");
         let (of, to) = (case(of_to.0), case(of_to.1));
         bench.series.ratio(&mut bench.output, name, (&of, &to), bar)?;
     }
@@ -71,16 +71,16 @@ pub(super) fn engines(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         for (size, target) in &order {
             bench.step(&format!("{size}-byte writes, {}", target.name))?;
             let carried = measure(bench, target.addr, *size)?;
-            let case = format!("writes of {size} {}", target.name);
+            let case = format!("{size} B writes {}", target.name);
             bench.series.add(&case, "B/s", carried.rate);
-            let case = format!("writes of {size} per CPU-second {}", target.name);
+            let case = format!("{size} B writes/cpu {}", target.name);
             bench.series.add(&case, "B/CPU-s", carried.per_cpu);
         }
     }
     for size in SIZES {
         for other in ["relay-splice", "relay-sockmap"] {
-            let case = |target: &str| format!("writes of {size} per CPU-second {target}");
-            let name = format!("writes of {size}: {other} / relay-copy");
+            let case = |target: &str| format!("{size} B writes/cpu {target}");
+            let name = format!("{size} B writes: {other} / relay-copy");
             let (of, to) = (case(other), case("relay-copy"));
             bench.series.ratio(&mut bench.output, &name, (&of, &to), None)?;
         }

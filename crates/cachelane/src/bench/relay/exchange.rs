@@ -37,13 +37,13 @@ pub(super) fn rr(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             add("p50", "s", latency.p50().as_secs_f64());
             add("p99", "s", latency.p99().as_secs_f64());
             add("p99.9", "s", latency.p999().as_secs_f64());
-            add("rate", "exchanges/s", window.rate());
+            add("rate", "1/s", window.rate());
         }
     }
     for peer in ["haproxy", "nginx", "direct"] {
         let bar = (peer == "haproxy").then_some(Bar::AtMost(1.0));
-        compare(bench, "rr p99", peer, bar)?;
-        compare(bench, "rr rate", peer, None)?;
+        compare(bench, "rr p99", "rr p99", peer, bar)?;
+        compare(bench, "rr rate", "rr rate", peer, None)?;
     }
     Ok(())
 }
@@ -65,20 +65,27 @@ pub(super) fn connect(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             let session = ConnectSession::start(&bench.targets.host, target.addr, &options)?;
             session.measure(WARM);
             let window = check(session.measure(bench.plan.window), target.name)?;
-            let case = format!("connections per second {}", target.name);
-            bench.series.add(&case, "connections/s", window.rate());
+            let case = format!("connect {}", target.name);
+            bench.series.add(&case, "1/s", window.rate());
         }
     }
     for peer in ["haproxy", "nginx", "direct"] {
         let bar = (peer == "haproxy").then_some(Bar::AtLeast(1.0));
-        compare(bench, "connections per second", peer, bar)?;
+        compare(bench, "connections per second", "connect", peer, bar)?;
     }
     Ok(())
 }
 
-fn compare(bench: &mut Bench<'_>, what: &str, peer: &str, bar: Option<Bar>) -> anyhow::Result<()> {
-    let name = format!("{what}: relay / {peer}");
-    let (of, to) = (format!("{what} relay"), format!("{what} {peer}"));
+/// The relay's case against a peer's, under the name that the claim has.
+fn compare(
+    bench: &mut Bench<'_>,
+    claim: &str,
+    case: &str,
+    peer: &str,
+    bar: Option<Bar>,
+) -> anyhow::Result<()> {
+    let name = format!("{claim}: relay / {peer}");
+    let (of, to) = (format!("{case} relay"), format!("{case} {peer}"));
     bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)
 }
 

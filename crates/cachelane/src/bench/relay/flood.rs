@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// How long a receiver with a rate reads without one.
+const FAST: Duration = Duration::from_millis(500);
+
 /// Traffic that runs until it is dropped.
 #[derive(Debug)]
 pub(super) struct Flood {
@@ -26,7 +29,8 @@ struct Counts {
 
 impl Flood {
     /// Writes of `write` bytes into `sender`, never more than `cap` bytes ahead of what comes out
-    /// of `receiver`, which is read at most at `rate` bytes a second.
+    /// of `receiver`. With a `rate`, the receiver reads as fast as it can for [`FAST`], so that a
+    /// relay takes the stream for bulk, and from then on so many bytes a second.
     pub(super) fn start(
         sender: TcpStream,
         receiver: TcpStream,
@@ -84,15 +88,26 @@ fn send(mut socket: TcpStream, counts: &Counts, write: usize, cap: u64) {
 
 fn receive(mut socket: TcpStream, counts: &Counts, rate: Option<u64>) {
     let start = Instant::now();
-    let mut block = vec![0; rate.map_or(256 << 10, |rate| (rate / 50) as usize)];
+    let mut block = vec![0; 256 << 10];
+    let mut slow: Option<(Instant, u64)> = None;
     while !counts.over.load(Relaxed) {
-        match socket.read(&mut block) {
-            Ok(0) | Err(_) => return,
-            Ok(n) => counts.received.fetch_add(n as u64, Relaxed),
+        let most = match (rate, slow) {
+            (Some(rate), Some(_)) => (rate / 50) as usize,
+            _ => block.len(),
         };
-        if let Some(rate) = rate {
-            let due = Duration::from_secs_f64(counts.received.load(Relaxed) as f64 / rate as f64);
-            std::thread::sleep(due.saturating_sub(start.elapsed()).min(Duration::from_millis(50)));
+        let n = match socket.read(&mut block[..most]) {
+            Ok(0) | Err(_) => return,
+            Ok(n) => n as u64,
+        };
+        counts.received.fetch_add(n, Relaxed);
+        match (rate, &mut slow) {
+            (Some(rate), Some((since, read))) => {
+                *read += n;
+                let due = Duration::from_secs_f64(*read as f64 / rate as f64);
+                std::thread::sleep(due.saturating_sub(since.elapsed()));
+            }
+            (Some(_), none) if start.elapsed() > FAST => *none = Some((Instant::now(), 0)),
+            _ => {}
         }
     }
 }

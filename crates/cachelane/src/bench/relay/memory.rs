@@ -1,12 +1,15 @@
-//! Memory behind a slow receiver: a sender offers all it can, the receiver reads 1 MB/s, and the
-//! machine's used memory is watched. The stock sockmap, without a governor, stands beside our
+//! Memory behind a slow receiver: a sender offers all it can, the receiver reads as fast as it
+//! can for a moment and then 1 MB/s, and the machine's used memory is watched. The stock sockmap, without a governor, stands beside our
 //! engines, with a cap so that it cannot hurt the host.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use knobs::Client;
 use lab::peer::{Redirect, StockSockmap};
 use lab::usage::system_memory;
+
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use super::Bench;
 use super::flood::Flood;
@@ -20,6 +23,8 @@ const ENGINES: [&str; 4] = ["auto", "copy", "splice", "sockmap"];
 const RATE: u64 = 1_000_000;
 /// What may be under way, for the host's sake.
 const CAP: u64 = 512 << 20;
+/// Socket buffer of the sender and of the receiver, bytes; the kernel doubles it.
+const END_BUFFER: usize = 128 << 10;
 /// Relays of this part listen here and up.
 const PORT: u16 = 900;
 
@@ -51,8 +56,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 fn note(bench: &mut Bench<'_>, name: &str, held: &Held) {
-    bench.series.add(&format!("slow receiver, under way, {name}"), "B", held.under_way as f64);
-    bench.series.add(&format!("slow receiver, memory, {name}"), "B", held.memory as f64);
+    bench.series.add(&format!("slow, under way, {name}"), "B", held.under_way as f64);
+    bench.series.add(&format!("slow, memory, {name}"), "B", held.memory as f64);
 }
 
 fn through_relay(bench: &Bench<'_>, engine: &str, port: u16) -> anyhow::Result<Held> {
@@ -63,7 +68,13 @@ fn through_relay(bench: &Bench<'_>, engine: &str, port: u16) -> anyhow::Result<H
     let relay = RelayProcess::start(&targets.lab, &targets.host, addr, to, &more)?;
     let sender = TcpStream::connect(relay.addr())?;
     let (receiver, _) = listener.accept()?;
-    watch(bench, sender, receiver)
+    let held = watch(bench, sender, receiver)?;
+    let counters = Client::connect(relay.control())?.counters()?;
+    let by_kernel = counters.iter().find(|c| c.name == "relay.bytes_redirected");
+    let by_kernel = by_kernel.map_or(0, |c| c.value);
+    let expected = engine == "sockmap";
+    anyhow::ensure!((by_kernel > 0) == expected, "{engine}: sockmap moved {by_kernel} bytes");
+    Ok(held)
 }
 
 /// Sockmap used plainly: what the proxy's client leg receives leaves by its backend leg.
@@ -75,6 +86,9 @@ fn through_stock(bench: &Bench<'_>) -> anyhow::Result<Held> {
 }
 
 fn watch(bench: &Bench<'_>, sender: TcpStream, receiver: TcpStream) -> anyhow::Result<Held> {
+    // The ends' own buffers are kept small, so that what is seen is what lies between them.
+    set_socket_send_buffer_size(&sender, END_BUFFER)?;
+    set_socket_recv_buffer_size(&receiver, END_BUFFER)?;
     let before = system_memory()?;
     let flood = Flood::start(sender, receiver, 64 << 10, CAP, Some(RATE))?;
     let mut held = Held { under_way: 0, memory: 0 };

@@ -43,10 +43,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             on_chosen += if counter.cpu == chosen { nanoseconds } else { 0 };
         }
         anyhow::ensure!(all > 0, "the relay's workers used no CPU time");
-        bench.series.add("forwarding time", "s", all as f64 / 1e9);
-        bench.series.add("forwarding time on chosen cpus", "s", on_chosen as f64 / 1e9);
+        bench.series.add("forwarding, all cpus", "s", all as f64 / 1e9);
+        bench.series.add("forwarding, chosen cpus", "s", on_chosen as f64 / 1e9);
     }
-    let (all, on) = ("forwarding time", "forwarding time on chosen cpus");
+    let (all, on) = ("forwarding, all cpus", "forwarding, chosen cpus");
     let share = paired_ratio(bench.series.runs(all), bench.series.runs(on))?;
     let ratio = RatioOut::new("forwarding on chosen cpus", &share);
     bench.output.ratios.push(ratio.with_bar(Bar::AtLeast(0.99)));
