@@ -69,6 +69,11 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// Windows of one mechanism: a block has two of each arm.
+    const fn windows(self) -> usize {
+        4 * self.blocks as usize
+    }
+
     /// Four mechanisms within three minutes.
     pub(crate) const FULL: Extent = Extent {
         blocks: 12,
@@ -106,8 +111,9 @@ pub(crate) fn run(extent: Extent, seed: u64, quiet: bool) -> anyhow::Result<Find
             Err(error) => findings.fail(&entry.name(), &error),
         }
     }
-    let windows = 4 * extent.blocks as usize;
+    let windows = extent.windows();
     let progress = Progress::new(windows * ready.len(), quiet);
+    let mut broken = Vec::new();
     for (number, (entry, mechanism)) in (0..).zip(ready) {
         let plan = trying::plan(extent, seed.wrapping_add(number))?;
         // Tried to its end and dropped, with its traffic, before the next one.
@@ -115,9 +121,12 @@ pub(crate) fn run(extent: Extent, seed: u64, quiet: bool) -> anyhow::Result<Find
         stop.check()?;
         match tried {
             Ok(row) => findings.rows.push(row),
-            Err(error) => findings.fail(&entry.name(), &error),
+            Err(error) => broken.push((entry.name(), error)),
         }
     }
+    // Said when the line is free.
+    drop(progress);
+    broken.iter().for_each(|(name, error)| findings.fail(name, error));
     Ok(findings)
 }
 

@@ -60,8 +60,6 @@ impl Mechanism for Buffer<'_> {
     }
 
     fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
-        let rate = self.traffic.as_ref().context("no traffic")?.rate(window);
-        anyhow::ensure!(rate > 0.0, "nothing came through the sockmap");
-        Ok(rate)
+        Ok(self.traffic.as_ref().context("no traffic")?.rate(window))
     }
 }

@@ -34,7 +34,8 @@ pub(super) fn run(
     let measure = Measure::new(entry.measure, entry.unit, entry.better);
     let mut tried = Tried { mechanism, measure };
     let mut watch = Watch { entry, progress, stop, until: Instant::now() + limit };
-    let outcome = trial::run(plan, &mut tried, &mut watch)?;
+    // The text alone, which holds the cause already.
+    let outcome = trial::run(plan, &mut tried, &mut watch).map_err(|e| anyhow::anyhow!("{e}"))?;
     Ok(Row::from_outcome(entry.mechanism, &outcome, 1, 0)?)
 }
 
