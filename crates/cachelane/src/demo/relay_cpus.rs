@@ -84,9 +84,7 @@ impl Mechanism for Cpus<'_> {
 
     fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
         let session = self.session.as_ref().context("no stream")?;
-        let carried = session.measure(self.stage.bulk_server(), window)?;
-        anyhow::ensure!(carried.received > 0, "nothing came through the relay");
-        Ok(carried.rate())
+        Ok(session.measure(self.stage.bulk_server(), window)?.rate())
     }
 }
 
