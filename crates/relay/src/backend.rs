@@ -2,15 +2,16 @@
 //!
 //! Shared by all workers. A worker takes a [`Lease`] on a backend for each connection; dropping
 //! it gives the place back. Health is passive: a backend that refuses is left alone for
-//! `retry_after`, then one connection tries it again; when every backend is down, all are tried,
-//! because a refusal costs less than turning a client away unasked.
+//! `retry_after`, then one connection tries it again, and while it does the others leave it alone
+//! for as long once more; when every backend is down, all are tried, because a refusal costs less
+//! than turning a client away unasked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::config::Balance;
+use crate::config::{Balance, Config};
 
 /// The backends, with what the workers know of each.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Backends {
     all: Vec<Backend>,
     balance: Balance,
     retry_after: Duration,
+    /// How long one connection may try a backend that was down before another does.
+    trial: Duration,
     start: Instant,
 }
 
@@ -41,8 +44,10 @@ pub(crate) struct Lease {
 }
 
 impl Backends {
-    pub(crate) fn new(addrs: &[SocketAddr], balance: Balance, retry_after: Duration) -> Backends {
-        let all = addrs
+    pub(crate) fn new(config: &Config) -> Backends {
+        let Config { balance, retry_after, connect_timeout, .. } = *config;
+        let all = config
+            .backends
             .iter()
             .map(|&addr| Backend {
                 addr,
@@ -50,7 +55,8 @@ impl Backends {
                 down_until: AtomicU64::new(0),
             })
             .collect();
-        Backends { all, balance, retry_after, start: Instant::now() }
+        let trial = retry_after + connect_timeout;
+        Backends { all, balance, retry_after, trial, start: Instant::now() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -69,12 +75,26 @@ impl Backends {
         let round = || (0..n).map(|i| (turn + i) % n).filter(|i| !was_tried(tried, *i));
         let up = || round().filter(|&i| self.is_up(&self.all[i], now));
         let index = match self.balance {
-            Balance::RoundRobin => up().next(),
-            Balance::LeastConnections => up().min_by_key(|&i| self.all[i].active.load(Relaxed)),
+            Balance::RoundRobin => up().find(|&i| self.claim(&self.all[i], now)),
+            Balance::LeastConnections => {
+                let mut up: Vec<usize> = up().collect();
+                up.sort_by_key(|&i| self.all[i].active.load(Relaxed));
+                up.into_iter().find(|&i| self.claim(&self.all[i], now))
+            }
         };
         let index = index.or_else(|| round().next())?;
         self.all[index].active.fetch_add(1, Relaxed);
         Some(Lease { backends: Arc::clone(self), index })
+    }
+
+    /// Whether the caller may use a backend that is up. One that was down and is due to be tried
+    /// again may be used by one caller: until that one knows more, it is down for the others. A
+    /// backend that does not answer would have them all wait for the connect timeout.
+    fn claim(&self, backend: &Backend, now: Instant) -> bool {
+        let (now, down_until) = (self.millis(now), backend.down_until.load(Relaxed));
+        let again = now + self.trial.as_millis() as u64;
+        let claim = |until| backend.down_until.compare_exchange(until, again, Relaxed, Relaxed);
+        down_until == 0 || (down_until <= now && claim(down_until).is_ok())
     }
 
     fn is_up(&self, backend: &Backend, now: Instant) -> bool {
@@ -126,7 +146,10 @@ mod tests {
 
     fn backends(n: u16, balance: Balance) -> Arc<Backends> {
         let addrs: Vec<_> = (1..=n).map(|p| SocketAddr::from(([127, 0, 0, 1], p))).collect();
-        Arc::new(Backends::new(&addrs, balance, Duration::from_secs(2)))
+        let retry_after = Duration::from_secs(2);
+        let cpus = [0].into_iter().collect();
+        let config = Config { balance, retry_after, ..Config::new(addrs.clone(), addrs, cpus) };
+        Arc::new(Backends::new(&config))
     }
 
     #[test]
@@ -160,6 +183,23 @@ mod tests {
         assert_eq!(again.addr().port(), 1);
         assert!(again.succeeded());
         assert_eq!(all.up(now), 2);
+    }
+
+    #[test]
+    fn a_backend_that_is_due_is_tried_by_one_connection() {
+        for balance in [Balance::RoundRobin, Balance::LeastConnections] {
+            let all = backends(2, balance);
+            let now = Instant::now();
+            all.choose(0, 0, now).unwrap().failed(now);
+            let later = now + Duration::from_millis(2001);
+            let trial = all.choose(0, 0, later).unwrap();
+            let others = [0, 0].map(|turn| all.choose(turn, 0, later).unwrap().addr().port());
+            assert_eq!((trial.addr().port(), others), (1, [2, 2]));
+            // Its client may have given up before it knew.
+            drop(trial);
+            let much_later = later + all.trial;
+            assert_eq!(all.choose(0, 0, much_later).unwrap().addr().port(), 1);
+        }
     }
 
     #[test]

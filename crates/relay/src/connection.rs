@@ -136,18 +136,18 @@ impl Relaying {
         if taken(&self.up) || taken(&self.down) {
             return None;
         }
-        let budget = resources.shares.send;
+        let shares = resources.shares;
         if self.down.is_quiet_bulk(&self.backend) {
             let (source, target) = (&self.backend.socket, &client.socket);
             let written = self.down.written();
-            let taken = sockmap.take(source, target, Opened::Passively, written, budget)?;
+            let taken = sockmap.take(source, target, Opened::Passively, written, shares)?;
             self.down.hand_over(taken, &self.backend);
             return Some(Handed::Down);
         }
         if self.up.is_quiet_bulk(client) {
             let (source, target) = (&client.socket, &self.backend.socket);
             let written = self.up.written();
-            let taken = sockmap.take(source, target, Opened::Actively, written, budget)?;
+            let taken = sockmap.take(source, target, Opened::Actively, written, shares)?;
             self.up.hand_over(taken, client);
             return Some(Handed::Up);
         }

@@ -252,10 +252,6 @@ impl Flow {
 }
 
 impl Resources {
-    /// The most that a flow reads at a time while it is no bulk, and that is copied when it must
-    /// be set aside, bytes.
-    const READ: usize = 64 * 1024;
-
     /// Spare chunks and pipes that a worker keeps for the next flow that blocks.
     const SPARE: usize = 16;
 
@@ -283,7 +279,7 @@ impl Resources {
     /// The first `to` bytes of the scratch chunk as a chunk of their own, and a fresh scratch.
     /// A small rest is copied, so that many blocked flows do not hold a whole chunk each.
     fn hold_scratch(&mut self, from: usize, to: usize) -> Held {
-        if to - from <= Resources::READ {
+        if to - from <= Shares::READ {
             let buffer = Box::from(&self.scratch[from..to]);
             return Held::Bytes { buffer, from: 0, to: to - from };
         }

@@ -32,8 +32,7 @@ pub struct Relay {
     config: Config,
     addrs: Vec<SocketAddr>,
     crew: Mutex<Crew>,
-    /// One message when a worker returns.
-    gone: Mutex<Receiver<()>>,
+    gone: Mutex<Gone>,
     announce: mpsc::Sender<()>,
 }
 
@@ -42,6 +41,14 @@ pub struct Relay {
 struct Crew {
     cpus: CpuSet,
     workers: Vec<Hand>,
+}
+
+/// The workers that have returned.
+#[derive(Debug)]
+struct Gone {
+    count: usize,
+    /// One message when a worker returns.
+    messages: Receiver<()>,
 }
 
 #[derive(Debug)]
@@ -63,9 +70,10 @@ impl Relay {
         let limit = connection_limit(config.max_connections)?;
         let shared = Arc::new(Shared::new(&config, limit));
         let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
-        let (announce, gone) = mpsc::channel();
+        let (announce, messages) = mpsc::channel();
+        let gone = Mutex::new(Gone { count: 0, messages });
         let crew = Mutex::new(Crew { cpus: config.cpus.clone(), workers: Vec::new() });
-        let relay = Relay { shared, addrs, crew, gone: Mutex::new(gone), announce, config };
+        let relay = Relay { shared, addrs, crew, gone, announce, config };
         if relay.config.engine == Engine::Sockmap {
             relay.load_sockmap()?;
         }
@@ -112,6 +120,16 @@ impl Relay {
             stats.add(&hand.counters);
         }
         stats
+    }
+
+    /// Each worker's counters, in the order of [`Relay::worker_threads`].
+    pub fn worker_stats(&self) -> Vec<Stats> {
+        let stats = |hand: &Hand| {
+            let mut stats = Stats::default();
+            stats.add(&hand.counters);
+            stats
+        };
+        self.crew().workers.iter().map(stats).collect()
     }
 
     /// Thread ids of the workers, for accounting of their CPU time.
@@ -169,16 +187,20 @@ impl Relay {
 
     /// Accepts no more connections and waits for those there are, at most `timeout`. Returns
     /// whether all of them ended by themselves; the rest is still there until the relay is
-    /// dropped.
+    /// dropped, and may be waited for again.
     pub fn drain(&self, timeout: Duration) -> bool {
         self.shared.advance(Mode::Drain);
         let workers = self.crew().workers.len();
-        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + timeout;
-        (0..workers).all(|_| {
+        while gone.count < workers {
             let left = deadline.saturating_duration_since(Instant::now());
-            gone.recv_timeout(left).is_ok()
-        })
+            if gone.messages.recv_timeout(left).is_err() {
+                return false;
+            }
+            gone.count += 1;
+        }
+        true
     }
 
     fn crew(&self) -> std::sync::MutexGuard<'_, Crew> {

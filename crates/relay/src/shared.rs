@@ -54,7 +54,7 @@ impl Shared {
     pub(crate) fn new(config: &Config, limit: usize) -> Shared {
         Shared {
             shares: Shares::of(config.budget),
-            backends: Arc::new(Backends::new(&config.backends, config.balance, config.retry_after)),
+            backends: Arc::new(Backends::new(config)),
             accept_proxy: config.accept_proxy,
             send_proxy: config.send_proxy,
             connect_timeout: config.connect_timeout,
@@ -101,11 +101,10 @@ impl Shared {
 
     /// Counts a connection in, unless the limit is reached.
     pub(crate) fn enter(&self) -> bool {
-        let entered = self.active.fetch_add(1, Relaxed) < self.limit;
-        if !entered {
-            self.active.fetch_sub(1, Relaxed);
-        }
-        entered
+        // Never above the limit, not even for a moment: who is woken because the count fell below
+        // it, and then reads it too high, would not be woken again.
+        let one_more = |active| (active < self.limit).then_some(active + 1);
+        self.active.fetch_update(Relaxed, Relaxed, one_more).is_ok()
     }
 
     /// Counts a connection out. True: it was at the limit, and those who wait must be woken.

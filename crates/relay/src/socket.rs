@@ -23,9 +23,23 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
+    /// The most that a flow reads at a time while it is no bulk, bytes.
+    pub(crate) const READ: usize = 64 * 1024;
+
     /// The largest chunk: what an unprivileged pipe may hold (`fs.pipe-max-size`). Larger chunks
     /// mean fewer wake-ups; see `flow/bulk.rs`.
     const MAX_CHUNK: usize = 1 << 20;
+
+    /// What a flow in the kernel's hands may have on its way, bytes, if its source may receive
+    /// only [`Shares::passed`]: it needs no chunk, and less of a receive buffer.
+    pub(crate) fn redirected(self) -> usize {
+        self.receive + self.send + self.chunk - self.passed() - Shares::READ
+    }
+
+    /// Kernel receive memory of the source of such a flow, bytes.
+    pub(crate) fn passed(self) -> usize {
+        self.receive / 2
+    }
 
     pub(crate) fn of(budget: usize) -> Shares {
         let direction = budget / 2;
@@ -102,13 +116,21 @@ fn set_up(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
 /// Bounds what the kernel queues on the socket. Without this, a receive buffer grows by itself
 /// up to `net.ipv4.tcp_rmem`'s third value, 32 MiB on recent kernels.
 fn limit_buffers(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
-    // The kernel doubles what it is told, to account for its own overhead (socket(7)). With
-    // CAP_NET_ADMIN the limits of net.core.{r,w}mem_max do not apply.
-    let (receive, send) = (shares.receive / 2, shares.send / 2);
-    sockopt::set_socket_recv_buffer_size_force(socket, receive)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, receive))?;
-    sockopt::set_socket_send_buffer_size_force(socket, send)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, send))
+    limit_receive(socket, shares.receive)?;
+    limit_send(socket, shares.send)
+}
+
+/// Bounds the socket's receive memory to `bytes`. The kernel doubles what it is told, to account
+/// for its own overhead (socket(7)). With CAP_NET_ADMIN, `net.core.rmem_max` does not apply.
+pub(crate) fn limit_receive(socket: &OwnedFd, bytes: usize) -> rustix::io::Result<()> {
+    sockopt::set_socket_recv_buffer_size_force(socket, bytes / 2)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes / 2))
+}
+
+/// Bounds the socket's send memory to `bytes`, likewise.
+pub(crate) fn limit_send(socket: &OwnedFd, bytes: usize) -> rustix::io::Result<()> {
+    sockopt::set_socket_send_buffer_size_force(socket, bytes / 2)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(socket, bytes / 2))
 }
 
 #[cfg(test)]

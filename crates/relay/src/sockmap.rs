@@ -20,7 +20,8 @@
 //! # The jiffy
 //!
 //! When the target's send buffer is half full the kernel retries one jiffy later, so throughput
-//! is at most half the send buffer per jiffy: see [`buffer_for`].
+//! would be half the send buffer per jiffy. The budget bounds what is on its way, so the send
+//! buffer is made so large that the budget is used up first: see [`Sockmap::take`].
 
 mod maps;
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_cookie;
 use rustix::time::{ClockId, clock_getres};
 
+use crate::socket::{self, Shares};
 use crate::{Error, sockopt};
 use maps::{Flow, Maps, Progress};
 
@@ -60,6 +62,8 @@ pub(crate) struct Taken {
     slot: u32,
     /// What `bytes_acked` of the target is once everything before the hand-over is acked.
     base: u64,
+    /// Bytes that may be on their way to the target's peer, unacknowledged.
+    budget: u64,
     /// Passed bytes that user space wrote to the target, all told.
     pub(crate) forwarded: u64,
     /// What the verdict was last told of `forwarded`.
@@ -67,7 +71,7 @@ pub(crate) struct Taken {
     /// Redirected bytes that were already counted in the worker's counters.
     counted: u64,
     held_counted: u64,
-    /// Whether the redirected bytes are known to be acked, and stay so until `publish`.
+    /// Whether the redirected bytes are known to be acked; that stays so until `publish`.
     drained: bool,
 }
 
@@ -102,8 +106,13 @@ impl Sockmap {
         target: &OwnedFd,
         opened: Opened,
         written: u64,
-        budget: usize,
+        shares: Shares,
     ) -> Option<Taken> {
+        let budget = shares.redirected();
+        // Never so full that the kernel sleeps a jiffy: it does at half the buffer, and counts
+        // its own overhead in.
+        socket::limit_send(target, 4 * budget).ok()?;
+        socket::limit_receive(source, shares.passed()).ok()?;
         let slot = self.free.lock().ok()?.pop()?;
         let base = written + if opened == Opened::Actively { ACTIVE_OPEN } else { 0 };
         match self.insert(slot, source.as_fd(), target.as_fd(), base, budget as u64) {
@@ -111,6 +120,7 @@ impl Sockmap {
                 cookie,
                 slot,
                 base,
+                budget: budget as u64,
                 forwarded: 0,
                 published: 0,
                 counted: 0,
@@ -135,7 +145,9 @@ impl Sockmap {
         budget: u64,
     ) -> Result<u64, Box<dyn std::error::Error>> {
         let cookie = socket_cookie(source)?;
-        let flow = Flow { slot, pad: 0, base, budget, redirected: 0, passed: 0, held: 0 };
+        // A flow that is handed over counts as one of large packets until it shows otherwise.
+        let average = 1 << 16;
+        let flow = Flow { slot, pad: 0, base, budget, redirected: 0, passed: 0, held: 0, average };
         self.maps.set_progress(slot, Progress { forwarded: 0 })?;
         self.maps.add_target(slot, target)?;
         self.maps.insert_flow(cookie, &flow)?;
@@ -156,18 +168,26 @@ impl Sockmap {
     }
 
     /// Whether the target's peer has acknowledged all that was sent to it so far: redirected,
-    /// forwarded, and before the hand-over. Only then may user space write passed bytes, or
-    /// shut the target down.
-    pub(crate) fn is_drained(&self, taken: &mut Taken, target: &OwnedFd) -> bool {
-        if !taken.drained {
-            let redirected = match self.maps.flow(taken.cookie) {
-                Ok(Some(flow)) => flow.redirected,
-                _ => return false,
-            };
-            let sent = taken.base + redirected + taken.forwarded;
-            taken.drained = sockopt::bytes_acked(target).is_ok_and(|acked| acked >= sent);
-        }
-        taken.drained
+    /// forwarded, and before the hand-over. Only then may the target be shut down.
+    pub(crate) fn is_drained(&self, taken: &Taken, target: &OwnedFd) -> bool {
+        self.on_the_way(taken, target) == Some(0)
+    }
+
+    /// Whether user space may write `bytes` of what was passed: nothing redirected is on its way
+    /// any more, and the budget has room for them.
+    pub(crate) fn may_forward(&self, taken: &mut Taken, target: &OwnedFd, bytes: usize) -> bool {
+        let Some(on_the_way) = self.on_the_way(taken, target) else {
+            return false;
+        };
+        taken.drained |= on_the_way == 0;
+        taken.drained && on_the_way + bytes as u64 <= taken.budget
+    }
+
+    /// Bytes sent to the target and not yet acknowledged by its peer; none if it cannot be told.
+    fn on_the_way(&self, taken: &Taken, target: &OwnedFd) -> Option<u64> {
+        let redirected = self.maps.flow(taken.cookie).ok()??.redirected;
+        let acked = sockopt::bytes_acked(target).ok()?;
+        Some((taken.base + redirected + taken.forwarded).saturating_sub(acked))
     }
 
     /// Tells the verdict that all of `taken.forwarded` is written, so that it may redirect again.

@@ -296,7 +296,7 @@ impl Worker {
             match rustix::net::accept_with(&self.listeners[index], flags) {
                 Ok(client) => self.welcome(client),
                 Err(e) => {
-                    self.shared.leave();
+                    self.leave();
                     match e {
                         Errno::AGAIN => return,
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
@@ -366,6 +366,10 @@ impl Worker {
             Err(_) => Parsed::Invalid("the client reset its connection before its PROXY header"),
         };
         match parsed {
+            Parsed::Incomplete if connection.client.hup => {
+                Counters::bump(&self.resources.counters.bad_proxy_header);
+                self.refuse(key);
+            }
             Parsed::Incomplete => {}
             Parsed::Invalid(reason) => {
                 tracing::debug!("a client was refused: {reason}");
@@ -548,6 +552,11 @@ impl Worker {
 
     fn end(&mut self, key: usize, reset: bool) {
         self.connections.remove(key).end(reset, &mut self.resources);
+        self.leave();
+    }
+
+    /// Gives a place back, also one that was taken in vain: others may wait for it.
+    fn leave(&self) {
         if self.shared.leave() {
             self.shared.wake_all();
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use knobs::{Registry, Server};
@@ -102,14 +102,28 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         match signal {
             SIGUSR1 => tracing::info!("{:?}", relay.stats()),
             SIGTERM => {
-                tracing::info!("draining: {} connections", relay.active());
-                relay.drain(args.drain_timeout);
+                drain(&relay, args.drain_timeout, &mut signals);
                 break;
             }
             _ => break,
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Waits for the connections that are there, until `timeout` or another signal ends that.
+fn drain(relay: &Relay, timeout: Duration, signals: &mut Signals) {
+    /// How soon a second signal is heeded.
+    const LOOK: Duration = Duration::from_millis(50);
+    tracing::info!("draining {} connections", relay.active());
+    let deadline = Instant::now() + timeout;
+    while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
+        let hurried = signals.pending().any(|signal| signal != SIGUSR1);
+        if hurried || Instant::now() >= deadline {
+            tracing::warn!("resetting {} connections that did not end", relay.active());
+            break;
+        }
+    }
 }
 
 /// Checks the configuration as far as it goes without listening, and says what it comes to.

@@ -13,6 +13,7 @@ struct flow {
 	__u64 redirected; /* bytes sent on in the kernel */
 	__u64 passed;	  /* bytes left to user space to forward */
 	__u64 held;	  /* times the budget was used up */
+	__u64 average;	  /* moving average of the packets' sizes, bytes */
 };
 
 /* What user space has done of its part. Only the loader writes it. */
@@ -20,7 +21,7 @@ struct progress {
 	__u64 forwarded; /* bytes of `passed` that user space wrote to the target */
 };
 
-_Static_assert(sizeof(struct flow) == 48, "the loader writes this layout");
+_Static_assert(sizeof(struct flow) == 56, "the loader writes this layout");
 _Static_assert(sizeof(struct progress) == 8, "the loader writes this layout");
 
 #endif

@@ -6,6 +6,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Flow, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block};
 use crate::counters::Counters;
+use crate::socket::Shares;
 
 impl Flow {
     pub(super) fn pump_copy(
@@ -33,7 +34,7 @@ impl Flow {
         resources: &mut Resources,
     ) -> Result<Option<usize>, SourceReset> {
         // A flow that is no bulk may have to set aside what it reads: it reads less at a time.
-        let most = if self.bulk.is_batching() { usize::MAX } else { Resources::READ };
+        let most = if self.bulk.is_batching() { usize::MAX } else { Shares::READ };
         let most = most.min(resources.scratch.len());
         let scratch = &mut resources.scratch[..most];
         match rustix::net::recv(&source.socket, &mut scratch[..], RecvFlags::DONTWAIT) {

@@ -54,7 +54,12 @@ impl Flow {
         target: &mut Leg,
         resources: &mut Resources,
     ) -> bool {
-        if !self.taken().is_some_and(|taken| sockmap.is_drained(taken, &target.socket)) {
+        let held = match &self.held {
+            Held::Bytes { from, to, .. } => to - from,
+            Held::Nothing | Held::Pipe { .. } => 0,
+        };
+        let may = |taken| sockmap.may_forward(taken, &target.socket, held);
+        if !self.taken().is_some_and(may) {
             return false;
         }
         let before = self.written;

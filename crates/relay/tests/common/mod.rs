@@ -238,9 +238,27 @@ pub fn expect_reset(mut stream: &TcpStream) {
     }
 }
 
+/// Connects, and checks that the connection ends by a reset.
+pub fn expect_refusal(addr: SocketAddr) {
+    match TcpStream::connect(addr) {
+        // It may come before connect(2) has returned.
+        Err(e) => assert_eq!(e.kind(), io::ErrorKind::ConnectionReset, "{e}"),
+        Ok(stream) => {
+            // An error here is the reset again.
+            let _ = stream.set_read_timeout(Some(PATIENCE));
+            expect_reset(&stream);
+        }
+    }
+}
+
 /// Closes a stream such that its peer gets a reset.
 pub fn abort(stream: TcpStream) {
-    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    set_abrupt(&stream);
+}
+
+/// Makes the stream's peer get a reset when it is closed.
+pub fn set_abrupt(stream: &TcpStream) {
+    sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
 
 /// Limits what the kernel holds for one end of a connection.

@@ -37,25 +37,30 @@ impl Pattern {
         &TABLE[from..from + length]
     }
 
-    /// Panics, with the place, where `bytes` are not the stream's from `offset` on.
+    /// Panics where `bytes` are not the stream's from `offset` on.
     #[track_caller]
     pub fn check(self, offset: u64, bytes: &[u8]) {
+        self.verify(offset, bytes).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
+
+    /// Says where `bytes` are not the stream's from `offset` on.
+    pub fn verify(self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let expected = self.at(offset, bytes.len());
-        if bytes != expected {
-            let wrong = bytes.iter().zip(expected).position(|(a, b)| a != b).unwrap();
-            // Where the bytes belong, if they are of this stream: told apart are loss and repeats.
-            let found = &bytes[wrong..bytes.len().min(wrong + 16)];
-            let belongs = TABLE.windows(found.len()).position(|w| w == found).map(|at| {
-                let here = (self.start + offset + wrong as u64) % PERIOD as u64;
-                at as i64 - here as i64
-            });
-            panic!(
-                "wrong byte at offset {} (read of {} bytes from {offset} on); what is there \
-                 belongs {belongs:?} bytes further on",
-                offset + wrong as u64,
-                bytes.len()
-            );
+        if bytes == expected {
+            return Ok(());
         }
+        let wrong = bytes.iter().zip(expected).position(|(a, b)| a != b).unwrap();
+        let here = (self.start + offset + wrong as u64) % PERIOD as u64;
+        // Where the bytes belong, if they are of this kind: tells loss from repetition.
+        let found = &bytes[wrong..bytes.len().min(wrong + 16)];
+        let belongs = TABLE.windows(found.len()).position(|w| w == found);
+        let shift = belongs.map(|at| at as i64 - here as i64);
+        Err(format!(
+            "wrong byte at offset {}, in a read of {} bytes from {offset} on: what is there \
+             belongs {shift:?} bytes further on (modulo {PERIOD})",
+            offset + wrong as u64,
+            bytes.len()
+        ))
     }
 }
 

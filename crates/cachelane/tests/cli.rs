@@ -1,0 +1,244 @@
+//! The command as a user meets it: what it prints, and how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn cachelane(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cachelane"));
+    command.env("CACHELANE_RUNTIME_DIR", dir).env("NO_COLOR", "1");
+    command
+}
+
+fn run(dir: &Path, args: &[&str]) -> Output {
+    cachelane(dir).args(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A private directory for control sockets.
+fn runtime_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("cachelane-cli-").tempdir().unwrap()
+}
+
+/// A relay that runs until it is dropped.
+struct Relay {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Relay {
+    fn start(dir: &Path, to: SocketAddr, more: &[&str]) -> Relay {
+        let mut child = cachelane(dir)
+            .args(["relay", "--listen", "127.0.0.1:0", "--to", &to.to_string()])
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = log.by_ref().map(Result::unwrap).find(|l| l.contains("relaying ")).unwrap();
+        let addr = line.split("relaying ").nth(1).unwrap().split(' ').next().unwrap();
+        let addr = addr.parse().unwrap();
+        // Read on, so that the relay never blocks on its log.
+        std::thread::spawn(move || log.for_each(drop));
+        Relay { child, addr }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> i32 {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap();
+            }
+            assert!(Instant::now() < deadline, "the relay did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server that sends back what it reads.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut back = stream.try_clone().unwrap();
+                // Ends when the client does, by whatever.
+                let _ = std::io::copy(&mut stream, &mut back);
+            });
+        }
+    });
+    addr
+}
+
+fn exchange(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(b"hello").unwrap();
+    let mut back = [0; 5];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"hello");
+}
+
+#[test]
+fn bad_values_are_named_with_what_was_expected_and_exit_with_2() {
+    let dir = runtime_dir();
+    for (args, says) in [
+        (vec!["relay", "--listen", "80", "--to", "127.0.0.1:1"], "listen address '80'"),
+        (vec!["relay", "--listen", ":0", "--to", "nowhere"], "backend 'nowhere' does not parse"),
+        (vec!["relay", "--listen", ":0", "--to", "127.0.0.1:0"], "port 0 is not a target"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--engine", "x"], "engine 'x'"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--cpus", "0-"], "at character"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--cpus", "999"], "cpu 999"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--cpus", "lane:99"], "lane 99"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--budget", "1K"], "at least 262144"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--budget", "x"], "'x' is not a size"),
+        (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--idle-timeout", "x"], "expected"),
+        (vec!["relay", "--to", "[::1]:1"], "--listen"),
+        (vec!["frobnicate"], "frobnicate"),
+    ] {
+        let output = run(dir.path(), &args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_port_in_use_is_an_error_that_names_the_address() {
+    let dir = runtime_dir();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _holder = TcpListener::bind(taken).unwrap();
+    let args = ["relay", "--listen", &taken.to_string(), "--to", "127.0.0.1:1"];
+    let output = run(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("cannot listen on {taken}")), "{}", stderr(&output));
+}
+
+#[test]
+fn too_few_open_files_is_said_with_how_many_connections_they_allow() {
+    let dir = runtime_dir();
+    let args = ["relay", "--listen", ":0", "--to", "[::1]:1", "--max-connections", "99999999"];
+    let output = run(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("ask for at most"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_listens_on_nothing() {
+    let dir = runtime_dir();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let args = ["relay", "--listen", &free.to_string(), "--to", "127.0.0.1:1", "--dry-run"];
+    let output = run(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains(&format!("would listen on {free}")), "{}", stdout(&output));
+    assert!(TcpStream::connect(free).is_err());
+}
+
+#[test]
+fn knobs_are_listed_read_and_set_while_connections_run() {
+    let dir = runtime_dir();
+    let relay = Relay::start(dir.path(), echo(), &["--engine", "copy"]);
+    let mut stream = TcpStream::connect(relay.addr).unwrap();
+    exchange(&mut stream);
+    let listed = run(dir.path(), &["knob", "list", "--counters"]);
+    assert!(stdout(&listed).contains("relay.engine") && stdout(&listed).contains("relay.accepted"));
+    let set = run(dir.path(), &["knob", "set", "relay.engine", "splice"]);
+    assert_eq!((set.status.code(), stdout(&set).trim()), (Some(0), "splice"), "{}", stderr(&set));
+    assert_eq!(stdout(&run(dir.path(), &["knob", "get", "relay.engine"])).trim(), "splice");
+    let set = run(dir.path(), &["knob", "set", "relay.cpus", "0"]);
+    assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
+    exchange(&mut stream);
+    let json = run(dir.path(), &["knob", "list", "--json", "--counters"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["schema"], 1);
+    let counters = json["processes"][0]["counters"].as_array().unwrap();
+    let up = counters.iter().find(|c| c["name"] == "relay.bytes_up").unwrap();
+    assert_eq!(up["value"], 10);
+}
+
+#[test]
+fn a_knob_that_does_not_take_a_value_stays_as_it_was() {
+    let dir = runtime_dir();
+    let _relay = Relay::start(dir.path(), echo(), &["--engine", "copy"]);
+    for (knob, value, says) in [
+        ("relay.engine", "warp", "expected copy, splice, sockmap or auto"),
+        ("relay.cpus", "0,,1", "at character"),
+        ("relay.cpus", "999", "cpu 999"),
+        ("relay.speed", "11", "there are relay.cpus, relay.engine"),
+    ] {
+        let before = stdout(&run(dir.path(), &["knob", "list"]));
+        let output = run(dir.path(), &["knob", "set", knob, value]);
+        assert_ne!(output.status.code(), Some(0));
+        assert!(stderr(&output).contains(says), "{knob} {value}: {}", stderr(&output));
+        assert_eq!(stdout(&run(dir.path(), &["knob", "list"])), before);
+    }
+}
+
+#[test]
+fn without_a_process_knobs_say_so() {
+    let dir = runtime_dir();
+    let listed = run(dir.path(), &["knob", "list"]);
+    assert_eq!(
+        (listed.status.code(), stdout(&listed).trim()),
+        (Some(0), "no cachelane process runs")
+    );
+    let get = run(dir.path(), &["knob", "get", "relay.engine"]);
+    assert_eq!(get.status.code(), Some(1));
+    assert!(stderr(&get).contains("no cachelane process runs"));
+}
+
+#[test]
+fn sigterm_drains_and_leaves_no_socket_behind() {
+    let dir = runtime_dir();
+    let mut relay = Relay::start(dir.path(), echo(), &[]);
+    let mut stream = TcpStream::connect(relay.addr).unwrap();
+    exchange(&mut stream);
+    relay.signal(Signal::TERM);
+    while TcpStream::connect(relay.addr).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    exchange(&mut stream);
+    assert!(relay.child.try_wait().unwrap().is_none(), "it ended before its connection did");
+    drop(stream);
+    assert_eq!(relay.wait(), 0);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_and_resets_what_is_left() {
+    let dir = runtime_dir();
+    let mut relay = Relay::start(dir.path(), echo(), &[]);
+    let mut stream = TcpStream::connect(relay.addr).unwrap();
+    exchange(&mut stream);
+    relay.signal(Signal::TERM);
+    while TcpStream::connect(relay.addr).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    relay.signal(Signal::INT);
+    assert_eq!(relay.wait(), 0);
+    let error = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
