@@ -111,12 +111,13 @@ impl Findings {
             .into_iter()
             .map(|verdict| (count(verdict), verdict))
             .filter(|(count, _)| *count > 0)
-            .map(|(count, verdict)| format!("{count} {verdict}"))
+            .map(|(count, verdict)| format!("{verdict} in {count} of {}", self.rows.len()))
             .collect();
-        let counts = if counts.is_empty() { "none".into() } else { counts.join(", ") };
+        let counts =
+            if counts.is_empty() { "nothing was measured".into() } else { counts.join(", ") };
         format!(
             "Each mechanism was off and on by turns, in random order, under the same traffic on \
-             this host. What on came to, against off: {counts}."
+             this host. On against off: {counts}."
         )
     }
 }
