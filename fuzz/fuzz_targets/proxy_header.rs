@@ -1,0 +1,38 @@
+//! Any bytes at the start of a connection are a header, the beginning of one, or none; it stays
+//! so as more arrive; and a header that is written again says the same.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use relay::proxy::{MAX_HEADER, Parsed, parse, write};
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = parse(bytes);
+    match whole {
+        Parsed::Header(header) => {
+            assert!(header.length <= bytes.len().min(MAX_HEADER));
+            // What follows a header does not change it, and it is complete only with its last byte.
+            assert_eq!(parse(&bytes[..header.length]), whole);
+            assert_eq!(parse(&bytes[..header.length - 1]), Parsed::Incomplete);
+            let Parsed::Header(again) = parse(&write(header.addresses)) else {
+                panic!("what was written is not read back");
+            };
+            let canonical = |(from, to): (std::net::SocketAddr, std::net::SocketAddr)| {
+                [from, to].map(|addr| (addr.ip().to_canonical(), addr.port()))
+            };
+            assert_eq!(again.addresses.map(canonical), header.addresses.map(canonical));
+        }
+        // More bytes may make it a header: none of those that are there may rule it out.
+        Parsed::Incomplete => {
+            assert!(bytes.len() < MAX_HEADER);
+            for end in 0..bytes.len().min(64) {
+                assert_eq!(parse(&bytes[..end]), Parsed::Incomplete);
+            }
+        }
+        Parsed::Invalid(reason) => {
+            assert!(!reason.is_empty());
+            let more = [bytes, &[0; 64]].concat();
+            assert!(matches!(parse(&more), Parsed::Invalid(_)));
+        }
+    }
+});
