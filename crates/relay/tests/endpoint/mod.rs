@@ -110,7 +110,13 @@ impl Plan {
 
 impl Endpoint {
     /// An end that writes the stream of seed `writes` and expects that of seed `reads`.
-    pub(crate) fn new(stream: TcpStream, name: String, plan: Plan, writes: u64, reads: u64) -> Endpoint {
+    pub(crate) fn new(
+        stream: TcpStream,
+        name: String,
+        plan: Plan,
+        writes: u64,
+        reads: u64,
+    ) -> Endpoint {
         stream.set_nonblocking(true).unwrap();
         if let Some(bytes) = plan.buffers {
             shrink_buffers(&stream, bytes);
