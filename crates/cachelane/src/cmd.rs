@@ -1,7 +1,10 @@
 //! The subcommands.
 
 mod bench;
+mod completions;
+mod demo;
 mod knob;
+mod man;
 mod relay;
 
 use crate::exit::Exit;
@@ -9,16 +12,22 @@ use crate::exit::Exit;
 /// What the command can do.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
-    Relay(relay::Args),
+    Demo(demo::Args),
+    Relay(Box<relay::Args>),
     Knob(knob::Args),
     Bench(bench::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs one subcommand.
 pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
-        Command::Relay(args) => relay::run(args),
+        Command::Demo(args) => demo::run(args, quiet),
+        Command::Relay(args) => relay::run(*args),
         Command::Knob(args) => knob::run(args),
         Command::Bench(args) => bench::run(args, quiet),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

@@ -33,6 +33,7 @@ impl Exit {
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
             // What a CPU set or a lane override says is always the user's input.
             .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
     }
@@ -52,5 +53,33 @@ impl Exit {
             knobs::ErrorKind::NotPermitted => Exit::NotPermitted,
             _ => Exit::Failed,
         }
+    }
+
+    fn of_lab(kind: lab::ErrorKind) -> Exit {
+        match kind {
+            lab::ErrorKind::Invalid => Exit::Usage,
+            lab::ErrorKind::Missing { .. } => Exit::HostCannot,
+            lab::ErrorKind::NotPermitted => Exit::NotPermitted,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_ours_gives_its_exit_code_through_any_context() {
+        let refused = lab::Lab::new("no such name").map(drop).context("the demo").unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        let here = lab::Host::here().unwrap();
+        let missing = here.command("no-such-program-here").run().unwrap_err();
+        assert_eq!(Exit::of(&missing.into()), Exit::HostCannot);
+        let cpus = "x".parse::<lanes::CpuSet>().unwrap_err();
+        assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
+        assert_eq!(Exit::of(&anyhow::anyhow!("anything else")), Exit::Failed);
     }
 }

@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod cmd;
+mod demo;
 mod exit;
 mod table;
 mod terminal;

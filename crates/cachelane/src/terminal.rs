@@ -8,6 +8,24 @@ pub(crate) fn width() -> usize {
     size.map_or(80, |size| usize::from(size.ws_col)).max(40)
 }
 
+/// Breaks a text between words into lines of at most `width` characters; a longer word stays
+/// whole. Lines after the first are indented.
+pub(crate) fn wrap(text: &str, width: usize) -> String {
+    const INDENT: &str = "  ";
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("{INDENT}{word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 /// Whether stdout is a terminal that may be coloured.
 pub(crate) fn colour() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
@@ -21,4 +39,20 @@ pub(crate) fn command_line() -> String {
     };
     let words = std::env::args().skip(1).map(quote);
     std::iter::once("cachelane".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_break_between_words() {
+        for (width, expected) in [
+            (40, "off: one thing; on: another\n"),
+            (16, "off: one thing;\n  on: another\n"),
+            (5, "off:\n  one\n  thing;\n  on:\n  another\n"),
+        ] {
+            assert_eq!(wrap("off: one thing; on: another", width), expected, "{width}");
+        }
+    }
 }

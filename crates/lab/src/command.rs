@@ -9,7 +9,10 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     io::{Read, Write},
-    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Output, Stdio},
     thread,
@@ -112,6 +115,8 @@ impl Command {
             command.args(["--pid", "--fork", "--kill-child=KILL", "--"]);
         }
         command.arg(program).args(self.args);
+        // Ctrl-C is for the owner, who ends its programs in its own order.
+        command.process_group(0);
         let stdin = if self.input.is_some() { Stdio::piped() } else { Stdio::null() };
         command.stdin(self.stdin.unwrap_or(stdin));
         command.stdout(self.stdout.unwrap_or_else(Stdio::null));

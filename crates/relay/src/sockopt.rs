@@ -70,10 +70,10 @@ mod tests {
             from.write_all(&[7; 1000]).unwrap();
             to.read_exact(&mut [0; 1000]).unwrap();
             let deadline = Instant::now() + Duration::from_secs(5);
-            while bytes_acked(&*from).unwrap() < 1000 + syn && Instant::now() < deadline {
+            while bytes_acked(from).unwrap() < 1000 + syn && Instant::now() < deadline {
                 std::thread::yield_now();
             }
-            assert_eq!(bytes_acked(&*from).unwrap(), 1000 + syn, "{name} open");
+            assert_eq!(bytes_acked(from).unwrap(), 1000 + syn, "{name} open");
         }
     }
 }

@@ -6,6 +6,12 @@ const NARROWEST: usize = 4;
 /// What stands between two columns.
 const GAP: &str = "  ";
 
+/// Where the first column would keep less than this of its names, they get lines of their own.
+const LEAST_NAME: usize = 16;
+
+/// What the rest of a row then starts with.
+const INDENT: &str = "  ";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
@@ -40,11 +46,34 @@ impl Table {
     /// The lines of the table, each at most `width` characters and ended by a newline. The widest
     /// columns are cut first; what is cut ends in an ellipsis.
     pub(crate) fn render(&self, width: usize, colour: bool) -> String {
-        let widths = self.widths(width);
+        self.render_in(&self.widths(width), colour)
+    }
+
+    /// As [`render`](Self::render), but only the first column, which has the names, is cut. Where
+    /// too little of it would be left, the names stand above the rest of their rows.
+    pub(crate) fn render_named(&self, width: usize, colour: bool) -> String {
+        let mut widths = self.widths(usize::MAX);
+        let rest: usize = widths[1..].iter().map(|width| GAP.len() + width).sum();
+        let left = width.saturating_sub(rest);
+        if left >= LEAST_NAME.min(widths[0]) {
+            widths[0] = widths[0].min(left);
+            return self.render_in(&widths, colour);
+        }
+        let rest = Table {
+            columns: self.columns[1..].to_vec(),
+            rows: self.rows.iter().map(|row| row[1..].to_vec()).collect(),
+        };
+        let rest = rest.render(width.saturating_sub(INDENT.len()), colour);
+        let names = std::iter::once(self.columns[0].0.as_str())
+            .chain(self.rows.iter().map(|row| row[0].0.as_str()));
+        names.zip(rest.lines()).map(|(name, rest)| named(name, rest, width)).collect()
+    }
+
+    fn render_in(&self, widths: &[usize], colour: bool) -> String {
         let header: Vec<_> = self.columns.iter().map(|(n, _)| (n.clone(), Tone::Faint)).collect();
         let mut out = String::new();
         for row in std::iter::once(&header).chain(&self.rows) {
-            let cells = row.iter().zip(&self.columns).zip(&widths);
+            let cells = row.iter().zip(&self.columns).zip(widths);
             let cells: Vec<String> = cells
                 .map(|(((text, tone), (_, align)), &width)| {
                     cell(text, *tone, *align, width, colour)
@@ -89,6 +118,10 @@ fn cell(text: &str, tone: Tone, align: Align, width: usize, colour: bool) -> Str
     }
 }
 
+fn named(name: &str, rest: &str, width: usize) -> String {
+    format!("{}\n{INDENT}{rest}\n", cut(name, width))
+}
+
 fn cut(text: &str, width: usize) -> String {
     if length(text) <= width {
         return text.to_owned();
@@ -131,6 +164,16 @@ mod tests {
                         copy         9 MB/s\n\
                         a rather…   12 MB/s\n";
         assert_eq!(table().render(19, false), expected);
+    }
+
+    #[test]
+    fn names_are_cut_and_figures_never() {
+        let expected = "case                  rate\n\
+                        copy                9 MB/s\n\
+                        a rather long na…  12 MB/s\n";
+        assert_eq!(table().render_named(26, false), expected);
+        let expected = "case\n     rate\ncopy\n   9 MB/s\na rather long name\n  12 MB/s\n";
+        assert_eq!(table().render_named(20, false), expected);
     }
 
     #[test]

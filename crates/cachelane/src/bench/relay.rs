@@ -1,14 +1,14 @@
 //! `cachelane bench relay`: the relay against direct connections, HAProxy, nginx and sockmap as
 //! it comes. Everything runs in one test host, over its loopback, as a sidecar would.
 
-mod bulk;
-mod exchange;
+pub(crate) mod bulk;
+pub(crate) mod exchange;
 mod flood;
 mod idle;
-mod jiffy;
+pub(crate) mod jiffy;
 mod memory;
 mod place;
-mod targets;
+pub(crate) mod targets;
 
 use std::time::Duration;
 

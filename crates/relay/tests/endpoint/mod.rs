@@ -16,7 +16,7 @@ const LONGEST: usize = 300 * 1024;
 
 /// How an end behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     seed: u64,
     /// Bytes to write before it ends its stream.
     length: u64,
@@ -41,14 +41,14 @@ struct Death {
 
 /// How a stream ended for its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Clean,
     Error(ErrorKind),
 }
 
 /// What an end did and saw.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// Bytes that the kernel took from it.
     pub sent: u64,
     /// It ended its stream by a FIN, which is right behind those bytes.
@@ -62,7 +62,7 @@ pub struct Report {
     pub received_digest: [u8; 32],
 }
 
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     stream: TcpStream,
     name: String,
     plan: Plan,
@@ -81,7 +81,7 @@ pub struct Endpoint {
 }
 
 impl Plan {
-    pub fn new(rng: &mut Rng, kills: bool) -> Plan {
+    pub(crate) fn new(rng: &mut Rng, kills: bool) -> Plan {
         let pauses = |rng: &mut Rng| if rng.one_in(2) { 0 } else { 20 + rng.below(200) };
         let length = if rng.one_in(8) { 0 } else { rng.size(24 << 20) as u64 };
         // With packets of 64 KiB, as on loopback, small buffers let one through a timer's tick.
@@ -103,14 +103,20 @@ impl Plan {
         }
     }
 
-    pub fn dies(&self) -> bool {
+    pub(crate) fn dies(&self) -> bool {
         self.death.is_some()
     }
 }
 
 impl Endpoint {
     /// An end that writes the stream of seed `writes` and expects that of seed `reads`.
-    pub fn new(stream: TcpStream, name: String, plan: Plan, writes: u64, reads: u64) -> Endpoint {
+    pub(crate) fn new(
+        stream: TcpStream,
+        name: String,
+        plan: Plan,
+        writes: u64,
+        reads: u64,
+    ) -> Endpoint {
         stream.set_nonblocking(true).unwrap();
         if let Some(bytes) = plan.buffers {
             shrink_buffers(&stream, bytes);
@@ -135,7 +141,7 @@ impl Endpoint {
 
     /// Writes and reads until both streams have ended, or it dies. Panics, with `stats`, if it
     /// waits in vain or reads a wrong byte.
-    pub fn run(mut self, stats: &dyn Fn() -> String) -> Report {
+    pub(crate) fn run(mut self, stats: &dyn Fn() -> String) -> Report {
         while self.sending || self.read_end.is_none() {
             if self.plan.death.is_some_and(|d| self.sent + self.received >= d.after) {
                 return self.die();

@@ -167,7 +167,7 @@ impl Page {
             let verdict = (row.comparison.verdict.to_string(), tone);
             table.row([plain(row.name()), plain(base), plain(other), plain(row.ratio()), verdict]);
         }
-        table.render(width, colour)
+        table.render_named(width, colour)
     }
 
     /// The names of the arms, if all rows have the same.

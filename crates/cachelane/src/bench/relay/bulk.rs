@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lab::traffic::{BulkOptions, BulkSession};
+use lab::traffic::{BulkOptions, BulkServer, BulkSession};
 use lab::usage::SystemCpu;
 use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
@@ -19,11 +19,11 @@ const SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 <<
 const ENGINES: [&str; 4] = ["direct", "relay-copy", "relay-splice", "relay-sockmap"];
 
 /// One measurement.
-struct Carried {
+pub(crate) struct Carried {
     /// Bytes a second.
-    rate: f64,
+    pub(crate) rate: f64,
     /// Bytes a second of CPU time.
-    per_cpu: f64,
+    pub(crate) per_cpu: f64,
 }
 
 /// One stream of 64 KiB writes through every target.
@@ -102,11 +102,19 @@ fn measure(bench: &Bench<'_>, target: SocketAddr, write: usize) -> anyhow::Resul
     let server = &bench.targets.bulk_server;
     let session = BulkSession::start(&bench.targets.host, target, &options)?;
     session.measure(server, WARM)?;
+    // The session is then reset rather than drained: the next case starts with empty queues.
+    carried(&session, server, bench.plan.window)
+}
+
+/// What a session carries in a window, and what that costs.
+pub(crate) fn carried(
+    session: &BulkSession,
+    server: &BulkServer,
+    window: Duration,
+) -> anyhow::Result<Carried> {
     let before = SystemCpu::now()?;
-    let carried = session.measure(server, bench.plan.window)?;
+    let carried = session.measure(server, window)?;
     let cpu = SystemCpu::now()?.since(&before);
-    // Reset rather than drained: the next case starts with empty queues.
-    drop(session);
     let per_cpu = carried.received as f64 / cpu.busy.as_secs_f64().max(1e-3);
     Ok(Carried { rate: carried.rate(), per_cpu })
 }

@@ -12,7 +12,7 @@ use super::targets::EXCHANGE;
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(200);
 /// Connections with a request in flight.
-const CONNECTIONS: usize = 32;
+pub(crate) const CONNECTIONS: usize = 32;
 
 /// Latency and rate of 256-byte exchanges.
 pub(super) fn rr(bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -90,7 +90,7 @@ fn compare(
 }
 
 /// A window with errors says nothing about speed.
-fn check(window: ExchangeWindow, target: &str) -> anyhow::Result<ExchangeWindow> {
+pub(crate) fn check(window: ExchangeWindow, target: &str) -> anyhow::Result<ExchangeWindow> {
     if window.errors > 0 || window.exchanges == 0 {
         let error = window.last_error.as_deref().unwrap_or("no exchange completed");
         anyhow::bail!("{} exchanges through {target} failed: {error}", window.errors);

@@ -1,7 +1,7 @@
 //! A sender that offers all it can and a receiver, with a cap on what may be under way between
 //! them: where the kernel does not bound its queues, this does, so that the host is not harmed.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -96,6 +96,8 @@ fn receive(mut socket: TcpStream, counts: &Counts, rate: Option<u64>) {
             _ => block.len(),
         };
         let n = match socket.read(&mut block[..most]) {
+            // A blocking read of a socket in a sockmap ends so now and then, with data waiting.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Ok(0) | Err(_) => return,
             Ok(n) => n as u64,
         };

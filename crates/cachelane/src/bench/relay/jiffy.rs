@@ -3,7 +3,7 @@
 //! sleeps a jiffy; so the buffer's size is the throughput.
 
 use std::net::{TcpListener, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lab::peer::{Redirect, StockSockmap};
 use rand::seq::SliceRandom as _;
@@ -23,13 +23,15 @@ const LIMIT: usize = 16 << 20;
 
 /// Runs both cases, `rounds` times each.
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let sized = relay::buffer_for(WANTED, relay::jiffy(), LIMIT);
+    let sized = sized();
     let mut order = [("sockmap stock", None), ("sockmap sized", Some(sized))];
     for _ in 0..bench.plan.rounds {
         order.shuffle(&mut bench.rng);
         for (name, buffer) in order {
             bench.step(name)?;
-            let rate = bench.targets.host.run(|| measure(bench, buffer))??;
+            let redirected = bench.targets.host.run(|| Redirected::start(buffer))??;
+            std::thread::sleep(bench.plan.window / 4);
+            let rate = redirected.rate(bench.plan.window);
             bench.series.add(name, "B/s", rate);
         }
     }
@@ -44,21 +46,42 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(bench: &Bench<'_>, buffer: Option<usize>) -> anyhow::Result<f64> {
-    let (sender, source) = pair()?;
-    let (receiver, _other_end) = pair()?;
-    if let Some(bytes) = buffer {
-        // The kernel doubles what it is told.
-        set_socket_recv_buffer_size_force(&receiver, bytes / 2)?;
+/// The receive buffer, in bytes, that the wanted rate takes.
+pub(crate) fn sized() -> usize {
+    relay::buffer_for(WANTED, relay::jiffy(), LIMIT)
+}
+
+/// Traffic through the redirect, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Redirected {
+    // Dropped in this order: the traffic ends before its way.
+    flood: Flood,
+    _redirect: StockSockmap,
+    /// The ends that nobody reads or writes: closed, they would end the traffic.
+    _ends: [TcpStream; 2],
+}
+
+impl Redirected {
+    /// Starts it in the calling thread's network namespace, with a receive buffer of so many
+    /// bytes, or with the one that the kernel gives.
+    pub(crate) fn start(buffer: Option<usize>) -> anyhow::Result<Redirected> {
+        let (sender, source) = pair()?;
+        let (receiver, other_end) = pair()?;
+        if let Some(bytes) = buffer {
+            // The kernel doubles what it is told.
+            set_socket_recv_buffer_size_force(&receiver, bytes / 2)?;
+        }
+        let redirect = StockSockmap::new(&source, &receiver, Redirect::Ingress)?;
+        let flood = Flood::start(sender, receiver, WRITE, CAP, None)?;
+        Ok(Redirected { flood, _redirect: redirect, _ends: [source, other_end] })
     }
-    let redirect = StockSockmap::new(&source, &receiver, Redirect::Ingress)?;
-    let flood = Flood::start(sender, receiver, WRITE, CAP, None)?;
-    std::thread::sleep(bench.plan.window / 4);
-    let (start, before) = (Instant::now(), flood.received());
-    std::thread::sleep(bench.plan.window);
-    let rate = (flood.received() - before) as f64 / start.elapsed().as_secs_f64();
-    drop((flood, redirect));
-    Ok(rate)
+
+    /// Bytes a second that arrive in a window.
+    pub(crate) fn rate(&self, window: Duration) -> f64 {
+        let (start, before) = (Instant::now(), self.flood.received());
+        std::thread::sleep(window);
+        (self.flood.received() - before) as f64 / start.elapsed().as_secs_f64()
+    }
 }
 
 /// Two ends of a connection over loopback.

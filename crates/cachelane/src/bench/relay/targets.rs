@@ -11,7 +11,7 @@ use trial::bench::BenchOutput;
 use crate::bench::relay_process::RelayProcess;
 
 /// Bytes of a request and of its response.
-pub(super) const EXCHANGE: usize = 256;
+pub(crate) const EXCHANGE: usize = 256;
 
 /// One thing to connect to, for one sort of traffic.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl Targets {
 }
 
 /// As many threads as CPUs, which is what both programs' documentation advises, and they choose.
-pub(super) fn peer_options(listen: SocketAddr, to: SocketAddr) -> ProxyOptions {
+pub(crate) fn peer_options(listen: SocketAddr, to: SocketAddr) -> ProxyOptions {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     ProxyOptions { threads, ..ProxyOptions::new(listen, to) }
 }

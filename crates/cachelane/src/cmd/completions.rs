@@ -1,0 +1,29 @@
+//! `cachelane completions`: the completions for a shell.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::Cli;
+use crate::exit::Exit;
+
+/// Print the completions for a shell
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  cachelane completions bash > /etc/bash_completion.d/cachelane
+  cachelane completions fish > ~/.config/fish/completions/cachelane.fish")]
+pub(crate) struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "cachelane", &mut script);
+    io::stdout().write_all(&script).context("cannot print the completions")?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,82 @@
+//! `cachelane demo`: shows what each mechanism does on this machine.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::demo::{self, Extent, Findings};
+use crate::exit::Exit;
+use crate::terminal;
+
+/// Run every mechanism off and on, on test hosts, and report what each does here
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+It takes less than three minutes and keeps two CPUs busy. Everything happens in a network \
+namespace that is gone afterwards; nothing of this host's own network is touched. Without root it \
+runs, on loopback, what needs no privileges.")]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where the page with plots goes
+    #[arg(long, value_name = "FILE", default_value = "cachelane-demo.html")]
+    html: PathBuf,
+    /// Write no page
+    #[arg(long, conflicts_with = "html")]
+    no_html: bool,
+    /// About twenty seconds of short windows: shows that it runs, finds large differences only
+    #[arg(long)]
+    quick: bool,
+    /// Seed of the order of the windows
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
+    let html = (!args.no_html).then_some(args.html.as_path());
+    if let Some(path) = html {
+        check_writable(path).with_context(|| cannot_write(path))?;
+    }
+    let extent = if args.quick { Extent::QUICK } else { Extent::FULL };
+    let findings = demo::run(extent, args.seed, quiet)?;
+    let written = html.map_or(Ok(()), |path| fs::write(path, findings.page().render()));
+    // Shown first: minutes of measuring are not lost to a full disk.
+    show(&findings, html.filter(|_| written.is_ok()), args.json)?;
+    written.with_context(|| html.map(cannot_write).unwrap_or_default())?;
+    Ok(findings.exit())
+}
+
+fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Result<()> {
+    let text = if as_json {
+        let mut object = findings.to_json();
+        object["html"] = json!(html);
+        format!("{object:#}\n")
+    } else {
+        let mut text = findings.to_table(terminal::width(), terminal::colour());
+        if let Some(path) = html {
+            text.push_str(&format!("\nThe page with plots is {}\n", path.display()));
+        }
+        text
+    };
+    io::stdout().write_all(text.as_bytes()).context("cannot print what was found")
+}
+
+/// Whether a file can be written there, found out before there is something to write. Leaves
+/// everything as it was.
+fn check_writable(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            OpenOptions::new().write(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {} (choose another place with --html, or --no-html)", path.display())
+}

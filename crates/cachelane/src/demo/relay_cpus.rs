@@ -1,0 +1,122 @@
+//! The knob `relay.cpus`, flipped while a stream flows: the relay's worker and its connection on
+//! a CPU of their own (on), or on the CPU that the sender uses (off).
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use knobs::Client;
+use lab::traffic::{BulkOptions, BulkSession};
+use lanes::LaneMap;
+use trial::Better;
+
+use super::stage::Stage;
+use super::{Entry, Mechanism, SetUp};
+use crate::bench::relay_process::RelayProcess;
+
+/// How much the stream carries.
+pub(super) const RATE: Entry =
+    Entry { mechanism: "relay.cpus", measure: "rate", unit: "B/s", better: Better::Higher, set_up };
+
+const KNOB: &str = "relay.cpus";
+
+fn set_up(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
+    let map = LaneMap::detect()?;
+    let Some(Places { senders, other, lane }) = Places::choose(&map) else {
+        return Ok(SetUp::LeftOut("there is one CPU, so no other one to forward on".into()));
+    };
+    let to = stage.bulk_server().address();
+    let relay = stage.relay(to, &["--engine", "auto", "--cpus", &senders.to_string()])?;
+    let knobs = Client::connect(relay.control())?;
+    let arms = format!(
+        "one running relay carries a bulk stream while its knob is flipped; off: forwarding on \
+         the sender's CPU, {senders}; on: on CPU {other}, in {lane}."
+    );
+    let cpus = [senders, other];
+    let mechanism = Box::new(Cpus { stage, cpus, session: None, knobs, relay });
+    Ok(SetUp::Ready { mechanism, arms })
+}
+
+/// Where the sender is, and where forwarding can be instead.
+#[derive(Debug, PartialEq)]
+struct Places {
+    senders: usize,
+    other: usize,
+    /// Which lane the other one is in, for people.
+    lane: &'static str,
+}
+
+impl Places {
+    /// The first CPU, and the next one of its lane, where it has one.
+    fn choose(map: &LaneMap) -> Option<Places> {
+        let senders = map.allowed().first()?;
+        let others = || map.allowed().iter().filter(|&cpu| cpu != senders);
+        let near = others().find(|&cpu| map.same_lane(cpu, senders));
+        let (other, lane) = match near {
+            Some(cpu) => (cpu, "the same lane"),
+            None => (others().next()?, "another lane"),
+        };
+        Some(Places { senders, other, lane })
+    }
+}
+
+struct Cpus<'a> {
+    stage: &'a Stage,
+    /// Off and on.
+    cpus: [usize; 2],
+    /// One stream for all windows; it starts with the first.
+    session: Option<BulkSession>,
+    knobs: Client,
+    relay: RelayProcess,
+}
+
+impl Mechanism for Cpus<'_> {
+    fn set(&mut self, on: bool) -> anyhow::Result<()> {
+        let cpu = self.cpus[usize::from(on)].to_string();
+        let in_force = self.knobs.set(KNOB, &cpu)?;
+        anyhow::ensure!(in_force == cpu, "{KNOB} is {in_force} after it was set to {cpu}");
+        if self.session.is_none() {
+            let options = BulkOptions { client_cpus: vec![self.cpus[0]], ..BulkOptions::default() };
+            let host = self.stage.host();
+            self.session = Some(BulkSession::start(host, self.relay.addr(), &options)?);
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
+        let session = self.session.as_ref().context("no stream")?;
+        Ok(session.measure(self.stage.bulk_server(), window)?.rate())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(lanes: &str, allowed: &str) -> Option<Places> {
+        let root = std::env::temp_dir().join(format!("demo-cpus-{}", std::process::id()));
+        let cpu = root.join("cpu");
+        std::fs::create_dir_all(&cpu).unwrap();
+        for file in ["online", "present", "possible"] {
+            std::fs::write(cpu.join(file), "0-7\n").unwrap();
+        }
+        for number in 0..8 {
+            std::fs::create_dir_all(cpu.join(format!("cpu{number}"))).unwrap();
+        }
+        let map = LaneMap::from_sysfs(&root, Some(&allowed.parse().unwrap()));
+        std::fs::remove_dir_all(&root).unwrap();
+        Places::choose(&map.unwrap().with_override(lanes).unwrap())
+    }
+
+    #[test]
+    fn forwarding_moves_within_the_lane_where_it_can() {
+        let places = |senders, other, lane| Some(Places { senders, other, lane });
+        for (lanes, allowed, expected) in [
+            ("0-3|4-7", "0-7", places(0, 1, "the same lane")),
+            ("0,4|1-3,5-7", "0-7", places(0, 4, "the same lane")),
+            ("0-3|4-7", "3,6", places(3, 6, "another lane")),
+            ("0-3|4-7", "2", None),
+        ] {
+            assert_eq!(choose(lanes, allowed), expected, "{lanes} {allowed}");
+        }
+    }
+}

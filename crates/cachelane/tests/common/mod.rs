@@ -1,0 +1,152 @@
+//! What the tests of the command share.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The command under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_cachelane");
+
+/// Whether a privileged test can run; says so on stderr if not.
+pub(crate) fn root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test}: needs root");
+    }
+    root
+}
+
+/// Waits until `condition` holds and says whether it came to hold within 30 seconds. For what
+/// other processes and the kernel do on their own time and report to nobody.
+pub(crate) fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A folder to run in, with a folder for temporary files that no other process knows: whoever
+/// has it in its environment was started by this test.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let dir = TempDir::new().expect("a folder");
+        fs::create_dir(dir.path().join("tmp")).expect("a folder");
+        Place { dir }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn tmp(&self) -> PathBuf {
+        self.dir.path().join("tmp")
+    }
+
+    /// What the folder for temporary files holds.
+    pub(crate) fn left_behind(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.tmp()).expect("it is readable");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        self.wrapped(PROGRAM.as_ref(), args)
+    }
+
+    /// The command as a user without privileges: this one or, for root, another.
+    pub(crate) fn unprivileged(&self, args: &[&str]) -> Command {
+        const NOBODY: u32 = 65_534;
+        if !rustix::process::geteuid().is_root() {
+            return self.command(args);
+        }
+        // Where the build is may be closed to others.
+        let program = self.path().join("cachelane");
+        fs::copy(PROGRAM, &program).expect("a copy");
+        for path in [self.path().to_owned(), self.tmp(), program.clone()] {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+        }
+        let ids = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+        let mut command = self.wrapped("setpriv".as_ref(), &ids);
+        command.arg(program).args(args);
+        command
+    }
+
+    fn wrapped(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.path()).env("TMPDIR", self.tmp());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The living processes that were started from here: PID and command line.
+    pub(crate) fn processes(&self) -> Vec<(u32, String)> {
+        let mark = format!("TMPDIR={}", self.tmp().display());
+        let is_ours = |pid: u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+        };
+        let line = |pid: u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ")
+        };
+        let pids = fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| is_ours(pid)).map(|pid| (pid, line(pid))).collect()
+    }
+
+    /// The network namespaces that its processes and their threads are in, but for this one's.
+    pub(crate) fn namespaces(&self) -> HashSet<PathBuf> {
+        let pids = self.processes().into_iter().map(|(pid, _)| pid.to_string());
+        let mut found = namespaces_of(pids);
+        found.remove(&fs::read_link("/proc/self/ns/net").expect("our own"));
+        found
+    }
+}
+
+/// Every network namespace that a process is in.
+pub(crate) fn all_namespaces() -> HashSet<PathBuf> {
+    let pids = fs::read_dir("/proc").expect("/proc").flatten();
+    namespaces_of(pids.filter_map(|entry| entry.file_name().into_string().ok()))
+}
+
+fn namespaces_of(pids: impl Iterator<Item = String>) -> HashSet<PathBuf> {
+    let tasks =
+        pids.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten());
+    tasks.flatten().filter_map(|task| fs::read_link(task.path().join("ns/net")).ok()).collect()
+}
+
+/// The network of the machine as its user sees it.
+pub(crate) fn machine_network() -> String {
+    let print = |args: &[&str]| {
+        let output = Command::new("ip").args(args).output().expect("ip runs");
+        assert!(output.status.success(), "ip {args:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("ip prints text")
+    };
+    [["-br", "link"], ["-br", "addr"], ["netns", "list"]].map(|args| print(&args)).concat()
+}
+
+/// Waits for a child's end and asserts that it comes within `limit`.
+pub(crate) fn ends_within(child: Child, limit: Duration) -> Output {
+    let asked = Instant::now();
+    let output = child.wait_with_output().expect("its status");
+    assert!(asked.elapsed() < limit, "it took {:?}: {output:?}", asked.elapsed());
+    output
+}
+
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
