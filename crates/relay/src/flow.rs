@@ -6,6 +6,7 @@
 //! then passes the FIN on. If the target will not take what was read, the flow is lost, and the
 //! connection ends by a reset, never by a FIN.
 
+mod auto;
 mod bulk;
 mod copy;
 mod sockmap;
@@ -22,6 +23,7 @@ use crate::counters::Counters;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
 
+use auto::{Auto, Way};
 use bulk::Bulk;
 pub(crate) use splice::Pipe;
 
@@ -48,7 +50,8 @@ pub(crate) struct Flow {
     pub(crate) state: State,
     pub(crate) mode: Mode,
     held: Held,
-    /// Whether the mode follows what the flow turns out to need.
+    /// The auto engine's choice, where the mode follows what the flow turns out to need.
+    auto: Option<Box<Auto>>,
     adapts: bool,
     bulk: Bulk,
     /// Bytes written to the target by user space, over the connection's life.
@@ -126,6 +129,7 @@ impl Flow {
             // The sockmap engine, too, takes over only when a flow turns out to be bulk.
             mode: if engine == Engine::Splice { Mode::Splice } else { Mode::Copy },
             held: Held::Nothing,
+            auto: None,
             adapts: engine == Engine::Auto,
             bulk: Bulk::default(),
             written: 0,
@@ -153,6 +157,7 @@ impl Flow {
             source.readable = true;
         }
         self.adapt();
+        let clock = self.bulk.is_batching().then(auto::thread_time);
         let before = self.written;
         let turn = match self.mode {
             Mode::Copy => self.pump_copy(source, target, resources),
@@ -166,6 +171,9 @@ impl Flow {
             Mode::Splice => Counters::add(&counters.bytes_spliced, moved),
             _ => Counters::add(&counters.bytes_copied, moved),
         }
+        if let (Some(auto), Some(start)) = (&mut self.auto, clock) {
+            auto.note(moved, auto::thread_time().saturating_sub(start));
+        }
         // The verdict runs only when a socket turns readable, so its sources are left as they are.
         let batches = !matches!(self.mode, Mode::Sockmap(_))
             && self.bulk.moved(moved, &source.socket, resources.shares.chunk);
@@ -175,12 +183,22 @@ impl Flow {
         }
     }
 
-    /// The auto engine: bulk is spliced, anything else is copied.
+    /// The auto engine: bulk goes the way that costs this worker less, anything else is copied.
     fn adapt(&mut self) {
-        let settled = matches!(self.held, Held::Nothing | Held::Bytes { .. });
-        if self.adapts && settled {
-            self.mode = if self.bulk.is_batching() { Mode::Splice } else { Mode::Copy };
+        if !self.adapts || matches!(self.held, Held::Pipe { .. }) {
+            return;
         }
+        self.mode = match (self.bulk.is_batching(), &self.auto) {
+            (false, _) => Mode::Copy,
+            (true, None) => {
+                self.auto = Some(Box::new(Auto::new()));
+                Mode::Splice
+            }
+            (true, Some(auto)) => match auto.way() {
+                Way::Copy => Mode::Copy,
+                Way::Splice => Mode::Splice,
+            },
+        };
     }
 
     /// Whether the source has ended and every byte of it is written.
