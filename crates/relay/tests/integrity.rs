@@ -57,20 +57,20 @@ const LOAD: Load =
     Load { engine: Engine::Copy, flips: false, kills: false, budget: 1 << 20, bytes: 0 };
 
 fn all_of_every_stream_arrives(engine: Engine) {
-    run(Load { engine, bytes: gigabytes(0.09), ..LOAD });
-    run(Load { engine, bytes: gigabytes(0.09), budget: 8 << 20, ..LOAD });
+    run(Load { engine, bytes: gigabytes(0.18), ..LOAD });
+    run(Load { engine, bytes: gigabytes(0.18), budget: 8 << 20, ..LOAD });
 }
 
 fn no_stream_ends_well_that_is_not_whole(engine: Engine) {
-    run(Load { engine, bytes: gigabytes(0.03), kills: true, ..LOAD });
+    run(Load { engine, bytes: gigabytes(0.06), kills: true, ..LOAD });
 }
 
 on_every_engine! { all_of_every_stream_arrives, no_stream_ends_well_that_is_not_whole, }
 
 #[test]
 fn streams_are_whole_while_engines_are_flipped() {
-    run(Load { flips: true, bytes: gigabytes(0.08), ..LOAD });
-    run(Load { flips: true, kills: true, bytes: gigabytes(0.08), ..LOAD });
+    run(Load { flips: true, bytes: gigabytes(0.16), ..LOAD });
+    run(Load { flips: true, kills: true, bytes: gigabytes(0.16), ..LOAD });
 }
 
 #[test]
