@@ -113,7 +113,7 @@ impl Relaying {
         if up_ended.and(down_ended).is_err() {
             return Next::Reset;
         }
-        if is_cut_off(client, up, down) || is_cut_off(backend, down, up) {
+        if is_cut_off(client, up, backend, down) || is_cut_off(backend, down, client, up) {
             return Next::Reset;
         }
         self.next(turns)
@@ -180,10 +180,17 @@ fn end_of(
     Ok(())
 }
 
-/// Whether a leg that has sent its FIN, so that nobody reads from it any more, was then reset. (A
-/// leg whose FIN has yet to come is read until the reset shows.)
-fn is_cut_off(leg: &Leg, from: &Flow, to: &Flow) -> bool {
-    leg.broken && from.state != State::Open && !to.is_over()
+/// Whether a leg was reset and nobody is going to find out by reading from it: because its FIN was
+/// read before, or because `other`, where its bytes go, takes none. A reset overtakes them.
+fn is_cut_off(leg: &Leg, from: &Flow, other: &Leg, to: &Flow) -> bool {
+    match from.state {
+        // Without an error, a leg is broken also when both ends have sent their FIN in peace.
+        State::Open => {
+            let reset = leg.reset || (leg.broken && to.state == State::Lost);
+            reset && !other.writable
+        }
+        _ => leg.broken && !to.is_over(),
+    }
 }
 
 impl Connection {

@@ -40,6 +40,8 @@ pub(crate) struct Leg {
     pub(crate) hup: bool,
     /// The socket is closed or has an error.
     pub(crate) broken: bool,
+    /// The socket has an error: the peer reset the connection, or is gone.
+    pub(crate) reset: bool,
     /// The peer sent urgent data, which splice(2) never gets past and short reads stop at.
     pub(crate) urgent: bool,
 }
@@ -118,7 +120,15 @@ pub(crate) struct Resources {
 
 impl Leg {
     pub(crate) fn new(socket: OwnedFd) -> Leg {
-        Leg { socket, readable: false, writable: true, hup: false, broken: false, urgent: false }
+        Leg {
+            socket,
+            readable: false,
+            writable: true,
+            hup: false,
+            broken: false,
+            reset: false,
+            urgent: false,
+        }
     }
 }
 

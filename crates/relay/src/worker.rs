@@ -623,6 +623,7 @@ fn note(leg: &mut Leg, flags: EventFlags) {
     let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
     leg.hup |= broken || flags.contains(EventFlags::RDHUP);
     leg.broken |= broken;
+    leg.reset |= flags.contains(EventFlags::ERR);
     leg.urgent |= flags.contains(EventFlags::PRI);
     leg.readable |= leg.hup || flags.contains(EventFlags::IN);
     leg.writable |= broken || flags.contains(EventFlags::OUT);
