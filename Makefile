@@ -13,6 +13,7 @@ build: deps ## a release build of the command
 	cargo build --release --locked -p cachelane
 
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
+	-@scripts/deps peers
 	target/release/cachelane demo
 
 test: deps peers ## the test suite, under 20 minutes on 2 cores
