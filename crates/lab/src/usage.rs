@@ -142,18 +142,28 @@ pub fn process_memory(pid: u32) -> Result<ProcessMemory> {
 }
 
 /// Memory in use on the whole machine, in bytes, without what the kernel would give back:
-/// total − free − buffers − page cache − reclaimable slabs.
+/// total − free − pages free in per-CPU lists − buffers − page cache − reclaimable slabs.
+///
+/// The per-CPU lists are not in `MemFree`, and grow by hundreds of megabytes where one CPU frees
+/// what another allocated, which is what zero-copy does.
 ///
 /// Unaccounted kernel memory, such as packets queued without limit, shows here and nowhere else.
 ///
 /// # Errors
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) if `/proc/meminfo` cannot be read.
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if `/proc/meminfo` or `/proc/zoneinfo` cannot be read.
 pub fn system_memory() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = read(path)?;
     let field = |name| kib_field(&text, name).ok_or_else(|| unexpected(path));
-    let reusable = field("MemFree")? + field("Buffers")? + field("Cached")?;
-    Ok(field("MemTotal")?.saturating_sub(reusable + field("SReclaimable")?))
+    let free = field("MemFree")? + per_cpu_pages(&read("/proc/zoneinfo")?) * page_size() as u64;
+    let reusable = free + field("Buffers")? + field("Cached")? + field("SReclaimable")?;
+    Ok(field("MemTotal")?.saturating_sub(reusable))
+}
+
+/// The free pages in the per-CPU lists of all zones.
+fn per_cpu_pages(zoneinfo: &str) -> u64 {
+    let counts = zoneinfo.lines().filter_map(|line| line.trim_start().strip_prefix("count:"));
+    counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
 /// TCP sockets as `/proc/net/sockstat` counts them.
@@ -306,6 +316,13 @@ mod tests {
         assert!(after.pss <= after.rss);
         assert!(system_memory().expect("memory") >= after.pss);
         drop(block);
+    }
+
+    #[test]
+    fn per_cpu_lists_of_all_zones_are_added_up() {
+        let text = "Node 0, zone  DMA32\n  pages free 9\n  pagesets\n    cpu: 0\n              \
+                    count:    3\n              high:  7\n    cpu: 1\n              count:    40\n";
+        assert_eq!(per_cpu_pages(text), 43);
     }
 
     #[test]

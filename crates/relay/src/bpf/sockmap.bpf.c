@@ -48,7 +48,7 @@ extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
 
 /* The most that bpf_skb_adjust_room cuts off at once, and how often it takes to cut off the
  * largest packet that there is (BIG TCP: 512 KiB). */
-#define TRIM_STEP 0xfff
+#define TRIM_STEP  0xfff
 #define TRIM_STEPS 130
 
 /* Sockets whose data the verdict sees. The program is attached to this map. */

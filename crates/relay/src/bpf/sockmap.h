@@ -6,8 +6,8 @@
 /* One direction of one connection, keyed by its source socket's cookie. The loader writes it
  * once, before the socket joins `sources`; from then on the program alone writes it. */
 struct flow {
-	__u32 slot; /* index of the target in `targets`, and of this flow's `progress` */
-	__u32 next; /* sequence number of the source's next byte; set by the first packet */
+	__u32 slot;	  /* index of the target in `targets`, and of this flow's `progress` */
+	__u32 next;	  /* sequence number of the source's next byte; set by the first packet */
 	__u64 base;	  /* the target's bytes_acked if all sent before the hand-over is acked */
 	__u64 budget;	  /* bytes that may be on their way to the target's peer, unacked */
 	__u64 redirected; /* bytes sent on in the kernel */
