@@ -162,13 +162,7 @@ impl Race {
     }
 }
 
-/// Bytes of the host's memory in use, without caches.
+/// Bytes of the host's memory in use, without caches and free lists.
 fn used_memory() -> i64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let field = |name: &str| -> i64 {
-        let line = info.lines().find(|line| line.split(':').next() == Some(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 1024
-    };
-    let caches = ["MemFree", "Buffers", "Cached", "SReclaimable"].map(field);
-    field("MemTotal") - caches.iter().sum::<i64>()
+    lab::usage::system_memory().unwrap() as i64
 }

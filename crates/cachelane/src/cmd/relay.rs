@@ -15,6 +15,8 @@ use crate::args::{Timeout, duration, size, timeout};
 use crate::exit::Exit;
 
 /// Relay TCP connections, forwarding on chosen CPUs
+// These comments are help texts as well, where [IPv6]:PORT is no link.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
 Signals: SIGTERM accepts no more and waits for the connections that are there (--drain-timeout); \
