@@ -4,79 +4,29 @@
 //! busy connection does not starve the others. Timeouts come from a sweep over the connections
 //! every [`TICK`], not from a timer each: a connection costs nothing while it idles.
 
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+mod admit;
+mod watch;
+
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags};
 use slab::Slab;
 
+use crate::Error;
 use crate::config::Engine;
-use crate::connection::{Connecting, Connection, Handed, Next, Phase, Relaying};
+use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
-use crate::flow::{Leg, Resources};
-use crate::proxy::{self, Parsed};
+use crate::flow::Resources;
 use crate::shared::{Mode, Shared};
-use crate::{Error, socket};
+use watch::{SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
 pub(crate) const POLL: Duration = Duration::from_micros(500);
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(100);
-/// Connections accepted in one go, before those already there have their turn.
-const ACCEPTS: usize = 64;
-/// How long accepting pauses when open files have run out.
-const NO_FILES_PAUSE: u32 = 1;
-
-const LEG: EventFlags = EventFlags::IN
-    .union(EventFlags::PRI)
-    .union(EventFlags::OUT)
-    .union(EventFlags::RDHUP)
-    .union(EventFlags::ET);
-/// A leg whose data the sockmap engine takes: waking up for it would be for nothing.
-const SOURCE_IN_KERNEL: EventFlags = EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
-const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
-
-/// What an event is about, in the 64 bits that epoll carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
-    Client { key: usize, generation: u32 },
-    Backend { key: usize, generation: u32 },
-    Listener(usize),
-    Wake,
-}
-
-impl Token {
-    const KEY_BITS: u64 = (1 << 30) - 1;
-
-    fn encode(self) -> EventData {
-        let pack = |kind: u64, key: usize, generation: u32| {
-            EventData::new_u64(
-                u64::from(generation) << 32 | (key as u64 & Token::KEY_BITS) << 2 | kind,
-            )
-        };
-        match self {
-            Token::Client { key, generation } => pack(0, key, generation),
-            Token::Backend { key, generation } => pack(1, key, generation),
-            Token::Listener(index) => pack(2, index, 0),
-            Token::Wake => pack(3, 0, 0),
-        }
-    }
-
-    fn decode(data: EventData) -> Token {
-        let bits = data.u64();
-        let (key, generation) = ((bits >> 2 & Token::KEY_BITS) as usize, (bits >> 32) as u32);
-        match bits & 3 {
-            0 => Token::Client { key, generation },
-            1 => Token::Backend { key, generation },
-            2 => Token::Listener(key),
-            _ => Token::Wake,
-        }
-    }
-}
 
 /// The state of one worker's thread.
 pub(crate) struct Worker {
@@ -258,214 +208,6 @@ impl Worker {
         !self.connections.is_empty()
     }
 
-    // Accepting.
-
-    fn may_accept(&self) -> bool {
-        let waits = self.accept_again.is_some_and(|tick| self.tick < tick);
-        !waits && !self.shared.is_full()
-    }
-
-    fn set_accepting(&mut self, accepting: bool) {
-        if accepting == self.accepting {
-            return;
-        }
-        self.accepting = accepting;
-        self.accept_again = self.accept_again.filter(|_| !accepting);
-        for (index, listener) in self.listeners.iter().enumerate() {
-            let result = if accepting {
-                epoll::add(&self.epoll, listener, Token::Listener(index).encode(), EventFlags::IN)
-            } else {
-                epoll::delete(&self.epoll, listener)
-            };
-            if let Err(e) = result {
-                tracing::error!("cannot change what a worker listens to: {e}");
-            }
-        }
-    }
-
-    fn accept(&mut self, index: usize) {
-        for _ in 0..ACCEPTS {
-            if !self.accepting {
-                return;
-            }
-            if !self.shared.enter() {
-                Counters::bump(&self.resources.counters.limit_reached);
-                return self.set_accepting(false);
-            }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listeners[index], flags) {
-                Ok(client) => self.welcome(client),
-                Err(e) => {
-                    self.leave();
-                    match e {
-                        Errno::AGAIN => return,
-                        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
-                            return self.pause_accepting(e);
-                        }
-                        // The client went away in the queue: accept(2) says try again.
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-
-    fn pause_accepting(&mut self, e: Errno) {
-        Counters::bump(&self.resources.counters.no_files);
-        tracing::warn!("accepting pauses for {TICK:?}: {e}");
-        self.set_accepting(false);
-        self.accept_again = Some(self.tick + NO_FILES_PAUSE);
-    }
-
-    fn welcome(&mut self, client: OwnedFd) {
-        Counters::bump(&self.resources.counters.accepted);
-        self.generation = self.generation.wrapping_add(1);
-        let generation = self.generation;
-        let key = self.connections.insert(Connection {
-            client: Leg::new(client),
-            phase: Phase::Header,
-            engine: self.shared.engine(),
-            generation,
-            active: self.tick,
-            queued: false,
-            polled: false,
-        });
-        if self.shared.accept_proxy {
-            let connection = &self.connections[key];
-            let token = Token::Client { key, generation };
-            if !register(&self.epoll, &connection.client.socket, token, LEG) {
-                self.refuse(key);
-            }
-        } else {
-            self.connect(key, self.first_greeting(key), 0);
-        }
-    }
-
-    // The PROXY header.
-
-    fn first_greeting(&self, key: usize) -> Vec<u8> {
-        if !self.shared.send_proxy {
-            return Vec::new();
-        }
-        let client = &self.connections[key].client.socket;
-        proxy::write(ends(client))
-    }
-
-    fn read_header(&mut self, key: usize) {
-        let connection = &mut self.connections[key];
-        let scratch = self.resources.scratch();
-        let peeked = rustix::net::recv(
-            &connection.client.socket,
-            &mut *scratch,
-            RecvFlags::PEEK | RecvFlags::DONTWAIT,
-        );
-        let parsed = match peeked {
-            Ok((0, _)) => Parsed::Invalid("the client closed before its PROXY header was whole"),
-            Ok((n, _)) => proxy::parse(&scratch[..n]),
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => Parsed::Invalid("the client reset its connection before its PROXY header"),
-        };
-        match parsed {
-            Parsed::Incomplete if connection.client.hup => {
-                Counters::bump(&self.resources.counters.bad_proxy_header);
-                self.refuse(key);
-            }
-            Parsed::Incomplete => {}
-            Parsed::Invalid(reason) => {
-                tracing::debug!("a client was refused: {reason}");
-                Counters::bump(&self.resources.counters.bad_proxy_header);
-                self.refuse(key);
-            }
-            Parsed::Header(header) => {
-                // Seen a moment ago by the peek: it is there in full.
-                let _ = rustix::net::recv(
-                    &connection.client.socket,
-                    &mut scratch[..header.length],
-                    RecvFlags::DONTWAIT,
-                );
-                let greeting = match (self.shared.send_proxy, header.addresses) {
-                    (false, _) => Vec::new(),
-                    (true, Some(addresses)) => proxy::write(Some(addresses)),
-                    (true, None) => self.first_greeting(key),
-                };
-                self.connect(key, greeting, 0);
-            }
-        }
-    }
-
-    // Connecting.
-
-    fn connect(&mut self, key: usize, greeting: Vec<u8>, mut tried: u64) {
-        self.turn = self.turn.wrapping_add(1);
-        while let Some(lease) = self.shared.backends.choose(self.turn, tried, self.now) {
-            tried = lease.mark_tried(tried);
-            match socket::start_connect(lease.addr(), self.shared.shares) {
-                Ok(socket) => {
-                    let connection = &mut self.connections[key];
-                    let token = Token::Backend { key, generation: connection.generation };
-                    if !register(&self.epoll, &socket, token, CONNECTING) {
-                        return self.refuse(key);
-                    }
-                    connection.active = self.tick;
-                    connection.phase =
-                        Phase::Connecting(Connecting { socket, lease, tried, greeting });
-                    return;
-                }
-                Err(e @ (Errno::MFILE | Errno::NFILE)) => {
-                    Counters::bump(&self.resources.counters.no_files);
-                    tracing::warn!("a client was refused: no socket for its backend: {e}");
-                    return self.refuse(key);
-                }
-                Err(e) => self.connect_failed(lease, &e.to_string()),
-            }
-        }
-        Counters::bump(&self.resources.counters.no_backend);
-        tracing::debug!("a client was refused: no backend could be reached");
-        self.refuse(key);
-    }
-
-    fn connect_failed(&self, lease: crate::backend::Lease, reason: &str) {
-        Counters::bump(&self.resources.counters.connect_failed);
-        if lease.failed(self.now) {
-            tracing::warn!("backend {} is down: {reason}", lease.addr());
-        }
-    }
-
-    /// An attempt to connect has come to something.
-    fn connected(&mut self, key: usize, flags: EventFlags) {
-        let connection = &mut self.connections[key];
-        let phase = std::mem::replace(&mut connection.phase, Phase::Moving);
-        let Phase::Connecting(connecting) = phase else { return };
-        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
-            let reason = match rustix::net::sockopt::socket_error(&connecting.socket) {
-                Ok(Err(e)) | Err(e) => e.to_string(),
-                Ok(Ok(())) => "the connection was closed".to_string(),
-            };
-            return self.retry(key, connecting, &reason);
-        }
-        if connecting.lease.succeeded() {
-            tracing::info!("backend {} is up again", connecting.lease.addr());
-        }
-        let generation = connection.generation;
-        let fresh = !self.shared.accept_proxy;
-        let relaying = Relaying::new(connecting, connection.engine);
-        let (client, backend) =
-            (Token::Client { key, generation }, Token::Backend { key, generation });
-        let watched = modify(&self.epoll, &relaying.backend.socket, backend, LEG)
-            && (!fresh || register(&self.epoll, &connection.client.socket, client, LEG));
-        // The client has often sent its first bytes by now.
-        connection.client.readable = true;
-        connection.phase = Phase::Relaying(Box::new(relaying));
-        if watched { self.step(key) } else { self.refuse(key) }
-    }
-
-    fn retry(&mut self, key: usize, connecting: Connecting, reason: &str) {
-        let Connecting { socket, lease, tried, greeting } = connecting;
-        drop(socket);
-        self.connect_failed(lease, reason);
-        self.connect(key, greeting, tried);
-    }
-
     // Relaying.
 
     fn step(&mut self, key: usize) {
@@ -612,31 +354,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// The client's address and the one that it connected to.
-fn ends(client: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
-    Some((socket::peer_addr(client).ok()?, socket::local_addr(client).ok()?))
-}
-
-fn note(leg: &mut Leg, flags: EventFlags) {
-    let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-    leg.hup |= broken || flags.contains(EventFlags::RDHUP);
-    leg.broken |= broken;
-    leg.reset |= flags.contains(EventFlags::ERR);
-    leg.urgent |= flags.contains(EventFlags::PRI);
-    leg.readable |= leg.hup || flags.contains(EventFlags::IN);
-    leg.writable |= broken || flags.contains(EventFlags::OUT);
-}
-
-fn register(epoll: &OwnedFd, socket: impl AsFd, token: Token, flags: EventFlags) -> bool {
-    epoll::add(epoll, socket, token.encode(), flags)
-        .inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}"))
-        .is_ok()
-}
-
-fn modify(epoll: &OwnedFd, socket: impl AsFd, token: Token, flags: EventFlags) -> bool {
-    epoll::modify(epoll, socket, token.encode(), flags)
-        .inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}"))
-        .is_ok()
 }
