@@ -210,16 +210,22 @@ fn without_a_process_knobs_say_so() {
     assert!(stderr(&get).contains("no cachelane process runs"));
 }
 
-#[test]
-fn sigterm_drains_and_leaves_no_socket_behind() {
-    let dir = runtime_dir();
-    let mut relay = Relay::start(dir.path(), echo(), &[]);
+/// A relay that was told to end and listens no more, and the connection that it still has.
+fn draining(dir: &Path) -> (Relay, TcpStream) {
+    let relay = Relay::start(dir, echo(), &[]);
     let mut stream = TcpStream::connect(relay.addr).unwrap();
     exchange(&mut stream);
     relay.signal(Signal::TERM);
     while TcpStream::connect(relay.addr).is_ok() {
         std::thread::sleep(Duration::from_millis(5));
     }
+    (relay, stream)
+}
+
+#[test]
+fn sigterm_drains_and_leaves_no_socket_behind() {
+    let dir = runtime_dir();
+    let (mut relay, mut stream) = draining(dir.path());
     exchange(&mut stream);
     assert!(relay.child.try_wait().unwrap().is_none(), "it ended before its connection did");
     drop(stream);
@@ -230,13 +236,7 @@ fn sigterm_drains_and_leaves_no_socket_behind() {
 #[test]
 fn a_second_signal_ends_a_drain_and_resets_what_is_left() {
     let dir = runtime_dir();
-    let mut relay = Relay::start(dir.path(), echo(), &[]);
-    let mut stream = TcpStream::connect(relay.addr).unwrap();
-    exchange(&mut stream);
-    relay.signal(Signal::TERM);
-    while TcpStream::connect(relay.addr).is_ok() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let (mut relay, mut stream) = draining(dir.path());
     relay.signal(Signal::INT);
     assert_eq!(relay.wait(), 0);
     let error = stream.read(&mut [0; 1]).unwrap_err();

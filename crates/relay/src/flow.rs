@@ -160,14 +160,15 @@ impl Flow {
         forwarded: impl Fn(&Counters) -> &AtomicU64 + Copy,
         resources: &mut Resources,
     ) -> Result<Turn, SourceReset> {
-        if matches!(self.state, State::Done | State::Lost) {
+        if self.is_over() {
             return Ok(Turn::Waits);
         }
         if resources.looking && self.bulk.look(&source.socket) {
             source.readable = true;
         }
         self.adapt();
-        let clock = self.bulk.is_batching().then(auto::thread_time);
+        let measures = self.auto.is_some() && self.bulk.is_batching();
+        let clock = measures.then(auto::thread_time);
         let before = self.written;
         let turn = match self.mode {
             Mode::Copy => self.pump_copy(source, target, resources),

@@ -197,15 +197,11 @@ impl Worker {
             Some(Duration::ZERO)
         } else if !self.polls.is_empty() {
             Some(self.look_at.saturating_duration_since(self.now))
-        } else if self.needs_sweep() || self.accept_again.is_some() {
+        } else if !self.connections.is_empty() || self.accept_again.is_some() {
             Some(TICK)
         } else {
             None
         }
-    }
-
-    fn needs_sweep(&self) -> bool {
-        !self.connections.is_empty()
     }
 
     // Relaying.

@@ -39,23 +39,18 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             bench.series.add(&case, "B/CPU-s", carried.per_cpu);
         }
     }
-    for (name, peer, bar) in [
-        ("relay / haproxy-splice", "haproxy-splice", Some(Bar::AtLeast(2.0))),
-        ("relay / haproxy", "haproxy", None),
-        ("relay / nginx-256k", "nginx-256k", Some(Bar::AtLeast(1.25))),
-        ("relay / nginx", "nginx", None),
-        ("relay / direct", "direct", None),
-        ("relay-splice / relay-copy", "", None),
-        ("relay-sockmap / relay-copy", "", None),
+    for (of, to, bar) in [
+        ("relay", "haproxy-splice", Some(Bar::AtLeast(2.0))),
+        ("relay", "haproxy", None),
+        ("relay", "nginx-256k", Some(Bar::AtLeast(1.25))),
+        ("relay", "nginx", None),
+        ("relay", "direct", None),
+        ("relay-splice", "relay-copy", None),
+        ("relay-sockmap", "relay-copy", None),
     ] {
-        let of_to = match name {
-            "relay-splice / relay-copy" => ("relay-splice", "relay-copy"),
-            "relay-sockmap / relay-copy" => ("relay-sockmap", "relay-copy"),
-            _ => ("relay", peer),
-        };
-        let case = |target: &str| format!("bulk/cpu {target}");
-        let (of, to) = (case(of_to.0), case(of_to.1));
-        bench.series.ratio(&mut bench.output, name, (&of, &to), bar)?;
+        let name = format!("{of} / {to}");
+        let (of, to) = (format!("bulk/cpu {of}"), format!("bulk/cpu {to}"));
+        bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)?;
     }
     Ok(())
 }
