@@ -1,4 +1,4 @@
-//! Builds the BPF object of the stock sockmap peer.
+//! Builds the BPF objects of the stock sockmap peer and of the frame generator.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,15 +10,16 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
     let include = format!("-I/usr/include/{arch}-linux-gnu");
-    if let Err(error) = SkeletonBuilder::new()
-        .source("src/bpf/sockmap_stock.bpf.c")
-        .obj(out.join("sockmap_stock.bpf.o"))
-        .clang_args([include.as_str(), "-Wall", "-Werror"])
-        .build()
-    {
-        panic!(
-            "building src/bpf/sockmap_stock.bpf.c failed (are clang and libelf-dev there?): {error:?}"
-        );
+    for name in ["generator", "sockmap_stock"] {
+        let source = format!("src/bpf/{name}.bpf.c");
+        if let Err(error) = SkeletonBuilder::new()
+            .source(&source)
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang_args([include.as_str(), "-Wall", "-Werror"])
+            .build()
+        {
+            panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
+        }
     }
     println!("cargo::rerun-if-changed=src/bpf");
 }

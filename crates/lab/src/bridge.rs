@@ -1,6 +1,6 @@
 //! Hosts behind a Linux bridge.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use crate::{
     Error, Host, Result,
@@ -22,12 +22,15 @@ pub struct BridgeOptions {
     pub ageing: Duration,
     /// Whether the bridge looks at VLAN tags.
     pub vlan_filtering: bool,
+    /// No IP addresses anywhere and no IPv6 in any of its hosts: nothing is sent but what is
+    /// asked for, and the forwarding table holds nothing but the ports' own addresses.
+    pub quiet: bool,
 }
 
 impl Default for BridgeOptions {
     fn default() -> Self {
         let ageing = Duration::from_secs(300);
-        Self { link: LinkOptions::default(), ageing, vlan_filtering: false }
+        Self { link: LinkOptions::default(), ageing, vlan_filtering: false, quiet: false }
     }
 }
 
@@ -53,17 +56,22 @@ impl Bridge {
         if members.is_empty() || members.len() > 250 {
             return Err(Error::invalid(format!("{} members: expected 1 to 250", members.len())));
         }
+        if options.quiet {
+            [&host].iter().chain(members).try_for_each(|host| without_ipv6(host))?;
+        }
         let own_mac = mac(tag, 1, OWN_NUMBER);
         add_bridge(&host, own_mac, options)?;
-        address(&host, DEVICE, subnet, OWN_NUMBER)?;
+        if !options.quiet {
+            address(&host, DEVICE, subnet, OWN_NUMBER)?;
+        }
         host.ip(["link", "set", DEVICE, "up"])?;
         let mut ports = Vec::new();
         let mut ends = Vec::new();
         for (number, member) in (1u8..).zip(members) {
             let device = member.next_device();
             let port = format!("p{}", number - 1);
-            let there =
-                Plan { host: member, device, mac: mac(tag, 0, number), number: Some(number) };
+            let addressed = (!options.quiet).then_some(number);
+            let there = Plan { host: member, device, mac: mac(tag, 0, number), number: addressed };
             let here = Plan { host: &host, device: port, mac: mac(tag, 1, number), number: None };
             pair(&there, &here, subnet, &options.link)?;
             host.ip(["link", "set", &here.device, "master", DEVICE])?;
@@ -93,6 +101,16 @@ impl Bridge {
     pub fn fdb(&self) -> Result<String> {
         self.own.host.command("bridge").args(["fdb", "show", "br", DEVICE]).run()
     }
+}
+
+fn without_ipv6(host: &Host) -> Result<()> {
+    if !Path::new("/proc/sys/net/ipv6").exists() {
+        return Ok(());
+    }
+    // Of the devices that are there, and of those to come.
+    ["all", "default"].iter().try_for_each(|devices| {
+        host.set_sysctl(&format!("net.ipv6.conf.{devices}.disable_ipv6"), "1")
+    })
 }
 
 fn add_bridge(host: &Host, mac: Mac, options: &BridgeOptions) -> Result<()> {

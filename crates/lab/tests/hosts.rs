@@ -92,6 +92,26 @@ fn root_a_bridge_joins_its_members_and_learns_them() {
 }
 
 #[test]
+fn root_a_quiet_bridge_knows_nobody() {
+    if !root("root_a_quiet_bridge_knows_nobody") {
+        return;
+    }
+    let lab = Lab::new("quiet").expect("a lab");
+    let hosts = ["a", "b"].map(|name| lab.host(name).expect("a host"));
+    let options = BridgeOptions { quiet: true, ..Default::default() };
+    let bridge = lab.bridge("switch", &hosts.each_ref(), options).expect("a bridge");
+    for host in hosts.iter().chain([&bridge.own.host]) {
+        let addresses = host.ip(["-br", "address"]).expect("ip");
+        let addressed = addresses.lines().filter(|line| line.split_whitespace().count() > 2);
+        assert_eq!(addressed.filter(|line| !line.starts_with("lo ")).count(), 0, "{addresses}");
+    }
+    let fdb = bridge.fdb().expect("the table");
+    for member in &bridge.members {
+        assert!(!fdb.contains(&member.mac.to_string()), "{fdb}");
+    }
+}
+
+#[test]
 fn root_only_a_wire_like_link_carries_packets_of_wire_size() {
     if !root("root_only_a_wire_like_link_carries_packets_of_wire_size") {
         return;

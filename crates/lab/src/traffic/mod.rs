@@ -13,11 +13,15 @@
 //! | [`ConnectSession`] | connections with one exchange each, closed loop, latency |
 //! | [`IdleSession`] | many connections that do nothing |
 //! | [`UdpReceiver`], [`UdpSender`] | datagrams at a rate, with loss and reordering |
+//! | [`FrameSender`], [`FrameCapture`] | raw Ethernet frames, and what a device receives |
+//! | [`FrameGenerator`], [`FrameSink`] | 60-byte frames made and dropped inside the kernel |
 
 mod bulk;
 mod connect;
 mod echo;
 mod exchange;
+mod frames;
+mod generator;
 mod idle;
 mod latency;
 mod poller;
@@ -44,6 +48,8 @@ pub use bulk::{Bulk, BulkOptions, BulkServer, BulkSession, Direction};
 pub use connect::{Close, ConnectOptions, ConnectSession};
 pub use echo::{EchoCounters, EchoOptions, EchoServer};
 pub use exchange::ExchangeWindow;
+pub use frames::{Frame, FrameCapture, FrameSender, FrameTarget};
+pub use generator::{FRAME_LEN, FrameCounters, FrameGenerator, FrameSink, Injection, Stations};
 pub use idle::IdleSession;
 pub use latency::Latency;
 pub use rr::{RrOptions, RrSession};
