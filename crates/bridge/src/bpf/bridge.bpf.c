@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The packet path: a tcx ingress program on every port of a bridge. It sends a frame on only
+ * where the bridge would do exactly that, and leaves every other frame to the bridge.
+ *
+ * What it reads is written by the process, which follows the bridge by netlink. The lines that it
+ * writes belong to the CPU that it runs on: its counts and, with the split table, its stamps.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "bridge.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* linux/if_ether.h has them only where it is recent. */
+#define ETHERTYPE_CFM 0x8902
+#define ETHERTYPE_MRP 0x88e3
+/* What a tcx program returns to let the next one look; linux/bpf.h has it from 6.6 on. */
+#define NEXT -1
+
+/* Buckets of the table less one, a power of two less one; and what keys are multiplied by to find
+ * theirs: odd, and unknown to those who choose addresses. */
+const volatile __u32 bucket_mask;
+const volatile __u64 hash_multiplier;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE); /* nobody maps it: for buckets that are cache lines */
+	__uint(max_entries, 1);		   /* set at load */
+	__type(key, __u32);
+	__type(value, struct bucket);
+} table SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct stamp);
+} stamps SEC(".maps");
+
+/* The same for all CPUs, as the kernel's own table has it: there to measure against. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct stamp);
+} shared_stamps SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024); /* the most ports that a bridge has (BR_MAX_PORTS) */
+	__type(key, __u32);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* Keys of stations that were seen on another port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} moved SEC(".maps");
+
+/* The table's key of an address, without a VLAN. */
+static __always_inline __u64 key_of(const unsigned char *mac)
+{
+	__u64 key = 0;
+
+	__builtin_memcpy(&key, mac, ETH_ALEN);
+	return key;
+}
+
+static __always_inline struct bucket *bucket_of(__u64 key, __u32 try)
+{
+	__u32 index = (__u32)(key * hash_multiplier >> 32) ^ try;
+
+	index &= bucket_mask;
+	return bpf_map_lookup_elem(&table, &index);
+}
+
+/* Where a key stands among the places for `home`; as key 0, where there is room. */
+static __always_inline struct bucket *find(__u64 key, __u64 home, __u32 *at)
+{
+	for (__u32 try = 0; try < BUCKETS_TRIED; try++) {
+		struct bucket *bucket = bucket_of(home, try);
+
+		if (!bucket)
+			return NULL;
+#pragma unroll
+		for (__u32 i = 0; i < BUCKET_STATIONS; i++) {
+			if (bucket->keys[i] != key)
+				continue;
+			*at = i;
+			return bucket;
+		}
+	}
+	return NULL;
+}
+
+static __always_inline struct station *find_station(__u64 key)
+{
+	__u32 at = 0;
+	struct bucket *bucket = find(key, key, &at);
+
+	return bucket ? &bucket->stations[at % BUCKET_STATIONS] : NULL;
+}
+
+/* A station as a whole: place and mark belong together. */
+static __always_inline struct station read_station(const struct station *station)
+{
+	__u64 whole = *(const volatile __u64 *)station;
+	struct station copy;
+
+	__builtin_memcpy(&copy, &whole, sizeof(copy));
+	return copy;
+}
+
+static __always_inline const struct port *port_of(struct station station)
+{
+	__u32 slot = station.place & STATION_PORT_MASK;
+
+	return bpf_map_lookup_elem(&ports, &slot);
+}
+
+/* Whether the kernel has to see this protocol, whatever its addresses. */
+static __always_inline int is_kernels(__u16 protocol, __u32 kernel_ethertypes)
+{
+	switch (protocol) {
+	case bpf_htons(ETH_P_IP):
+		return kernel_ethertypes & KERNEL_IPV4;
+	case bpf_htons(ETH_P_IPV6):
+		return kernel_ethertypes & KERNEL_IPV6;
+	case bpf_htons(ETH_P_ARP):
+	case bpf_htons(ETH_P_RARP):
+		return kernel_ethertypes & KERNEL_ARP;
+	case bpf_htons(ETH_P_PPP_SES):
+		return kernel_ethertypes & KERNEL_PPPOE;
+	case bpf_htons(ETHERTYPE_CFM):
+	case bpf_htons(ETHERTYPE_MRP):
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* Suspends a station that shows up on another port, and has the process look at it: from now on
+ * the kernel alone knows where it is. Each time counts, so that the process can tell whether one
+ * came while it looked. */
+static __always_inline void report_move(struct station *station, __u64 key)
+{
+	struct station now = read_station(station);
+	__u32 before;
+
+	/* Far from where it would wrap to 0, which is settled. */
+	if (now.place & STATION_FIXED || now.unsettled >> 31)
+		return;
+	before = __sync_fetch_and_add(&station->unsettled, 1);
+	/* At times again, as the ring may have been full. */
+	if (before % 256 == 0)
+		bpf_ringbuf_output(&moved, &key, sizeof(key), 0);
+}
+
+/* Stamps the station, at most once a jiffy, and says whether a refresh is due. */
+static __always_inline int refresh_due(struct station station, const struct settings *set)
+{
+	__u32 slot = station.place >> STATION_SLOT_SHIFT;
+	__u32 now = bpf_jiffies64();
+	struct stamp *stamp;
+
+	if (set->shared)
+		stamp = bpf_map_lookup_elem(&shared_stamps, &slot);
+	else
+		stamp = bpf_map_lookup_elem(&stamps, &slot);
+	if (!stamp)
+		return 1;
+	if (stamp->seen != now)
+		stamp->seen = now;
+	if (station.place & STATION_AGELESS || now - stamp->refreshed < set->refresh_every)
+		return 0;
+	stamp->refreshed = now;
+	return 1;
+}
+
+/* What stands against forwarding between two ports; REASONS if nothing does. */
+static __always_inline enum reason refusal(const struct port *in, const struct port *out,
+					   const struct __sk_buff *skb)
+{
+	if (!(in->flags & PORT_IN))
+		return REASON_PORT_IN;
+	if (!(out->flags & PORT_OUT))
+		return REASON_PORT_OUT;
+	if (in->flags & out->flags & PORT_ISOLATED)
+		return REASON_ISOLATED;
+	if (skb->len > out->max_len && !skb->gso_size)
+		return REASON_TOO_LONG;
+	return REASONS;
+}
+
+/* Finds the way for a frame: a reason to leave it to the kernel, or REASONS and the port. */
+static __always_inline enum reason route(const struct __sk_buff *skb, const struct settings *set,
+					 const struct port **to, int *straight)
+{
+	const struct ethhdr *eth = (void *)(long)skb->data;
+	struct station *known, *other, source = {}, target;
+	const struct port *in = NULL, *out;
+	__u64 source_key, target_key;
+	enum reason reason;
+
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return REASON_SHORT;
+	source_key = key_of(eth->h_source);
+	target_key = key_of(eth->h_dest);
+	/* Before anything else that leaves the frame to the kernel: it learns from every frame, and
+	 * from then on the table here is wrong about the station. */
+	known = find_station(source_key);
+	if (known) {
+		source = read_station(known);
+		in = port_of(source);
+	}
+	if (known && in && in->index != skb->ifindex) {
+		report_move(known, source_key);
+		return REASON_MOVED;
+	}
+	if (!set->active)
+		return REASON_OFF;
+	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) ||
+	    eth->h_proto == bpf_htons(ETH_P_8021AD))
+		return REASON_VLAN;
+	if (eth->h_dest[0] & 1)
+		return REASON_GROUP;
+	if (skb->pkt_type == PACKET_LOOPBACK || is_kernels(eth->h_proto, set->kernel_ethertypes))
+		return REASON_PROTOCOL;
+
+	if (!known || !in)
+		return REASON_UNKNOWN_SRC;
+	other = find_station(target_key);
+	if (!other)
+		return REASON_UNKNOWN_DST;
+	target = read_station(other);
+	out = port_of(target);
+	if (!out)
+		return REASON_UNKNOWN_DST;
+	if (source.unsettled || target.unsettled)
+		return REASON_UNSETTLED;
+	if (in == out)
+		return REASON_SAME_PORT;
+	reason = refusal(in, out, skb);
+	if (reason != REASONS)
+		return reason;
+	if (refresh_due(source, set))
+		return REASON_REFRESH;
+	*straight = out->flags & PORT_STRAIGHT && out->peer_key == target_key;
+	*to = out;
+	return REASONS;
+}
+
+SEC("tcx/ingress")
+int cachelane_br(struct __sk_buff *skb)
+{
+	const struct settings *set;
+	const struct port *to = NULL;
+	struct counts *count;
+	enum reason reason;
+	int straight = 0;
+	__u32 zero = 0;
+
+	set = bpf_map_lookup_elem(&settings, &zero);
+	count = bpf_map_lookup_elem(&counts, &zero);
+	if (!set || !count)
+		return NEXT;
+	reason = route(skb, set, &to, &straight);
+	if (reason < REASONS) {
+		count->kernel[reason]++;
+		return NEXT;
+	}
+	if (!to)
+		return NEXT;
+	count->bytes += skb->len;
+	if (!straight) {
+		count->redirected++;
+		return bpf_redirect(to->index, 0);
+	}
+	count->straight++;
+	/* As a veth pair does with what crosses into another namespace. */
+	skb->mark = 0;
+	skb->priority = 0;
+	/* It is for the peer's own address. Kernels before 6.12 or so keep what it was here. */
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return bpf_redirect_peer(to->index, 0);
+}
+
+/* Writes a station as a whole. A full barrier: whoever finds the key that is written after it finds
+ * this station too, which nobody believes before it is settled. */
+static __always_inline void write_station(struct station *station, struct station value)
+{
+	__u64 whole;
+
+	__builtin_memcpy(&whole, &value, sizeof(whole));
+	__sync_lock_test_and_set((__u64 *)station, whole);
+}
+
+static __always_inline int write_new(__u64 key, struct station value)
+{
+	__u32 at = 0;
+	struct bucket *bucket = find(0, key, &at);
+
+	if (!bucket)
+		return 0;
+	at %= BUCKET_STATIONS;
+	write_station(&bucket->stations[at], value);
+	*(volatile __u64 *)&bucket->keys[at] = key;
+	return 1;
+}
+
+static __always_inline int remove_key(__u64 key)
+{
+	__u32 at = 0;
+	struct bucket *bucket = find(key, key, &at);
+
+	if (!bucket)
+		return 0;
+	*(volatile __u64 *)&bucket->keys[at % BUCKET_STATIONS] = 0;
+	return 1;
+}
+
+/* Run by the process, for whom nothing but BPF could write the table a word at a time. */
+SEC("syscall")
+int edit(struct request *request)
+{
+	struct station *station;
+	__u32 unsettled = request->station.unsettled;
+
+	if (request->edit == EDIT_REMOVE)
+		return remove_key(request->key);
+	station = find_station(request->key);
+	if (request->edit == EDIT_WRITE) {
+		if (!station)
+			return write_new(request->key, request->station);
+		write_station(station, request->station);
+		return 1;
+	}
+	if (!station)
+		return 0;
+	if (request->edit == EDIT_READ) {
+		request->station = read_station(station);
+		return 1;
+	}
+	return __sync_val_compare_and_swap(&station->unsettled, unsettled, 0) == unsettled;
+}

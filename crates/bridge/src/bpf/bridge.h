@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the packet path and the process that feeds it share. The Rust types are generated. */
+#ifndef CACHELANE_BRIDGE_H
+#define CACHELANE_BRIDGE_H
+
+/* Why a packet was left to the kernel path; the index of its counter. The process names them in
+ * the same order (reason.rs). */
+enum reason {
+	REASON_OFF,	    /* the fast path is off, by knob or for the whole bridge */
+	REASON_SHORT,	    /* no Ethernet header within the linear part */
+	REASON_VLAN,	    /* carries a VLAN tag */
+	REASON_GROUP,	    /* to a multicast, broadcast or reserved address */
+	REASON_PROTOCOL,    /* a protocol that the kernel has to look at on this bridge */
+	REASON_UNKNOWN_DST, /* the destination is not in the table, or is the bridge's own */
+	REASON_UNKNOWN_SRC, /* the source is not in the table */
+	REASON_MOVED,	    /* the source is known on another port */
+	REASON_UNSETTLED,   /* source or destination is new, or has moved, a moment ago */
+	REASON_SAME_PORT,   /* the destination is on the port that it came from */
+	REASON_PORT_IN,	    /* nothing may be taken from the port that it came from */
+	REASON_PORT_OUT,    /* nothing may be sent to the destination's port */
+	REASON_ISOLATED,    /* both ports are isolated */
+	REASON_TOO_LONG,    /* longer than the destination's port or its peer takes */
+	REASON_REFRESH,	    /* keeps the kernel's own entry fresh */
+	REASONS,
+};
+
+/* What the table says of a station. The packet path reads it, as a whole, and writes nothing in
+ * it, but for `unsettled`, when the station is seen on another port. */
+struct station {
+	__u32 place; /* from bit 0 its port's slot in `ports`, then STATION_*, then its own slot */
+	__u32 unsettled; /* not 0: the kernel path; grows when it is seen on another port */
+};
+_Static_assert(sizeof(struct station) == 8, "struct station has padding");
+
+/* A cache line of the table. A station's key stands in the bucket that its hash gives or, where
+ * that is full, in one of the three beside it. */
+struct bucket {
+	__u64 keys[4]; /* an address's bytes in the order of memory; 0: nobody */
+	struct station stations[4];
+};
+_Static_assert(sizeof(struct bucket) == 64, "a bucket is a cache line");
+
+#define BUCKET_STATIONS 4
+#define BUCKETS_TRIED	4
+
+#define STATION_PORT_MASK  1023
+#define STATION_AGELESS	   (1 << 10) /* the kernel does not forget it: nothing to refresh */
+#define STATION_FIXED	   (1 << 11) /* the kernel would not move it to another port */
+#define STATION_SLOT_SHIFT 12	     /* its slot in `stamps` and `shared_stamps` */
+
+/* What the process asks of the program `edit`, which alone writes the table's keys: one request at
+ * a time. */
+struct request {
+	__u64 key;
+	struct station station; /* what to write; what is there */
+	__u32 edit;		/* EDIT_* */
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct request) == 24, "struct request has padding");
+
+#define EDIT_WRITE  0 /* writes the station, wherever there is room; 0: there is none */
+#define EDIT_REMOVE 1 /* 0: it is not there */
+#define EDIT_READ   2 /* 0: it is not there */
+#define EDIT_SETTLE 3 /* if it is as unsettled as the request says; 0: it is not */
+
+/* When a station was last seen as the source, in jiffies modulo 2^32: by one CPU or, in
+ * `shared_stamps`, by any. */
+struct stamp {
+	__u32 seen;	 /* any packet */
+	__u32 refreshed; /* a packet left to the kernel path to keep its entry fresh */
+};
+_Static_assert(sizeof(struct stamp) == 8, "struct stamp has padding");
+
+struct port {
+	__u32 index;   /* ifindex; 0: nothing here */
+	__u32 flags;   /* PORT_* */
+	__u32 max_len; /* longest frame that is not GSO, with its Ethernet header, in bytes */
+	__u32 reserved;
+	__u64 peer_key; /* the key of the peer device's address; 0: none */
+};
+_Static_assert(sizeof(struct port) == 24, "struct port has padding");
+
+#define PORT_IN	      1 /* packets may be taken from it */
+#define PORT_OUT      2 /* packets may be sent to it */
+#define PORT_STRAIGHT 4 /* packets for the peer's own address may skip its queue */
+#define PORT_ISOLATED 8
+
+/* Read for each packet, written by the process. */
+struct settings {
+	__u32 active;		 /* 0: everything takes the kernel path */
+	__u32 shared;		 /* 1: stamps beside the entries */
+	__u32 refresh_every;	 /* jiffies between refreshes of an entry */
+	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
+};
+_Static_assert(sizeof(struct settings) == 16, "struct settings has padding");
+
+#define KERNEL_IPV4  1
+#define KERNEL_IPV6  2
+#define KERNEL_ARP   4
+#define KERNEL_PPPOE 8
+
+/* One CPU's counts. */
+struct counts {
+	__u64 straight;	  /* packets sent straight into the peer's namespace */
+	__u64 redirected; /* packets sent by the port's own queue */
+	__u64 bytes;	  /* of both */
+	__u64 kernel[REASONS];
+};
+
+#endif

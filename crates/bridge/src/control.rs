@@ -1,0 +1,62 @@
+//! The fast path's knobs and counters, as `cachelane knob` shows them.
+
+use std::sync::Arc;
+
+use knobs::{Knob, Registry, Values};
+
+use crate::{Accelerator, Reason, Stats, Table};
+
+/// Adds the knobs `bridge.fastpath` and `bridge.fdb`, and every counter, to `registry`. The
+/// registry holds on to the accelerator.
+///
+/// # Errors
+/// A name that the registry holds already.
+pub fn register(accelerator: &Arc<Accelerator>, registry: &Registry) -> Result<(), knobs::Error> {
+    registry.register(fastpath_knob(accelerator))?;
+    registry.register(table_knob(accelerator))?;
+    type Read = fn(&Stats) -> u64;
+    let counters: [(&str, &str, &str, Read); 4] = [
+        ("straight", "packets", "Packets sent straight into the peer's namespace.", |s| s.straight),
+        ("redirected", "packets", "Packets sent through the port's own queue.", |s| s.redirected),
+        ("bytes", "bytes", "Bytes forwarded by the fast path.", |s| s.bytes),
+        ("overruns", "times", "Times notifications were lost and the mirror rebuilt.", |s| {
+            s.overruns
+        }),
+    ];
+    for (name, unit, help, read) in counters {
+        let from = Arc::clone(accelerator);
+        registry.counter(&format!("bridge.{name}"), unit, help, move || read(&from.stats()))?;
+    }
+    for &reason in Reason::ALL {
+        let from = Arc::clone(accelerator);
+        let name = format!("bridge.kernel.{}", reason.name());
+        let read = move || from.stats().kernel(reason);
+        registry.counter(&name, "packets", reason.help(), read)?;
+    }
+    let from = Arc::clone(accelerator);
+    let help = "Stations that the fast path knows.";
+    registry.gauge("bridge.stations", "stations", help, move || from.stats().stations)?;
+    let from = Arc::clone(accelerator);
+    let help = "Stations that the fast path has no room for.";
+    registry.gauge("bridge.left_out", "stations", help, move || from.stats().left_out)
+}
+
+fn fastpath_knob(accelerator: &Arc<Accelerator>) -> Knob {
+    let (reader, writer) = (Arc::clone(accelerator), Arc::clone(accelerator));
+    let set = move |value: &str| writer.set_fastpath(value == "on").map_err(|e| e.to_string());
+    let current = move || if reader.fastpath() { "on" } else { "off" }.to_owned();
+    let help = "forward known unicast in BPF; off, nothing of it is attached";
+    Knob::new("bridge.fastpath", help, Values::off_on(), "on", current, set)
+}
+
+fn table_knob(accelerator: &Arc<Accelerator>) -> Knob {
+    let (reader, writer) = (Arc::clone(accelerator), Arc::clone(accelerator));
+    let set = move |value: &str| {
+        let table = value.parse::<Table>().map_err(|e| e.to_string())?;
+        writer.set_table(table).map_err(|e| e.to_string())
+    };
+    let names = Values::one_of(Table::ALL.map(Table::name));
+    let help = "where the last-seen stamps live; shared is there to measure against";
+    let current = move || reader.table().to_string();
+    Knob::new("bridge.fdb", help, names, Table::Split.name(), current, set)
+}

@@ -1,0 +1,387 @@
+//! What may be taken from and sent to which port: a pure function of what was read of the host.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::state::{Bridge, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
+
+/// The length of an Ethernet header in bytes.
+const HEADER: u32 = 14;
+
+/// What the fast path may do on a bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Why nothing at all may take the fast path. Empty: nothing stands in the way.
+    pub obstacles: Vec<Obstacle>,
+    /// Protocols that take the kernel path on every port.
+    pub left: Vec<Protocol>,
+    /// How often the kernel has to see an entry's packets so that it does not forget it. Zero:
+    /// every time.
+    pub refresh: Duration,
+    /// Each port, in the order of their numbers.
+    pub ports: Vec<PortPlan>,
+}
+
+/// What the fast path may do on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// Interface index.
+    pub index: u32,
+    /// Device name.
+    pub name: String,
+    /// The bridge's number for it, 1 to 1023.
+    pub number: u16,
+    /// The ids of the tcx programs that see its packets before ours does, in their order.
+    pub before: Vec<u32>,
+    /// Why nothing may be taken from it. Empty: packets may be taken.
+    pub receive: Vec<Obstacle>,
+    /// How packets may be sent to it.
+    pub send: Way,
+    /// Why not in a better way than `send`.
+    pub limits: Vec<Obstacle>,
+    /// The longest frame that may be sent to it with its Ethernet header, in bytes; GSO packets
+    /// are as long as they are.
+    pub max_len: u32,
+    /// Whether it exchanges nothing with other isolated ports.
+    pub isolated: bool,
+    /// The address of its peer, which packets must have to be sent straight.
+    pub peer: Option<Mac>,
+}
+
+/// How packets are sent to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// By the bridge alone.
+    Kernel,
+    /// Through the port's own queue discipline and egress filters.
+    Queue,
+    /// Packets for the peer's own address straight into its namespace, others as by `Queue`.
+    Straight,
+}
+
+/// Protocols that `br_netfilter` may claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// ARP and RARP.
+    Arp,
+    /// PPPoE sessions, which carry either.
+    Pppoe,
+}
+
+macro_rules! obstacles {
+    ($($(#[doc = $doc:literal])+ $variant:ident $(($($field:ty),+))? = $id:literal,)+) => {
+        /// Something that the kernel has to do itself.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Obstacle { $($(#[doc = $doc])+ $variant $(($($field),+))?,)+ }
+
+        impl Obstacle {
+            /// A stable name of its sort.
+            pub fn id(&self) -> &'static str {
+                match self { $(obstacles!(@pattern $variant $(($($field),+))?) => $id,)+ }
+            }
+        }
+    };
+    (@pattern $variant:ident) => { Obstacle::$variant };
+    (@pattern $variant:ident ($($field:ty),+)) => { Obstacle::$variant(..) };
+}
+
+obstacles! {
+    /// The bridge is down.
+    BridgeDown = "bridge-down",
+    /// The host gets a copy of every packet.
+    Promiscuous = "promiscuous",
+    /// The bridge looks at VLAN tags.
+    VlanFiltering = "vlan-filtering",
+    /// Netfilter hooks of the bridge family.
+    BridgeHooks(Vec<String>) = "bridge-hooks",
+    /// The port is down or has no carrier.
+    NotRunning = "not-running",
+    /// The port is not an Ethernet device.
+    NotEthernet = "not-ethernet",
+    /// A hardware switch forwards for it.
+    Switch = "switch",
+    /// The spanning tree keeps it from forwarding.
+    Stp(StpState) = "stp-state",
+    /// Only known addresses may send.
+    Locked = "locked",
+    /// It answers ARP or neighbour discovery for others.
+    Answers = "answers-for-others",
+    /// It maps VLANs to tunnels.
+    VlanTunnel = "vlan-tunnel",
+    /// Another port stands in for it while it is down.
+    Backup = "backup-port",
+    /// tc filters on what it receives.
+    IngressFilters = "ingress-filters",
+    /// Netfilter hooks on what it receives.
+    IngressHooks(Vec<String>) = "ingress-hooks",
+    /// tcx programs that run after ours.
+    Behind(Vec<u32>) = "tcx-behind",
+    /// The peer's namespace does not say what the peer is.
+    PeerUnknown = "peer-unknown",
+    /// A generic XDP program on the peer, which passes over redirected packets.
+    PeerGenericXdp = "peer-generic-xdp",
+    /// It is not a veth: nothing on the other side can be reached straight.
+    NoPeer = "no-peer",
+    /// The peer is in the same namespace.
+    PeerHere = "peer-here",
+    /// The peer is down.
+    PeerDown = "peer-down",
+    /// A native XDP program on the peer, which only sees what goes through the veth.
+    PeerXdp = "peer-xdp",
+    /// A queue discipline shapes or counts what is sent.
+    QueueDiscipline = "queue-discipline",
+    /// tc filters or tcx programs on what it sends.
+    EgressFilters = "egress-filters",
+    /// Netfilter hooks on what it sends.
+    EgressHooks(Vec<String>) = "egress-hooks",
+    /// Its driver wants packets cut to size or summed first.
+    Offloads = "offloads-off",
+    /// Packet sockets watch what it sends.
+    Taps = "taps",
+}
+
+/// Decides what the fast path may do. `ours` is the id of our own tcx program, where it is
+/// attached already.
+pub fn decide(state: &State, ours: Option<u32>) -> Plan {
+    Plan {
+        obstacles: of_bridge(state),
+        left: left(&state.bridge),
+        refresh: refresh(&state.bridge),
+        ports: state.ports.iter().map(|port| of_port(state, port, ours)).collect(),
+    }
+}
+
+fn of_bridge(state: &State) -> Vec<Obstacle> {
+    let hooks = &state.netfilter.bridge;
+    let found = [
+        (!state.bridge.up).then_some(Obstacle::BridgeDown),
+        state.bridge.promiscuous.then_some(Obstacle::Promiscuous),
+        state.bridge.vlan_filtering.then_some(Obstacle::VlanFiltering),
+        (!hooks.is_empty()).then(|| Obstacle::BridgeHooks(hooks.clone())),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn left(bridge: &Bridge) -> Vec<Protocol> {
+    let calls = bridge.calls;
+    let found = [
+        calls.iptables.then_some(Protocol::Ipv4),
+        calls.ip6tables.then_some(Protocol::Ipv6),
+        calls.arptables.then_some(Protocol::Arp),
+        (calls.iptables || calls.ip6tables).then_some(Protocol::Pppoe),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// A quarter of the shortest time after which the kernel may forget an address.
+fn refresh(bridge: &Bridge) -> Duration {
+    let hold = match bridge.stp {
+        true => bridge.ageing.min(bridge.forward_delay),
+        false => bridge.ageing,
+    };
+    hold / 4
+}
+
+fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
+    let common = in_both_directions(port);
+    let mut receive = common.clone();
+    receive.extend(against_receiving(state, port, ours));
+    let mut kernel = common;
+    kernel.extend(against_sending(port));
+    let queue = against_straight(state, port);
+    let (send, limits) = match (kernel.is_empty(), queue.is_empty()) {
+        (false, _) => (Way::Kernel, kernel),
+        (true, false) => (Way::Queue, queue),
+        (true, true) => (Way::Straight, Vec::new()),
+    };
+    let details = port.peer.as_ref().and_then(|peer| peer.details);
+    let mtu = details.map_or(port.mtu, |peer| peer.mtu.min(port.mtu));
+    PortPlan {
+        index: port.index,
+        name: port.name.clone(),
+        number: port.number,
+        before: port.tcx_ingress[..place(port, ours)].to_vec(),
+        receive,
+        send,
+        limits,
+        max_len: mtu.saturating_add(HEADER),
+        isolated: port.flags.isolated,
+        peer: details.filter(|_| send == Way::Straight).map(|peer| peer.mac),
+    }
+}
+
+fn in_both_directions(port: &Port) -> Vec<Obstacle> {
+    let forwarding = port.stp == StpState::Forwarding;
+    let flags = port.flags;
+    let found = [
+        (!port.running).then_some(Obstacle::NotRunning),
+        (!port.ethernet).then_some(Obstacle::NotEthernet),
+        port.switch.then_some(Obstacle::Switch),
+        (!forwarding).then_some(Obstacle::Stp(port.stp)),
+        (flags.neigh_suppress || flags.proxy_arp).then_some(Obstacle::Answers),
+        flags.vlan_tunnel.then_some(Obstacle::VlanTunnel),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obstacle> {
+    let hooks: Vec<String> = on(&state.netfilter.ingress, &port.name);
+    let behind = port.tcx_ingress.get(place(port, ours) + 1..).unwrap_or_default();
+    let found = [
+        (port.flags.locked || port.flags.mab).then_some(Obstacle::Locked),
+        port.ingress_filters.then_some(Obstacle::IngressFilters),
+        (!hooks.is_empty()).then_some(Obstacle::IngressHooks(hooks)),
+        (!behind.is_empty()).then(|| Obstacle::Behind(behind.to_vec())),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// Our place among the tcx programs on a port's ingress. Before we are attached it is behind them.
+fn place(port: &Port, ours: Option<u32>) -> usize {
+    let programs = &port.tcx_ingress;
+    let found = ours.and_then(|id| programs.iter().position(|program| *program == id));
+    found.unwrap_or(programs.len())
+}
+
+fn against_sending(port: &Port) -> Vec<Obstacle> {
+    let unknown = port.peer.as_ref().is_some_and(|peer| peer.details.is_none());
+    let generic = details(port).is_some_and(|peer| peer.xdp == Xdp::Generic);
+    let found = [
+        port.flags.backup.then_some(Obstacle::Backup),
+        unknown.then_some(Obstacle::PeerUnknown),
+        generic.then_some(Obstacle::PeerGenericXdp),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// What only the port's own queue does, or shows.
+fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
+    let hooks: Vec<String> = on(&state.netfilter.egress, &port.name);
+    let filters = port.egress_filters || !port.tcx_egress.is_empty();
+    // What a port receives, its packet sockets have seen before any tcx program has.
+    let tapped = state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index);
+    let found = [
+        port.peer.is_none().then_some(Obstacle::NoPeer),
+        port.peer.as_ref().is_some_and(|peer: &Peer| peer.here).then_some(Obstacle::PeerHere),
+        details(port).is_some_and(|peer| !peer.up).then_some(Obstacle::PeerDown),
+        details(port).is_some_and(|peer| peer.xdp != Xdp::None).then_some(Obstacle::PeerXdp),
+        (!port.noqueue).then_some(Obstacle::QueueDiscipline),
+        filters.then_some(Obstacle::EgressFilters),
+        (!hooks.is_empty()).then_some(Obstacle::EgressHooks(hooks)),
+        (!port.takes_unfinished).then_some(Obstacle::Offloads),
+        tapped.then_some(Obstacle::Taps),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn details(port: &Port) -> Option<PeerDetails> {
+    port.peer.as_ref().and_then(|peer| peer.details)
+}
+
+fn on(hooks: &[crate::state::DeviceHook], device: &str) -> Vec<String> {
+    hooks.iter().filter(|hook| hook.is_on(device)).map(|hook| hook.what.clone()).collect()
+}
+
+impl Plan {
+    /// Whether a packet may be forwarded at all: nothing forbids it, and there are a port to take
+    /// it from and another to send it to.
+    pub fn can_forward(&self) -> bool {
+        let from = |port: &PortPlan| port.receive.is_empty();
+        let to = |other: &PortPlan| other.send > Way::Kernel;
+        self.obstacles.is_empty()
+            && self.ports.iter().any(|port| {
+                from(port) && self.ports.iter().any(|other| other.index != port.index && to(other))
+            })
+    }
+}
+
+impl Way {
+    /// Its name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Kernel => "kernel",
+            Way::Queue => "queue",
+            Way::Straight => "straight",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Ipv4 => "IPv4",
+            Protocol::Ipv6 => "IPv6",
+            Protocol::Arp => "ARP",
+            Protocol::Pppoe => "PPPoE",
+        })
+    }
+}
+
+impl fmt::Display for StpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StpState::Disabled => "disabled",
+            StpState::Listening => "listening",
+            StpState::Learning => "learning",
+            StpState::Forwarding => "forwarding",
+            StpState::Blocking => "blocking",
+        })
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Obstacle::BridgeDown => "the bridge is down",
+            Obstacle::Promiscuous => {
+                "the bridge is promiscuous, so the host gets a copy of every packet (a capture on \
+                 it?)"
+            }
+            Obstacle::VlanFiltering => "VLAN filtering is on (bridge vlan_filtering 1)",
+            Obstacle::BridgeHooks(what) => {
+                return write!(f, "netfilter rules of the bridge family: {}", what.join(", "));
+            }
+            Obstacle::NotRunning => "down or without a carrier",
+            Obstacle::NotEthernet => "not an Ethernet device",
+            Obstacle::Switch => "a hardware switch forwards for it",
+            Obstacle::Stp(state) => return write!(f, "spanning tree state {state}"),
+            Obstacle::Locked => "locked: only known addresses may send (bridge link locked, mab)",
+            Obstacle::Answers => {
+                "answers ARP or neighbour discovery for others (neigh_suppress, proxy_arp)"
+            }
+            Obstacle::VlanTunnel => "maps VLANs to tunnels (vlan_tunnel)",
+            Obstacle::Backup => "another port stands in for it (backup_port)",
+            Obstacle::IngressFilters => "tc filters on its ingress",
+            Obstacle::IngressHooks(what) => {
+                return write!(f, "netfilter rules on its ingress: {}", what.join(", "));
+            }
+            Obstacle::Behind(ids) => {
+                let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+                return write!(f, "tcx programs attached after ours: {}", ids.join(", "));
+            }
+            Obstacle::PeerUnknown => "its peer's namespace cannot be asked about the peer",
+            Obstacle::PeerGenericXdp => {
+                "a generic XDP program on its peer, which redirected packets would pass by"
+            }
+            Obstacle::NoPeer => "not a veth",
+            Obstacle::PeerHere => "its peer is in the same namespace",
+            Obstacle::PeerDown => "its peer is down",
+            Obstacle::PeerXdp => "an XDP program on its peer",
+            Obstacle::QueueDiscipline => "a queue discipline on it",
+            Obstacle::EgressFilters => "tc filters on its egress",
+            Obstacle::EgressHooks(what) => {
+                return write!(f, "netfilter rules on its egress: {}", what.join(", "));
+            }
+            Obstacle::Offloads => "checksum or segmentation offload is off (ethtool -k)",
+            Obstacle::Taps => "packet sockets watch what it sends (a capture?)",
+        };
+        f.write_str(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

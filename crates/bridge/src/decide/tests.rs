@@ -1,0 +1,228 @@
+#![allow(clippy::type_complexity)] // tables of changes
+
+use super::*;
+use crate::state::{Calls, DeviceHook, Netfilter, PortFlags, Tap};
+
+fn port(number: u16) -> Port {
+    let details = PeerDetails {
+        mac: Mac([2, 0, 0, 0, 0, number as u8]),
+        up: true,
+        mtu: 1500,
+        xdp: Xdp::None,
+    };
+    Port {
+        index: 10 + u32::from(number),
+        name: format!("p{number}"),
+        number,
+        running: true,
+        ethernet: true,
+        mtu: 1500,
+        stp: StpState::Forwarding,
+        flags: PortFlags { learning: true, ..PortFlags::default() },
+        switch: false,
+        noqueue: true,
+        ingress_filters: false,
+        egress_filters: false,
+        tcx_ingress: Vec::new(),
+        tcx_egress: Vec::new(),
+        takes_unfinished: true,
+        peer: Some(Peer { index: 2, here: false, details: Some(details) }),
+    }
+}
+
+fn state() -> State {
+    State {
+        bridge: Bridge {
+            index: 10,
+            name: "br0".into(),
+            up: true,
+            promiscuous: false,
+            vlan_filtering: false,
+            stp: false,
+            ageing: Duration::from_secs(300),
+            forward_delay: Duration::from_secs(15),
+            calls: Calls::default(),
+        },
+        ports: vec![port(1), port(2)],
+        netfilter: Netfilter::default(),
+        taps: Vec::new(),
+    }
+}
+
+fn peer(port: &mut Port) -> &mut PeerDetails {
+    port.peer.as_mut().expect("a veth").details.as_mut().expect("details")
+}
+
+#[test]
+fn two_plain_veths_are_taken_and_sent_straight() {
+    let plan = decide(&state(), None);
+    assert!(plan.obstacles.is_empty() && plan.left.is_empty() && plan.can_forward());
+    for port in &plan.ports {
+        assert_eq!((port.receive.as_slice(), port.send), (&[][..], Way::Straight), "{}", port.name);
+        assert_eq!((port.max_len, port.limits.as_slice()), (1514, &[][..]));
+    }
+    assert_eq!(plan.ports[1].peer, Some(Mac([2, 0, 0, 0, 0, 2])));
+    assert_eq!(plan.refresh, Duration::from_secs(75));
+}
+
+#[test]
+fn what_concerns_the_whole_bridge_stops_everything() {
+    let cases: [(&str, fn(&mut State)); 4] = [
+        ("bridge-down", |s| s.bridge.up = false),
+        ("promiscuous", |s| s.bridge.promiscuous = true),
+        ("vlan-filtering", |s| s.bridge.vlan_filtering = true),
+        ("bridge-hooks", |s| s.netfilter.bridge.push("table filter chain FORWARD".into())),
+    ];
+    for (id, change) in cases {
+        let mut state = state();
+        change(&mut state);
+        let plan = decide(&state, None);
+        let ids: Vec<_> = plan.obstacles.iter().map(Obstacle::id).collect();
+        assert_eq!(ids, [id]);
+        assert!(!plan.can_forward(), "{id}");
+    }
+}
+
+#[test]
+fn a_port_is_neither_taken_from_nor_sent_to_while_the_kernel_must_see_both() {
+    let cases: [(&str, fn(&mut Port)); 8] = [
+        ("not-running", |p| p.running = false),
+        ("not-ethernet", |p| p.ethernet = false),
+        ("switch", |p| p.switch = true),
+        ("stp-state", |p| p.stp = StpState::Blocking),
+        ("stp-state", |p| p.stp = StpState::Learning),
+        ("answers-for-others", |p| p.flags.neigh_suppress = true),
+        ("answers-for-others", |p| p.flags.proxy_arp = true),
+        ("vlan-tunnel", |p| p.flags.vlan_tunnel = true),
+    ];
+    for (id, change) in cases {
+        let mut state = state();
+        change(&mut state.ports[0]);
+        let plan = decide(&state, None);
+        assert_eq!(plan.ports[0].receive[0].id(), id);
+        assert_eq!((plan.ports[0].send, plan.ports[0].limits[0].id()), (Way::Kernel, id));
+        assert_eq!((plan.ports[1].receive.len(), plan.ports[1].send), (0, Way::Straight), "{id}");
+        assert!(!plan.can_forward(), "{id}: the other port is alone");
+    }
+}
+
+#[test]
+fn some_things_stop_only_what_a_port_receives() {
+    let cases: [(&str, fn(&mut State)); 5] = [
+        ("locked", |s| s.ports[0].flags.locked = true),
+        ("locked", |s| s.ports[0].flags.mab = true),
+        ("ingress-filters", |s| s.ports[0].ingress_filters = true),
+        ("ingress-hooks", |s| s.netfilter.ingress.push(hook("p", true))),
+        ("tcx-behind", |s| s.ports[0].tcx_ingress = vec![5, 7, 9]),
+    ];
+    for (id, change) in cases {
+        let mut state = state();
+        change(&mut state);
+        let plan = decide(&state, Some(7));
+        let ids: Vec<_> = plan.ports[0].receive.iter().map(Obstacle::id).collect();
+        assert_eq!(ids, [id]);
+        assert_eq!(plan.ports[0].send, Way::Straight, "{id}");
+    }
+}
+
+#[test]
+fn programs_before_ours_are_no_obstacle() {
+    let mut state = state();
+    state.ports[0].tcx_ingress = vec![5, 9, 7];
+    for (ours, before) in [(Some(7), vec![5, 9]), (None, vec![5, 9, 7])] {
+        let port = &decide(&state, ours).ports[0];
+        assert_eq!((port.receive.as_slice(), &port.before), (&[][..], &before), "{ours:?}");
+    }
+}
+
+#[test]
+fn some_things_keep_packets_from_being_sent() {
+    let cases: [(&str, fn(&mut Port)); 3] = [
+        ("backup-port", |p| p.flags.backup = true),
+        ("peer-unknown", |p| p.peer.as_mut().expect("a veth").details = None),
+        ("peer-generic-xdp", |p| peer(p).xdp = Xdp::Generic),
+    ];
+    for (id, change) in cases {
+        let mut state = state();
+        change(&mut state.ports[0]);
+        let plan = &decide(&state, None).ports[0];
+        assert_eq!((plan.send, plan.limits[0].id(), plan.peer), (Way::Kernel, id, None));
+        assert!(plan.receive.is_empty(), "{id}");
+    }
+}
+
+#[test]
+fn what_only_the_ports_queue_does_keeps_packets_in_it() {
+    let cases: [(&str, fn(&mut State)); 11] = [
+        ("no-peer", |s| s.ports[0].peer = None),
+        ("peer-here", |s| s.ports[0].peer.as_mut().expect("a veth").here = true),
+        ("peer-down", |s| peer(&mut s.ports[0]).up = false),
+        ("peer-xdp", |s| peer(&mut s.ports[0]).xdp = Xdp::Native),
+        ("queue-discipline", |s| s.ports[0].noqueue = false),
+        ("egress-filters", |s| s.ports[0].egress_filters = true),
+        ("egress-filters", |s| s.ports[0].tcx_egress = vec![3]),
+        ("egress-hooks", |s| s.netfilter.egress.push(hook("p1", false))),
+        ("offloads-off", |s| s.ports[0].takes_unfinished = false),
+        ("taps", |s| s.taps.push(Tap { index: 0 })),
+        ("taps", |s| s.taps.push(Tap { index: 11 })),
+    ];
+    for (id, change) in cases {
+        let mut state = state();
+        change(&mut state);
+        let plan = &decide(&state, None).ports[0];
+        let ids: Vec<_> = plan.limits.iter().map(Obstacle::id).collect();
+        assert_eq!((plan.send, ids.as_slice(), plan.peer), (Way::Queue, &[id][..], None));
+        assert!(plan.receive.is_empty(), "{id}");
+    }
+}
+
+#[test]
+fn a_packet_socket_on_another_device_does_not_matter() {
+    let mut state = state();
+    state.taps.extend([Tap { index: 12 }, Tap { index: 99 }]);
+    assert_eq!(decide(&state, None).ports[0].send, Way::Straight);
+}
+
+#[test]
+fn br_netfilter_claims_its_protocols_and_no_others() {
+    use Protocol::{Arp, Ipv4, Ipv6, Pppoe};
+    let calls = |iptables, ip6tables, arptables| Calls { iptables, ip6tables, arptables };
+    let cases = [
+        (calls(true, false, false), vec![Ipv4, Pppoe]),
+        (calls(false, true, false), vec![Ipv6, Pppoe]),
+        (calls(false, false, true), vec![Arp]),
+        (calls(true, true, true), vec![Ipv4, Ipv6, Arp, Pppoe]),
+    ];
+    for (calls, left) in cases {
+        let mut state = state();
+        state.bridge.calls = calls;
+        let plan = decide(&state, None);
+        assert_eq!(plan.left, left);
+        assert!(plan.can_forward(), "other protocols are forwarded");
+    }
+}
+
+#[test]
+fn the_shorter_of_port_and_peer_bounds_a_frame() {
+    let mut state = state();
+    state.ports[0].mtu = 9000;
+    assert_eq!(decide(&state, None).ports[0].max_len, 1514);
+    peer(&mut state.ports[0]).mtu = 65535;
+    assert_eq!(decide(&state, None).ports[0].max_len, 9014);
+    state.ports[0].mtu = u32::MAX;
+    peer(&mut state.ports[0]).mtu = u32::MAX;
+    assert_eq!(decide(&state, None).ports[0].max_len, u32::MAX);
+}
+
+#[test]
+fn a_spanning_tree_may_shorten_the_time_that_the_kernel_remembers() {
+    let mut state = state();
+    state.bridge.stp = true;
+    assert_eq!(decide(&state, None).refresh, Duration::from_millis(3750));
+    state.bridge.ageing = Duration::ZERO;
+    assert_eq!(decide(&state, None).refresh, Duration::ZERO);
+}
+
+fn hook(device: &str, prefix: bool) -> DeviceHook {
+    DeviceHook { device: device.into(), prefix, what: "table netdev t chain c".into() }
+}

@@ -1,0 +1,276 @@
+//! Reads the host into a [`State`], and the kernel's forwarding table, by netlink and `/proc`.
+//!
+//! All of it is about the network namespace of the calling thread, but for the other ends of
+//! veths: those are asked for where they are.
+
+mod attributes;
+mod ethtool;
+mod link;
+mod neighbour;
+mod netfilter;
+mod netlink;
+mod proc;
+mod tc;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_route::link::{InfoBridge, InfoKind};
+use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
+use rustix::io::Errno;
+
+pub(crate) use self::watch::Watch;
+use self::{
+    link::{Link, Which},
+    netfilter::Hooks,
+    netlink::{Socket, is},
+    tc::FilterHolder,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
+    station::Entry,
+    tcx::{self, Hook},
+};
+
+/// Asks the kernel about bridges of the namespace in which it was made.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    route: Socket,
+    generic: Socket,
+    /// The number of ethtool's family of generic netlink.
+    ethtool: u16,
+    /// None if the kernel has no netfilter.
+    netfilter: Option<Hooks>,
+}
+
+impl Reader {
+    /// # Errors
+    /// [`ErrorKind::Io`] if the kernel has no netlink, or no ethtool by netlink (5.6).
+    pub(crate) fn new() -> Result<Self> {
+        let open = || {
+            let mut generic = Socket::open(NETLINK_GENERIC)?;
+            let ethtool = ethtool::family(&mut generic)?;
+            let route = Socket::open(NETLINK_ROUTE)?.strict()?;
+            Ok(Self { route, generic, ethtool, netfilter: Hooks::open()? })
+        };
+        open().map_err(|error| Error::io("opening netlink", error))
+    }
+
+    /// Reads everything about the bridge with this name. A port that leaves while it is read may
+    /// be missing; its leaving is announced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`], [`ErrorKind::NotABridge`]; [`ErrorKind::NotPermitted`] without
+    /// `CAP_NET_ADMIN`; [`ErrorKind::Io`].
+    pub(crate) fn state(&mut self, bridge: &str) -> Result<State> {
+        let link = self.bridge(bridge)?;
+        let context = |what: &str| format!("reading {what} of '{bridge}'");
+        let links = link::ports(&mut self.route, link.index)
+            .map_err(|error| Error::io(context("the ports"), error))?;
+        let holders = tc::filter_holders(&mut self.route)
+            .map_err(|error| Error::io(context("the queue disciplines"), error))?;
+        let mut ports = Vec::with_capacity(links.len());
+        for link in links {
+            let name = link.name.clone();
+            match self.port(link, &holders) {
+                Ok(port) => ports.push(port),
+                Err(error) if is(&error, Errno::NODEV) => {}
+                Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
+            }
+        }
+        let netfilter = self
+            .netfilter(&ports)
+            .map_err(|error| Error::io(context("the netfilter hooks"), error))?;
+        let calls = proc::calls().map_err(|error| Error::io(context("the settings"), error))?;
+        let taps = taps(&ports).map_err(|error| Error::io("reading the packet sockets", error))?;
+        Ok(State { bridge: bridge_of(link, calls), ports, netfilter, taps })
+    }
+
+    /// Reads again what changes without a notification, where it costs little: the bridge itself
+    /// with the settings of `br_netfilter`, packet sockets, tcx programs, netfilter's hooks. What
+    /// the peers have is not among it.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state); a port that has left is one, and its leaving is announced.
+    pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
+        let link = self.bridge(&state.bridge.name)?;
+        let read = || {
+            state.bridge = bridge_of(link, proc::calls()?);
+            for port in &mut state.ports {
+                port.tcx_ingress = tcx::programs(port.index, Hook::Ingress)?;
+                port.tcx_egress = tcx::programs(port.index, Hook::Egress)?;
+            }
+            state.taps = taps(&state.ports)?;
+            state.netfilter = self.netfilter(&state.ports)?;
+            Ok(())
+        };
+        read().map_err(|error| Error::io("looking for what is not announced", error))
+    }
+
+    /// The whole forwarding table of a bridge, but for entries with a VLAN.
+    ///
+    /// An entry that is removed while the kernel writes the table down can hide another one:
+    /// where that matters, read again after a removal.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn stations(&mut self, bridge_index: u32) -> Result<Vec<Entry>> {
+        neighbour::stations(&mut self.route, bridge_index)
+            .map_err(|error| Error::io("reading the forwarding table", error))
+    }
+
+    /// What the kernel has for an address without a VLAN.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn station(&mut self, bridge_index: u32, mac: Mac) -> Result<Option<Entry>> {
+        neighbour::station(&mut self.route, bridge_index, mac)
+            .map_err(|error| Error::io(format!("looking up {mac}"), error))
+    }
+
+    fn bridge(&mut self, name: &str) -> Result<Link> {
+        let link = match link::link(&mut self.route, Which::Name(name)) {
+            Ok(link) => link,
+            // Longer names than a device can have are refused in other words.
+            Err(error) if is(&error, Errno::NODEV) || name.is_empty() || name.len() > 15 => {
+                let message = format!("no such device: '{name}' ({})", self.bridges()?);
+                return Err(Error::new(ErrorKind::NoDevice, message));
+            }
+            Err(error) => return Err(Error::io(format!("reading '{name}'"), error)),
+        };
+        if link.kind == Some(InfoKind::Bridge) {
+            return Ok(link);
+        }
+        let master = link.master.filter(|_| link.port.is_some());
+        let master = master.and_then(|index| self.name(index));
+        let message = match (master, &link.kind) {
+            (Some(bridge), _) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
+            (None, Some(kind)) => {
+                format!("'{name}' is not a bridge; it is a {kind} ({})", self.bridges()?)
+            }
+            (None, None) => {
+                format!("'{name}' is not a bridge; it is a device of its own ({})", self.bridges()?)
+            }
+        };
+        Err(Error::new(ErrorKind::NotABridge, message))
+    }
+
+    fn name(&mut self, index: u32) -> Option<String> {
+        link::link(&mut self.route, Which::Index(index)).ok().map(|link| link.name)
+    }
+
+    /// The bridges that could have been meant.
+    fn bridges(&mut self) -> Result<String> {
+        let names = link::bridges(&mut self.route)
+            .map_err(|error| Error::io("listing the bridges", error))?;
+        Ok(match names.is_empty() {
+            true => "there are no bridges here".to_owned(),
+            false => format!("bridges here: {}", names.join(", ")),
+        })
+    }
+
+    fn port(&mut self, link: Link, holders: &HashMap<u32, FilterHolder>) -> io::Result<Port> {
+        let index = link.index;
+        let holder = holders.get(&index);
+        Ok(Port {
+            number: link.number(),
+            running: link.up && link.carrier,
+            ethernet: link.ethernet,
+            mtu: link.mtu,
+            stp: link.stp(),
+            flags: link.port_flags(),
+            switch: link.switch,
+            // `noop` stands in until a device comes up, and is nothing that anybody set.
+            noqueue: matches!(link.qdisc.as_deref(), None | Some("noqueue" | "noop")),
+            ingress_filters: holder.is_some() && tc::has_ingress_filters(&mut self.route, index)?,
+            egress_filters: holder == Some(&FilterHolder::Clsact)
+                && tc::has_egress_filters(&mut self.route, index)?,
+            tcx_ingress: tcx::programs(index, Hook::Ingress)?,
+            tcx_egress: tcx::programs(index, Hook::Egress)?,
+            takes_unfinished: ethtool::takes_unfinished(&mut self.generic, self.ethtool, index)?,
+            peer: self.peer(&link),
+            index,
+            name: link.name,
+        })
+    }
+
+    fn peer(&mut self, port: &Link) -> Option<Peer> {
+        let index = port.link.filter(|_| port.kind == Some(InfoKind::Veth))?;
+        let which = match port.link_namespace {
+            None => Which::Index(index),
+            Some(namespace) => Which::Elsewhere(index, namespace),
+        };
+        // Without the right to look there, or the moment that it goes, nothing is known of it.
+        let peer = link::link(&mut self.route, which).ok();
+        let peer =
+            peer.filter(|peer| peer.kind == Some(InfoKind::Veth) && peer.link == Some(port.index));
+        let details = peer.and_then(|peer| {
+            let xdp = peer.xdp.unwrap_or(Xdp::None);
+            Some(PeerDetails { mac: peer.mac?, up: peer.up, mtu: peer.mtu, xdp })
+        });
+        Some(Peer { index, here: port.link_namespace.is_none(), details })
+    }
+
+    fn netfilter(&mut self, ports: &[Port]) -> io::Result<Netfilter> {
+        let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+        match &mut self.netfilter {
+            Some(hooks) => hooks.read(&names),
+            None => Ok(Netfilter::default()),
+        }
+    }
+}
+
+/// The packet sockets that watch one of the ports, or all devices.
+fn taps(ports: &[Port]) -> io::Result<Vec<Tap>> {
+    let mut taps = proc::taps()?;
+    taps.retain(|tap| tap.index == 0 || ports.iter().any(|port| port.index == tap.index));
+    taps.sort_by_key(|tap| tap.index);
+    taps.dedup();
+    Ok(taps)
+}
+
+/// The bridge's own part. `host` is what `br_netfilter` does for all bridges.
+fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
+    let mut bridge = Bridge {
+        index: link.index,
+        name: link.name,
+        up: link.up,
+        promiscuous: link.promiscuity > 0,
+        vlan_filtering: false,
+        stp: false,
+        ageing: Duration::ZERO,
+        forward_delay: Duration::ZERO,
+        calls: Calls::default(),
+    };
+    let mut own = Calls::default();
+    for setting in link.bridge {
+        match setting {
+            InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = on,
+            InfoBridge::StpState(state) => bridge.stp = link::stp_on(state),
+            InfoBridge::AgeingTime(time) => bridge.ageing = clock(time),
+            InfoBridge::ForwardDelay(time) => bridge.forward_delay = clock(time),
+            InfoBridge::NfCallIpTables(on) => own.iptables = on,
+            InfoBridge::NfCallIp6Tables(on) => own.ip6tables = on,
+            InfoBridge::NfCallArpTables(on) => own.arptables = on,
+            _ => {}
+        }
+    }
+    if let Some(host) = host {
+        bridge.calls = Calls {
+            iptables: own.iptables || host.iptables,
+            ip6tables: own.ip6tables || host.ip6tables,
+            arptables: own.arptables || host.arptables,
+        };
+    }
+    bridge
+}
+
+/// A time as the kernel tells it to programs: in hundredths of a second (`USER_HZ`).
+fn clock(ticks: u32) -> Duration {
+    Duration::from_millis(u64::from(ticks) * 10)
+}

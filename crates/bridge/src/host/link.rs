@@ -1,0 +1,211 @@
+//! Devices: the bridge, its ports and their peers.
+
+use std::io;
+
+use netlink_packet_core::Parseable as _;
+use netlink_packet_route::link::{
+    BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData,
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+    XdpAttached,
+};
+
+use super::{
+    attributes::{emitted, mac},
+    netlink::Socket,
+};
+use crate::state::{Mac, PortFlags, StpState, Xdp};
+
+pub(super) const RTM_GETLINK: u16 = 18;
+
+/// What is used of a device.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) kind: Option<InfoKind>,
+    pub(super) ethernet: bool,
+    pub(super) up: bool,
+    pub(super) carrier: bool,
+    /// How many want it promiscuous. Not the flag: that tells of `ip link set promisc` alone.
+    pub(super) promiscuity: u32,
+    pub(super) mtu: u32,
+    pub(super) mac: Option<Mac>,
+    pub(super) master: Option<u32>,
+    /// The kind of its root queue discipline.
+    pub(super) qdisc: Option<String>,
+    pub(super) switch: bool,
+    /// The device that it belongs to: a veth's peer.
+    pub(super) link: Option<u32>,
+    /// The namespace of that device; none if it is this one.
+    pub(super) link_namespace: Option<i32>,
+    pub(super) xdp: Option<Xdp>,
+    /// Settings, if it is a bridge.
+    pub(super) bridge: Vec<InfoBridge>,
+    /// Settings, if it is the port of a bridge.
+    pub(super) port: Option<Vec<InfoBridgePort>>,
+}
+
+/// How a device is asked for.
+pub(super) enum Which<'a> {
+    Name(&'a str),
+    Index(u32),
+    /// By index in the namespace with this id.
+    Elsewhere(u32, i32),
+}
+
+/// One device.
+pub(super) fn link(socket: &mut Socket, which: Which<'_>) -> io::Result<Link> {
+    let mut request = request();
+    match which {
+        Which::Name(name) => request.attributes.push(LinkAttribute::IfName(name.to_owned())),
+        Which::Index(index) => request.header.index = index,
+        Which::Elsewhere(index, namespace) => {
+            request.header.index = index;
+            request.attributes.push(LinkAttribute::IfNetnsId(namespace));
+        }
+    }
+    socket.one(RTM_GETLINK, &emitted(&request), parse)
+}
+
+/// The ports of a bridge, by their numbers.
+pub(super) fn ports(socket: &mut Socket, bridge: u32) -> io::Result<Vec<Link>> {
+    let mut request = request();
+    request.attributes.push(LinkAttribute::Controller(bridge));
+    let mut links = socket.dump(RTM_GETLINK, &emitted(&request), |message| {
+        // Kernels may pass over the filter.
+        Ok(Some(parse(message)?).filter(|link| link.master == Some(bridge) && link.port.is_some()))
+    })?;
+    links.sort_by_key(Link::number);
+    Ok(links)
+}
+
+/// The names of all bridges.
+pub(super) fn bridges(socket: &mut Socket) -> io::Result<Vec<String>> {
+    let mut request = request();
+    request.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
+    let mut names = socket.dump(RTM_GETLINK, &emitted(&request), |message| {
+        let link = parse(message)?;
+        Ok((link.kind == Some(InfoKind::Bridge)).then_some(link.name))
+    })?;
+    names.sort();
+    Ok(names)
+}
+
+impl Link {
+    /// The bridge's number for this port.
+    pub(super) fn number(&self) -> u16 {
+        let number = |info: &InfoBridgePort| match info {
+            InfoBridgePort::PortNumber(number) => Some(*number),
+            _ => None,
+        };
+        self.port.iter().flatten().find_map(number).unwrap_or(0)
+    }
+
+    /// Where this port stands in the spanning tree.
+    pub(super) fn stp(&self) -> StpState {
+        let state = |info: &InfoBridgePort| match info {
+            InfoBridgePort::State(state) => Some(*state),
+            _ => None,
+        };
+        match self.port.iter().flatten().find_map(state) {
+            Some(BridgePortState::Listening) => StpState::Listening,
+            Some(BridgePortState::Learning) => StpState::Learning,
+            Some(BridgePortState::Forwarding) => StpState::Forwarding,
+            Some(BridgePortState::Blocking) => StpState::Blocking,
+            // With what a kernel may come to have.
+            _ => StpState::Disabled,
+        }
+    }
+
+    /// The bridge's settings of this port.
+    pub(super) fn port_flags(&self) -> PortFlags {
+        let mut flags = PortFlags::default();
+        for info in self.port.iter().flatten() {
+            match info {
+                InfoBridgePort::Learning(on) => flags.learning = *on,
+                InfoBridgePort::HairpinMode(on) => flags.hairpin = *on,
+                InfoBridgePort::Isolated(on) => flags.isolated = *on,
+                InfoBridgePort::Locked(on) => flags.locked = *on,
+                InfoBridgePort::Mab(on) => flags.mab = *on,
+                InfoBridgePort::NeighSupress(on) | InfoBridgePort::NeighVlanSuppress(on) => {
+                    flags.neigh_suppress |= *on;
+                }
+                InfoBridgePort::ProxyARP(on) | InfoBridgePort::ProxyARPWifi(on) => {
+                    flags.proxy_arp |= *on;
+                }
+                InfoBridgePort::VlanTunnel(on) => flags.vlan_tunnel = *on,
+                InfoBridgePort::BackupPort(id) | InfoBridgePort::BackupNextHopId(id) => {
+                    flags.backup |= *id != 0;
+                }
+                _ => {}
+            }
+        }
+        flags
+    }
+}
+
+/// Whether the spanning tree is on, in the kernel or in a daemon.
+pub(super) fn stp_on(state: BridgeStpState) -> bool {
+    !matches!(state, BridgeStpState::Disabled)
+}
+
+/// A request that leaves out the counters, which are most of an answer.
+fn request() -> LinkMessage {
+    let mut request = LinkMessage::default();
+    request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    request
+}
+
+fn parse(message: &[u8]) -> io::Result<Link> {
+    let message = LinkMessage::parse(message)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let header = message.header;
+    let mut link = Link {
+        index: header.index,
+        ethernet: header.link_layer_type == LinkLayerType::Ether,
+        up: header.flags.contains(LinkFlags::Up),
+        carrier: header.flags.contains(LinkFlags::LowerUp),
+        ..Link::default()
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
+            LinkAttribute::Controller(index) => link.master = Some(index),
+            LinkAttribute::Qdisc(kind) => link.qdisc = Some(kind),
+            LinkAttribute::Promiscuity(count) => link.promiscuity = count,
+            LinkAttribute::PhysSwitchId(_) => link.switch = true,
+            LinkAttribute::Link(index) => link.link = Some(index),
+            LinkAttribute::LinkNetNsId(id) => link.link_namespace = Some(id),
+            LinkAttribute::Xdp(xdp) => link.xdp = Some(xdp_mode(&xdp)),
+            LinkAttribute::LinkInfo(infos) => infos.into_iter().for_each(|info| link.learn(info)),
+            _ => {}
+        }
+    }
+    Ok(link)
+}
+
+impl Link {
+    fn learn(&mut self, info: LinkInfo) {
+        match info {
+            LinkInfo::Kind(kind) => self.kind = Some(kind),
+            LinkInfo::Data(InfoData::Bridge(settings)) => self.bridge = settings,
+            LinkInfo::PortData(InfoPortData::BridgePort(settings)) => self.port = Some(settings),
+            _ => {}
+        }
+    }
+}
+
+fn xdp_mode(xdp: &[LinkXdp]) -> Xdp {
+    let attached = |xdp: &LinkXdp| match xdp {
+        LinkXdp::Attached(attached) => Some(*attached),
+        _ => None,
+    };
+    match xdp.iter().find_map(attached) {
+        None | Some(XdpAttached::None) => Xdp::None,
+        Some(XdpAttached::SocketBuffer) => Xdp::Generic,
+        // With several, one of them is in the driver.
+        Some(_) => Xdp::Native,
+    }
+}

@@ -1,0 +1,218 @@
+//! Following the host's changes by netlink notifications.
+//!
+//! Not everything that [`State`](crate::state::State) holds is announced: sysctls, packet
+//! sockets, tcx programs and XDP programs attached by a BPF link change in silence.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use netlink_packet_route::{link::LinkHeader, tc::TcHeader};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
+use super::{
+    attributes::{attributes_after, number},
+    neighbour,
+    netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
+    netlink::{Message, is, messages, receive},
+};
+use crate::{Error, ErrorKind, Result, state::State, station::Change};
+
+/// Room for some 15,000 changes of the forwarding table. The kernel takes the memory only while
+/// they wait.
+const ROOM: usize = 16 << 20;
+
+/// The most notifications that are taken at a time: more than the room holds, so that all that
+/// waited at a call is taken, and few enough to come to an end while a flood goes on.
+const AT_A_TIME: usize = 32 << 10;
+
+/// The longest notification that is looked at; of longer ones nothing is needed but that they
+/// came.
+const BUFFER: usize = 64 << 10;
+
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_NEIGH: u32 = 3;
+const RTNLGRP_TC: u32 = 4;
+const NFNLGRP_NFTABLES: u32 = 7;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const LINK_HEADER: usize = 16; // struct ifinfomsg
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_DELTFILTER: u16 = 45;
+
+/// nft's messages about tables, chains and flow tables; what is in them does not matter.
+const NFT_PLACES: [u16; 6] = [0, 2, 3, 5, 22, 24];
+
+/// Hears of a bridge's changes.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    bridge: u32,
+    /// Indexes of the ports; none if all devices matter.
+    ports: Option<HashSet<u32>>,
+    /// Devices, forwarding tables and tc of this namespace.
+    route: netlink_sys::Socket,
+    /// Devices of all namespaces that this one has met.
+    links: netlink_sys::Socket,
+    /// nft; none if the kernel has no netfilter.
+    netfilter: Option<netlink_sys::Socket>,
+    buffer: Vec<u8>,
+}
+
+impl Watch {
+    /// Hears of the changes of the bridge with this index from now on. What was before has to be
+    /// read after this call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermitted`] without `CAP_NET_ADMIN`; [`ErrorKind::Io`].
+    pub(crate) fn new(bridge: u32) -> Result<Self> {
+        Self::with_buffer(bridge, ROOM)
+    }
+
+    /// As [`new`](Self::new), with room for so many bytes of notifications in each socket.
+    pub(crate) fn with_buffer(bridge: u32, bytes: usize) -> Result<Self> {
+        let open = || {
+            let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
+            let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;
+            let links = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], bytes)?;
+            links.set_listen_all_namespaces(true)?;
+            let netfilter = match subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES], bytes) {
+                Err(error) if is(&error, Errno::PROTONOSUPPORT) => None,
+                socket => Some(socket?),
+            };
+            Ok(Self { bridge, ports: None, route, links, netfilter, buffer: vec![0; BUFFER] })
+        };
+        open().map_err(|error| Error::io("subscribing to netlink notifications", error))
+    }
+
+    /// Takes only what this state depends on for a change from now on. Until told, every device's
+    /// change counts.
+    pub(crate) fn follow(&mut self, state: &State) {
+        self.ports = Some(state.ports.iter().map(|port| port.index).collect());
+    }
+
+    /// What to poll for reading.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let sockets = [Some(&self.route), Some(&self.links), self.netfilter.as_ref()];
+        sockets.into_iter().flatten().map(|socket| socket.as_fd()).collect()
+    }
+
+    /// Appends the changes of the forwarding table since the last call, in order, and returns
+    /// whether anything else may have changed that the state depends on: read it again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Overrun`] if notifications were lost. Nothing is left waiting then, and what
+    /// was appended is worth nothing: read the state and the table again.
+    pub(crate) fn drain(&mut self, changes: &mut Vec<Change>) -> Result<bool> {
+        let Self { bridge, ports, route, links, netfilter, buffer } = self;
+        let matters = Matters { bridge: *bridge, ports: ports.as_ref() };
+        let mut changed = false;
+        let mut lost = each(route, buffer, |message| match message {
+            Some(message) => match neighbour::change(message.kind, message.payload, *bridge) {
+                Some(change) => changes.push(change),
+                None => changed |= matters.route(&message),
+            },
+            None => changed = true,
+        })?;
+        lost |= each(links, buffer, |message| {
+            changed |= message.is_none_or(|message| matters.route(&message));
+        })?;
+        if let Some(netfilter) = netfilter {
+            lost |= each(netfilter, buffer, |message| {
+                changed |= message.is_none_or(|message| matters.netfilter(&message));
+            })?;
+        }
+        match lost {
+            true => Err(Error::new(ErrorKind::Overrun, "netlink notifications were lost")),
+            false => Ok(changed),
+        }
+    }
+}
+
+/// Which notifications matter.
+struct Matters<'a> {
+    bridge: u32,
+    ports: Option<&'a HashSet<u32>>,
+}
+
+impl Matters<'_> {
+    fn route(&self, message: &Message<'_>) -> bool {
+        match message.kind {
+            RTM_NEWLINK | RTM_DELLINK => self.link(message.payload),
+            RTM_NEWQDISC | RTM_DELQDISC | RTM_NEWTFILTER | RTM_DELTFILTER => {
+                self.tc(message.payload)
+            }
+            _ => false,
+        }
+    }
+
+    /// A device itself, one that joins or leaves the bridge, or one at the other end of a port.
+    fn link(&self, message: &[u8]) -> bool {
+        let Ok(header) = LinkHeader::parse(message) else { return true };
+        let mut related = attributes_after(LINK_HEADER, message).filter_map(|(kind, value)| {
+            [IFLA_LINK, IFLA_MASTER].contains(&kind).then(|| number(value)).flatten()
+        });
+        self.device(header.index) || related.any(|index| self.device(index))
+    }
+
+    fn tc(&self, message: &[u8]) -> bool {
+        let Ok(header) = TcHeader::parse(message) else { return true };
+        let index = header.index.cast_unsigned();
+        index == TcHeader::TCM_IFINDEX_MAGIC_BLOCK || self.device(index)
+    }
+
+    fn device(&self, index: u32) -> bool {
+        index == self.bridge || self.ports.is_none_or(|ports| ports.contains(&index))
+    }
+
+    fn netfilter(&self, message: &Message<'_>) -> bool {
+        let families = [NFPROTO_INET, NFPROTO_NETDEV, NFPROTO_BRIDGE];
+        let family = message.payload.first();
+        message.kind & 0xff00 == NFNL_SUBSYS_NFTABLES
+            && NFT_PLACES.contains(&(message.kind & 0xff))
+            && family.is_none_or(|family| families.contains(family))
+    }
+}
+
+fn subscribe(protocol: isize, groups: &[u32], bytes: usize) -> io::Result<netlink_sys::Socket> {
+    let mut socket = netlink_sys::Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.set_non_blocking(true)?;
+    if set_socket_recv_buffer_size_force(&socket, bytes).is_err() {
+        // Up to the limit of the host, then.
+        socket.set_rx_buf_sz(i32::try_from(bytes).unwrap_or(i32::MAX))?;
+    }
+    for group in groups {
+        socket.add_membership(*group)?;
+    }
+    Ok(socket)
+}
+
+/// Hands over what waits in a socket, none for a message that is too long. Returns whether some
+/// was lost. All that waited at the call has been taken, for only then does the kernel add again.
+fn each(
+    socket: &netlink_sys::Socket,
+    buffer: &mut [u8],
+    mut handle: impl FnMut(Option<Message<'_>>),
+) -> Result<bool> {
+    let mut lost = false;
+    for _ in 0..AT_A_TIME {
+        match receive(socket, buffer) {
+            Ok(length) => match buffer.get(..length) {
+                Some(bytes) => messages(bytes).for_each(|message| handle(Some(message))),
+                None => handle(None),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(lost),
+            Err(error) if is(&error, Errno::NOBUFS) => lost = true,
+            Err(error) => return Err(Error::io("receiving netlink notifications", error)),
+        }
+    }
+    Ok(lost)
+}

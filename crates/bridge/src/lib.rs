@@ -1,0 +1,38 @@
+//! A fast path for a Linux bridge that exists.
+//!
+//! It forwards the frames that the bridge would forward in exactly the same way, without writing
+//! a cache line that another CPU reads, and leaves every other frame to the bridge, which goes on
+//! learning, ageing, flooding and speaking STP. [`Accelerator`] does it; [`decide`] says what it
+//! may do on which port, and why not more. It needs root and Linux 6.6.
+//!
+//! ```no_run
+//! # fn main() -> bridge::Result<()> {
+//! let fast = bridge::Accelerator::start(bridge::Config::new("br0"))?;
+//! for port in fast.plan().ports {
+//!     println!("{}: sent to by {}", port.name, port.send.name());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod accelerator;
+mod control;
+mod decide;
+mod error;
+mod host;
+mod mirror;
+mod program;
+mod reason;
+pub mod state;
+mod station;
+mod tcx;
+mod worker;
+
+pub use accelerator::{Accelerator, Config, Stats, Table};
+pub use control::register;
+pub use decide::{Obstacle, Plan, PortPlan, Protocol, Way, decide};
+pub use error::{Error, ErrorKind, Result};
+pub use reason::Reason;
+pub use station::{Change, Entry, EntryKind};
+pub use tcx::program_name;
+pub use worker::inspect;

@@ -1,0 +1,224 @@
+//! The BPF object: loads it, attaches it, and reads and writes its maps.
+//!
+//! `unsafe` here is the generated skeleton's, and the byte casts of its plain structs.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program as BpfProgram};
+
+use crate::state::Mac;
+use crate::tcx::{self, Hook};
+use crate::{Error, ErrorKind, Result};
+
+#[allow(unreachable_pub, unused_qualifications, clippy::undocumented_unsafe_blocks)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
+}
+
+pub(crate) use skel::types::{
+    port as Port, request as Request, settings as Settings, station as Station,
+};
+
+/// The program's name, as `bpftool prog` lists it.
+pub(crate) const NAME: &str = "cachelane_br";
+
+/// As in bridge.h.
+pub(crate) const STATION_AGELESS: u32 = 1 << 10;
+pub(crate) const STATION_FIXED: u32 = 1 << 11;
+pub(crate) const STATION_SLOT_SHIFT: u32 = 12;
+const BUCKET_STATIONS: u32 = 4;
+const BUCKETS_TRIED: u32 = 4;
+const EDIT_WRITE: u32 = 0;
+const EDIT_REMOVE: u32 = 1;
+const EDIT_READ: u32 = 2;
+const EDIT_SETTLE: u32 = 3;
+pub(crate) const PORT_IN: u32 = 1;
+pub(crate) const PORT_OUT: u32 = 2;
+pub(crate) const PORT_STRAIGHT: u32 = 4;
+pub(crate) const PORT_ISOLATED: u32 = 8;
+pub(crate) const KERNEL_IPV4: u32 = 1;
+pub(crate) const KERNEL_IPV6: u32 = 2;
+pub(crate) const KERNEL_ARP: u32 = 4;
+pub(crate) const KERNEL_PPPOE: u32 = 8;
+
+/// The loaded program and its maps. Nothing of it runs before [`Program::attach`].
+#[derive(Debug)]
+pub(crate) struct Program {
+    program: OwnedFd,
+    edit: OwnedFd,
+    id: u32,
+    table: MapHandle,
+    stamps: MapHandle,
+    shared_stamps: MapHandle,
+    ports: MapHandle,
+    settings: MapHandle,
+    counts: MapHandle,
+    moved: MapHandle,
+}
+
+/// The packet path's counts, over all CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) straight: u64,
+    pub(crate) redirected: u64,
+    pub(crate) bytes: u64,
+    pub(crate) kernel: Vec<u64>,
+}
+
+impl Program {
+    /// Loads the object with room for so many stations.
+    pub(crate) fn load(stations: u32) -> Result<Program> {
+        Program::try_load(stations).map_err(|error| {
+            let kind = match error.kind() {
+                libbpf_rs::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+                _ => ErrorKind::Unsupported,
+            };
+            Error::new(kind, format!("the bridge's BPF program does not load: {error:#}"))
+        })
+    }
+
+    fn try_load(stations: u32) -> libbpf_rs::Result<Program> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = skel::BridgeSkelBuilder::default().open(&mut storage)?;
+        // Half full at most: then nearly every station stands in the bucket of its hash.
+        let buckets = (stations * 2 / BUCKET_STATIONS).next_power_of_two().max(BUCKETS_TRIED);
+        open.maps.table.set_max_entries(buckets)?;
+        if let Some(constants) = &mut open.maps.rodata_data {
+            constants.bucket_mask = buckets - 1;
+            constants.hash_multiplier = rand::random::<u64>() | 1;
+        }
+        open.maps.stamps.set_max_entries(stations)?;
+        open.maps.shared_stamps.set_max_entries(stations)?;
+        let skel = open.load()?;
+        let program = skel.progs.cachelane_br.as_fd();
+        Ok(Program {
+            id: BpfProgram::id_from_fd(program)?,
+            program: program.try_clone_to_owned()?,
+            edit: skel.progs.edit.as_fd().try_clone_to_owned()?,
+            table: MapHandle::try_from(&skel.maps.table)?,
+            stamps: MapHandle::try_from(&skel.maps.stamps)?,
+            shared_stamps: MapHandle::try_from(&skel.maps.shared_stamps)?,
+            ports: MapHandle::try_from(&skel.maps.ports)?,
+            settings: MapHandle::try_from(&skel.maps.settings)?,
+            counts: MapHandle::try_from(&skel.maps.counts)?,
+            moved: MapHandle::try_from(&skel.maps.moved)?,
+        })
+    }
+
+    /// The program's id, as tcx lists it.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Attaches it behind whatever is on the device's ingress, for as long as the link is open.
+    pub(crate) fn attach(&self, index: u32) -> io::Result<OwnedFd> {
+        tcx::attach(self.program.as_fd(), index, Hook::Ingress)
+    }
+
+    /// The ring of keys of stations that were seen on another port.
+    pub(crate) fn moved(&self) -> &MapHandle {
+        &self.moved
+    }
+
+    /// Writes a station. Returns whether there was room.
+    pub(crate) fn set_station(&self, mac: Mac, station: Station) -> io::Result<bool> {
+        self.edit(EDIT_WRITE, mac, station).map(|(done, _)| done)
+    }
+
+    /// How often a station was seen on another port since it was written, and one more; none if
+    /// it is not there.
+    pub(crate) fn unsettled(&self, mac: Mac) -> io::Result<Option<u32>> {
+        let (there, station) = self.edit(EDIT_READ, mac, Station::default())?;
+        Ok(there.then_some(station.unsettled))
+    }
+
+    /// Settles a station, unless it was seen on another port since `unsettled` was as given.
+    /// Returns whether it is settled.
+    pub(crate) fn settle(&self, mac: Mac, unsettled: u32) -> io::Result<bool> {
+        self.edit(EDIT_SETTLE, mac, Station { place: 0, unsettled }).map(|(done, _)| done)
+    }
+
+    /// Removes a station, if it is there.
+    pub(crate) fn remove_station(&self, mac: Mac) -> io::Result<()> {
+        self.edit(EDIT_REMOVE, mac, Station::default()).map(drop)
+    }
+
+    /// Runs the program that edits the table. Returns what it says, and the request's station.
+    fn edit(&self, edit: u32, mac: Mac, station: Station) -> io::Result<(bool, Station)> {
+        let mut request = Request { key: key(mac), station, edit, reserved: 0 };
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            ctx_in: (&raw mut request).cast(),
+            ctx_size_in: size_of::<Request>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: `options` says its own size and that of the context, which the kernel reads and
+        // writes; both outlive the call, and any bytes make a `Request`.
+        let failed =
+            unsafe { libbpf_sys::bpf_prog_test_run_opts(self.edit.as_raw_fd(), &raw mut options) };
+        match failed {
+            0 => Ok((options.retval == 1, request.station)),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        }
+    }
+
+    pub(crate) fn set_port(&self, slot: u32, port: &Port) -> libbpf_rs::Result<()> {
+        self.ports.update(&slot.to_ne_bytes(), bytes(port), MapFlags::ANY)
+    }
+
+    pub(crate) fn configure(&self, settings: &Settings) -> libbpf_rs::Result<()> {
+        self.settings.update(&0_u32.to_ne_bytes(), bytes(settings), MapFlags::ANY)
+    }
+
+    pub(crate) fn counts(&self) -> libbpf_rs::Result<Counts> {
+        type PerCpu = skel::types::counts;
+        let mut sum = Counts { kernel: vec![0; crate::Reason::ALL.len()], ..Counts::default() };
+        let per_cpu = self.counts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
+        for one in per_cpu.iter().flatten().filter(|one| one.len() >= size_of::<PerCpu>()) {
+            // SAFETY: the length was just checked, any bytes make the counts, and the read asks
+            // for no alignment.
+            let one = unsafe { std::ptr::read_unaligned(one.as_ptr().cast::<PerCpu>()) };
+            sum.straight = sum.straight.wrapping_add(one.straight);
+            sum.redirected = sum.redirected.wrapping_add(one.redirected);
+            sum.bytes = sum.bytes.wrapping_add(one.bytes);
+            for (sum, one) in sum.kernel.iter_mut().zip(one.kernel) {
+                *sum = sum.wrapping_add(one);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Bytes of kernel memory that the maps take.
+    pub(crate) fn memory(&self) -> libbpf_rs::Result<u64> {
+        let tables = [&self.table, &self.stamps, &self.shared_stamps];
+        let others = [&self.ports, &self.settings, &self.counts, &self.moved];
+        let maps = tables.into_iter().chain(others);
+        maps.map(|map| Ok(map.query_fdinfo()?.memlock.unwrap_or(0))).sum()
+    }
+}
+
+/// The table's key of an address, as `key_of` in bridge.bpf.c makes it.
+pub(crate) fn key(mac: Mac) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The address of a key; none if it is not eight bytes.
+pub(crate) fn mac_of(key: &[u8]) -> Option<Mac> {
+    key.get(..6)?.try_into().ok().map(Mac)
+}
+
+/// The generated structs that are written to maps.
+trait Plain {}
+impl Plain for Port {}
+impl Plain for Settings {}
+
+fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: the structs are plain integers without padding (bridge.h asserts their sizes), so
+    // every byte is initialised; the slice lives no longer than the borrow.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}

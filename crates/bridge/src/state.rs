@@ -1,0 +1,215 @@
+//! What is read of the host about one bridge: plain data, everything that [`decide`](crate::decide)
+//! needs and nothing else.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A bridge, its ports, and what else the kernel does to packets between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The bridge device.
+    pub bridge: Bridge,
+    /// Its ports, in the order of their numbers.
+    pub ports: Vec<Port>,
+    /// Netfilter in this namespace, as far as it can touch bridged packets.
+    pub netfilter: Netfilter,
+    /// Packet sockets (`tcpdump` and its kind) that see what a port sends or receives.
+    pub taps: Vec<Tap>,
+}
+
+/// The bridge device and its settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// Interface index.
+    pub index: u32,
+    /// Device name.
+    pub name: String,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Whether it is promiscuous (`IFF_PROMISC`): the host then gets a copy of every packet.
+    pub promiscuous: bool,
+    /// Whether it looks at VLAN tags.
+    pub vlan_filtering: bool,
+    /// Whether it speaks a spanning tree protocol.
+    pub stp: bool,
+    /// How long an address that is not seen stays known; zero learns nothing.
+    pub ageing: Duration,
+    /// That time while the topology changes, which happens only with STP.
+    pub forward_delay: Duration,
+    /// What `br_netfilter` hands to the IP tables: of the namespace or of the bridge itself,
+    /// whichever is on. All off where `br_netfilter` is not there.
+    pub calls: Calls,
+}
+
+/// The protocols of bridged packets that `br_netfilter` passes through the IP tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// IPv4 (`bridge-nf-call-iptables`).
+    pub iptables: bool,
+    /// IPv6 (`bridge-nf-call-ip6tables`).
+    pub ip6tables: bool,
+    /// ARP (`bridge-nf-call-arptables`).
+    pub arptables: bool,
+}
+
+/// A port of the bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Interface index.
+    pub index: u32,
+    /// Device name.
+    pub name: String,
+    /// The bridge's number for it, 1 to 1023.
+    pub number: u16,
+    /// Whether it is up and has a carrier.
+    pub running: bool,
+    /// Whether it is an Ethernet device (`ARPHRD_ETHER`).
+    pub ethernet: bool,
+    /// Largest packet without the Ethernet header, in bytes.
+    pub mtu: u32,
+    /// Where it stands in the spanning tree.
+    pub stp: StpState,
+    /// The bridge's settings of this port.
+    pub flags: PortFlags,
+    /// Whether a switch forwards for it (`IFLA_PHYS_SWITCH_ID`).
+    pub switch: bool,
+    /// Whether its root queue discipline is `noqueue`: nothing waits there and nothing counts.
+    pub noqueue: bool,
+    /// Whether a tc filter (not tcx) is attached to its ingress.
+    pub ingress_filters: bool,
+    /// Whether a tc filter (not tcx) is attached to its egress.
+    pub egress_filters: bool,
+    /// The tcx programs on its ingress, by program id, in the order in which they run.
+    pub tcx_ingress: Vec<u32>,
+    /// The tcx programs on its egress, by program id, in the order in which they run.
+    pub tcx_egress: Vec<u32>,
+    /// Whether its driver takes GSO packets and packets without a checksum as they are; where it
+    /// does not, the kernel cuts and sums them on the way out.
+    pub takes_unfinished: bool,
+    /// The other end, where it is a veth.
+    pub peer: Option<Peer>,
+}
+
+/// The spanning tree's states of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StpState {
+    /// Down, or taken out of service.
+    Disabled,
+    /// Listens to BPDUs alone.
+    Listening,
+    /// Learns addresses and forwards nothing.
+    Learning,
+    /// Forwards.
+    Forwarding,
+    /// Drops, to break a loop.
+    Blocking,
+}
+
+/// The bridge's settings of a port, as `bridge -d link` names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortFlags {
+    /// Learns addresses from what it receives.
+    pub learning: bool,
+    /// Sends packets back out where they came in.
+    pub hairpin: bool,
+    /// Exchanges nothing with other isolated ports.
+    pub isolated: bool,
+    /// Takes packets from known addresses alone.
+    pub locked: bool,
+    /// Makes locked entries of unknown addresses (MAC authentication bypass).
+    pub mab: bool,
+    /// Answers ARP and neighbour discovery for others, in whole or by VLAN.
+    pub neigh_suppress: bool,
+    /// Answers ARP for others, the older way (`proxy_arp`, `proxy_arp_wifi`).
+    pub proxy_arp: bool,
+    /// Maps VLANs to tunnels.
+    pub vlan_tunnel: bool,
+    /// Hands its packets to another port while it is down.
+    pub backup: bool,
+}
+
+/// The other end of a veth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Interface index in its own namespace.
+    pub index: u32,
+    /// Whether it is in this namespace as well.
+    pub here: bool,
+    /// What is known of it; none where its namespace cannot be asked.
+    pub details: Option<PeerDetails>,
+}
+
+/// What is known of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerDetails {
+    /// Hardware address.
+    pub mac: Mac,
+    /// Whether it is up.
+    pub up: bool,
+    /// Largest packet without the Ethernet header, in bytes.
+    pub mtu: u32,
+    /// The XDP program on it.
+    pub xdp: Xdp,
+}
+
+/// Where an XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Xdp {
+    /// There is none.
+    None,
+    /// In the driver, or in the device.
+    Native,
+    /// In the stack, on packets of any driver.
+    Generic,
+}
+
+/// Netfilter hooks that see bridged packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Netfilter {
+    /// What is hooked into the bridge family (nft tables, ebtables), `br_netfilter` left out:
+    /// names for people. Not empty: every packet has to take the kernel path.
+    pub bridge: Vec<String>,
+    /// Hooks on the ingress of a device.
+    pub ingress: Vec<DeviceHook>,
+    /// Hooks on the egress of a device.
+    pub egress: Vec<DeviceHook>,
+}
+
+/// A netfilter hook on a device, or on every device whose name starts so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceHook {
+    /// Device name, or the start of it if `prefix` is set.
+    pub device: String,
+    /// Whether `device` is the start of a name.
+    pub prefix: bool,
+    /// What is hooked, for people: an nft table and chain.
+    pub what: String,
+}
+
+/// A packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tap {
+    /// The device that it is bound to; 0 for all.
+    pub index: u32,
+}
+
+/// A hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl DeviceHook {
+    /// Whether it is on the device of this name.
+    pub fn is_on(&self, device: &str) -> bool {
+        match self.prefix {
+            true => device.starts_with(&self.device),
+            false => device == self.device,
+        }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}

@@ -1,0 +1,436 @@
+//! The thread that follows the bridge.
+//!
+//! It sleeps until netlink says something, a station shows up on another port, or somebody asks.
+//! What the kernel announces is acted on at once. What it does not announce is looked for: packet
+//! sockets, tcx programs and sysctls four times a second, an XDP program that was attached to a
+//! peer by a link once a second; less often where the ports are so many that it would cost more
+//! than a fiftieth of a CPU.
+
+mod ports;
+mod report;
+mod settling;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsFd as _;
+use rustix::io::Errno;
+
+use crate::accelerator::{Command, Config, Control, Shared, bpf};
+use crate::decide::{Plan, PortPlan, decide};
+use crate::host::{Reader, Watch};
+use crate::mirror::{Mirror, StationMap};
+use crate::program::{self, Program, Station};
+use crate::state::{Mac, State};
+use crate::tcx::{self, Hook};
+use crate::{Change, Error, ErrorKind, Result};
+use settling::Unsettled;
+
+/// How often to look for what the kernel does not announce, where that is cheap.
+const GLANCE: Duration = Duration::from_millis(250);
+/// How often to look at everything.
+const LOOK: Duration = Duration::from_secs(1);
+/// Each of the two takes at most one part in so many of a CPU.
+const SHARE: u32 = 50;
+/// Looks that may fail in a row.
+const PATIENCE: u32 = 20;
+/// Stations that there is room for, however few the bridge knows at the start.
+const FEWEST: u32 = 8192;
+/// Room for at most so many, as many as there are slots.
+const MOST: u32 = 1 << 20;
+
+/// The worker's own state.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    index: u32,
+    reader: Reader,
+    /// The host as of the last look.
+    state: State,
+    watch: Watch,
+    mirror: Mirror,
+    /// Our place on each port's ingress.
+    links: HashMap<u32, ports::Link>,
+    /// What the packet path's map of ports holds, by slot.
+    ports: HashMap<u16, PortPlan>,
+    /// Stations whose entries are not believed yet.
+    unsettled: Unsettled,
+    next_look: Instant,
+    next_glance: Instant,
+    /// When to read the table again, as an entry may have been hidden from the last reading.
+    next_reading: Option<Instant>,
+    /// Looks that failed in a row.
+    failures: u32,
+    /// The mirror may not hold what the kernel has.
+    stale: bool,
+    changes: Vec<Change>,
+}
+
+impl Worker {
+    /// Reads the bridge, mirrors its table, and attaches to its ports.
+    pub(crate) fn new(config: &Config) -> Result<(Worker, Arc<Shared>)> {
+        let mut reader = Reader::new()?;
+        let state = reader.state(&config.bridge)?;
+        let index = state.bridge.index;
+        has_tcx(index)?;
+        // Before the first dump, so that no change after it is missed.
+        let watch = Watch::new(index)?;
+        let capacity = match config.max_stations {
+            None => default_capacity(reader.stations(index)?.len()),
+            Some(stations) => capacity(stations)?,
+        };
+        let plan = decide(&state, None);
+        ports::refuse_second(&plan)?;
+        let Config { fastpath, table, .. } = *config;
+        let control = Control { fastpath, table, trusted: false, plan };
+        let shared = Arc::new(Shared::new(Program::load(capacity)?, control)?);
+        let mut worker = Worker {
+            shared: Arc::clone(&shared),
+            index,
+            reader,
+            state,
+            watch,
+            mirror: Mirror::new(capacity),
+            links: HashMap::new(),
+            ports: HashMap::new(),
+            unsettled: Unsettled::default(),
+            next_look: Instant::now(),
+            next_glance: Instant::now(),
+            next_reading: None,
+            failures: 0,
+            stale: true,
+            changes: Vec::new(),
+        };
+        worker.look()?;
+        worker.rebuild()?;
+        Ok((worker, shared))
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// Follows the bridge until it is told to stop, or the bridge is gone. Detaches at the end.
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<()> {
+        let seen = RefCell::new(Vec::new());
+        let shared = self.shared();
+        let ring = ring(&shared.program, &seen)?;
+        loop {
+            self.sleep()?;
+            self.follow(&ring, &seen)?;
+            while let Ok(command) = commands.try_recv() {
+                match command {
+                    Command::Stop => return Ok(()),
+                    Command::Attach(reply) => answer(&reply, self.attach_and_trust()),
+                    Command::Sync(reply) => {
+                        let result = self.catch_up(&ring, &seen);
+                        answer(&reply, result);
+                    }
+                }
+            }
+        }
+    }
+
+    fn attach_and_trust(&mut self) -> Result<()> {
+        self.attach()?;
+        if self.stale { self.rebuild() } else { Ok(()) }
+    }
+
+    /// Waits for something to do.
+    fn sleep(&self) -> Result<()> {
+        let next = [self.unsettled.next(), self.next_reading, Some(self.next_glance)];
+        let until = next.into_iter().flatten().fold(self.next_look, Instant::min);
+        let timeout = until.saturating_duration_since(Instant::now());
+        // Rounded up: a wake-up just before its time would spin.
+        let timeout = timeout.saturating_add(Duration::from_micros(999));
+        let timeout = rustix::time::Timespec::try_from(timeout).ok();
+        let mut fds = vec![
+            PollFd::new(&self.shared.wake, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.program.moved().as_fd(), PollFlags::IN),
+        ];
+        let watched = self.watch.fds();
+        fds.extend(watched.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::io("cannot wait for notifications", error.into())),
+        }
+        let mut count = [0; 8];
+        // Nothing there: nobody woke us.
+        let _ = rustix::io::read(&self.shared.wake, &mut count);
+        Ok(())
+    }
+
+    /// Takes in what has come.
+    fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+        self.take_moves(ring, seen)?;
+        if self.drain()? || Instant::now() >= self.next_look {
+            self.attempt(Worker::look)?;
+        } else if Instant::now() >= self.next_glance {
+            self.attempt(Worker::glance)?;
+        }
+        if self.next_reading.is_some_and(|next| Instant::now() >= next) {
+            self.read_table()?;
+        }
+        self.settle()?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Takes in all that the kernel has had to say until now, and looks at what it does not
+    /// announce.
+    fn catch_up(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+        self.take_moves(ring, seen)?;
+        self.drain()?;
+        self.look()?;
+        if self.stale {
+            self.rebuild()?;
+        }
+        // Twice: an entry that turned out to be wrong has been written anew.
+        for _ in 0..2 {
+            if let Some(due) = self.unsettled.last() {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                self.take_moves(ring, seen)?;
+                self.drain()?;
+                self.settle()?;
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn take_moves(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+        ring.consume().map_err(|e| bpf("reading moved stations", &e))?;
+        let seen = std::mem::take(&mut *seen.borrow_mut());
+        self.unsettle(seen.into_iter())
+    }
+
+    /// Mirrors the changes of the forwarding table. Returns whether something else has changed.
+    fn drain(&mut self) -> Result<bool> {
+        let mut changes = std::mem::take(&mut self.changes);
+        let drained = self.watch.drain(&mut changes);
+        let applied = self.apply(changes.drain(..));
+        self.changes = changes;
+        applied?;
+        match drained {
+            Err(error) if error.kind() == ErrorKind::Overrun => {
+                tracing::warn!("{error}; reading the whole forwarding table again");
+                self.shared.gauges.overruns.fetch_add(1, Relaxed);
+                self.distrust()?;
+                Ok(true)
+            }
+            other => other,
+        }
+    }
+
+    fn apply(&mut self, changes: impl Iterator<Item = Change>) -> Result<()> {
+        let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
+        for change in changes {
+            self.mirror.apply(change, &mut table).map_err(mirroring)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves everything to the kernel path until the mirror is rebuilt.
+    fn distrust(&mut self) -> Result<()> {
+        self.stale = true;
+        self.shared.change(|control| control.trusted = false)
+    }
+
+    /// Mirrors the kernel's whole table, and trusts the mirror from then on; if notifications are
+    /// lost on the way, that is for the next look.
+    fn rebuild(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        self.distrust()?;
+        let complete = self.read_table()?;
+        if complete {
+            let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.shared.gauges.mirror_nanos.store(nanos, Relaxed);
+            self.stale = false;
+            self.shared.change(|control| control.trusted = true)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the mirror equal to the kernel's whole table. Returns whether it is: not where
+    /// notifications were lost on the way.
+    fn read_table(&mut self) -> Result<bool> {
+        let begin = Instant::now();
+        self.next_reading = None;
+        let entries = self.reader.stations(self.index)?;
+        let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
+        self.mirror.rebuild(&entries, &mut table).map_err(mirroring)?;
+        // What was announced meanwhile may be older than what was read, or newer: applied to its
+        // end, in order, it comes to what the kernel has.
+        let mut changes = Vec::new();
+        let drained = self.watch.drain(&mut changes);
+        if changes.iter().any(|change| matches!(change, Change::Removed(_))) {
+            // It may have hidden another entry, which takes the kernel path until it is read.
+            self.next_reading = Some(later(begin, LOOK));
+        }
+        self.apply(changes.into_iter())?;
+        self.publish();
+        // Something else may have been announced as well.
+        self.next_look = Instant::now();
+        match drained {
+            Err(error) if error.kind() == ErrorKind::Overrun => {
+                self.shared.gauges.overruns.fetch_add(1, Relaxed);
+                self.distrust()?;
+                Ok(false)
+            }
+            other => other.map(|_| true),
+        }
+    }
+
+    /// Looks in this way, and rebuilds the mirror if that is due. A host that is being changed may
+    /// not make sense for a moment: everything takes the kernel path until it does.
+    fn attempt(&mut self, look: fn(&mut Worker) -> Result<()>) -> Result<()> {
+        let looked = look(self).and_then(|()| if self.stale { self.rebuild() } else { Ok(()) });
+        match looked {
+            Ok(()) => self.failures = 0,
+            Err(error) if error.kind() == ErrorKind::Io && self.failures < PATIENCE => {
+                tracing::warn!("{error}; all is left to the kernel path until that is over");
+                self.failures += 1;
+                self.distrust()?;
+                self.next_look = Instant::now() + GLANCE;
+                self.next_glance = self.next_look;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Reads all of the host that matters, and acts on what has changed.
+    fn look(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        self.state = self.reader.state(&self.state.bridge.name)?;
+        self.watch.follow(&self.state);
+        self.act()?;
+        self.next_look = later(begin, LOOK);
+        self.next_glance = later(begin, GLANCE);
+        Ok(())
+    }
+
+    /// Reads what changes in silence, and acts on it.
+    fn glance(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        self.reader.glance(&mut self.state)?;
+        self.act()?;
+        self.next_glance = later(begin, GLANCE);
+        Ok(())
+    }
+
+    /// Brings the packet path in line with the host.
+    fn act(&mut self) -> Result<()> {
+        if self.state.bridge.index != self.index {
+            let name = &self.state.bridge.name;
+            let message = format!("the bridge {name} was removed and made anew");
+            return Err(Error::new(ErrorKind::NoDevice, message));
+        }
+        let plan = decide(&self.state, Some(self.shared.program.id()));
+        self.place(&plan)?;
+        let before = self.shared.control().plan;
+        report::changes(&before, &plan);
+        self.shared.change(|control| control.plan = plan)?;
+        self.attach()
+    }
+
+    fn publish(&self) {
+        let gauges = &self.shared.gauges;
+        gauges.stations.store(self.mirror.mapped().into(), Relaxed);
+        gauges.left_out.store(self.mirror.left_out() as u64, Relaxed);
+    }
+}
+
+/// What the fast path could do on a bridge, without loading or attaching anything.
+///
+/// # Errors
+/// As [`Accelerator::start`](crate::Accelerator::start).
+pub fn inspect(bridge: &str) -> Result<Plan> {
+    let state = Reader::new()?.state(bridge)?;
+    has_tcx(state.bridge.index)?;
+    Ok(decide(&state, None))
+}
+
+/// The packet path's map of stations.
+struct Writer<'a> {
+    program: &'a Program,
+    /// What is written has yet to be settled.
+    written: &'a mut Unsettled,
+}
+
+impl StationMap for Writer<'_> {
+    type Error = io::Error;
+
+    fn set(&mut self, mac: Mac, station: Station) -> io::Result<bool> {
+        let written = self.program.set_station(mac, station)?;
+        if written {
+            self.written.add(mac, station.unsettled);
+        }
+        Ok(written)
+    }
+
+    fn remove(&mut self, mac: Mac) -> io::Result<()> {
+        self.program.remove_station(mac)
+    }
+}
+
+/// A reader of the ring of moved stations that puts them into `seen`.
+fn ring<'a>(program: &'a Program, seen: &'a RefCell<Vec<Mac>>) -> Result<RingBuffer<'a>> {
+    let mut builder = RingBufferBuilder::new();
+    let take = |key: &[u8]| {
+        seen.borrow_mut().extend(program::mac_of(key));
+        0
+    };
+    builder.add(program.moved(), take).map_err(|e| bpf("the ring of moved stations", &e))?;
+    builder.build().map_err(|e| bpf("the ring of moved stations", &e))
+}
+
+fn mirroring(error: io::Error) -> Error {
+    Error::io("mirroring the forwarding table", error)
+}
+
+fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
+    // Who asked may have given up.
+    let _ = reply.send(result);
+}
+
+/// Asks the kernel something harmless that needs tcx.
+fn has_tcx(index: u32) -> Result<()> {
+    match tcx::programs(index, Hook::Ingress) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        Err(error) => Err(Error::io("cannot ask for tcx programs", error)),
+    }
+}
+
+/// When to do again what began at `begin` and has ended now: after `time`, or as much later as it
+/// takes to keep within its share of a CPU.
+fn later(begin: Instant, time: Duration) -> Instant {
+    Instant::now() + time.max(begin.elapsed().saturating_mul(SHARE))
+}
+
+fn default_capacity(known: usize) -> u32 {
+    // No more than that: the table's buckets are as many, and each is a cache line's quarter.
+    let known = u32::try_from(known).unwrap_or(MOST);
+    known.saturating_add(known / 4).clamp(FEWEST, MOST)
+}
+
+fn capacity(wanted: u32) -> Result<u32> {
+    if (1..=MOST).contains(&wanted) {
+        return Ok(wanted);
+    }
+    let message = format!("{wanted} stations: expected 1 to {MOST}");
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! What the exactness tests share: each scenario runs twice, in networks of its own, once with
+//! the Linux bridge alone and once with the fast path, and must look the same from outside.
+
+// Each test file uses a part of this.
+#![allow(dead_code, unreachable_pub)]
+
+use std::panic;
+use std::sync::OnceLock;
+use std::thread;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+pub mod frame;
+pub mod net;
+pub mod netlink;
+pub mod outcome;
+pub mod programs;
+pub mod record;
+pub mod traffic;
+
+#[allow(unused_imports)] // as above
+pub use net::{Arm, Net, Reason, Setup};
+use record::Record;
+
+/// The CPUs that the tests may use.
+static CPUS: OnceLock<CpuSet> = OnceLock::new();
+
+/// Lets the calling thread run on every CPU that the tests may use.
+pub fn run_anywhere() {
+    if let Some(cpus) = CPUS.get() {
+        sched_setaffinity(None, cpus).unwrap();
+    }
+}
+
+/// Whether a privileged test can run; says so on stderr if not.
+pub fn root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test}: needs root");
+    }
+    root
+}
+
+/// Runs a script in both arms and compares what was seen, step by step.
+pub fn compare(test: &str, setup: &Setup, script: impl Fn(&mut Net) + Sync) {
+    if !root(test) {
+        return;
+    }
+    CPUS.get_or_init(|| sched_getaffinity(None).unwrap());
+    let (kernel, fast) = thread::scope(|scope| {
+        let script = &script;
+        let arms = [Arm::Kernel, Arm::Fast].map(|arm| scope.spawn(move || run(arm, setup, script)));
+        let [kernel, fast] = arms.map(|arm| arm.join());
+        let unwrap = |result: thread::Result<Record>| {
+            result.unwrap_or_else(|payload| panic::resume_unwind(payload))
+        };
+        (unwrap(kernel), unwrap(fast))
+    });
+    assert!(!kernel.steps.is_empty(), "a scenario without steps");
+    if let Some(difference) = kernel.difference("the kernel alone", &fast, "the fast path") {
+        panic!("{test}: {difference}");
+    }
+}
+
+/// Runs a script with the fast path alone, for what has no counterpart in the kernel.
+pub fn with_fast_path(test: &str, setup: &Setup, script: impl FnOnce(&mut Net) + Send) {
+    if root(test) {
+        thread::scope(|scope| {
+            let arm = scope.spawn(|| script(&mut Net::new(Arm::Fast, "bridge", setup)));
+            arm.join().unwrap_or_else(|payload| panic::resume_unwind(payload));
+        });
+    }
+}
+
+/// Runs a script in one arm. All that it starts stays on one CPU: so the packets of a step pass
+/// through one queue, in the order in which they were sent, and [`Net::step`] can tell when all
+/// have passed.
+fn run(arm: Arm, setup: &Setup, script: &(impl Fn(&mut Net) + Sync)) -> Record {
+    let all = CPUS.get().expect("set by the caller");
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[arm as usize % cpus.len()]);
+    sched_setaffinity(None, &one).unwrap();
+    let mut net = Net::new(arm, "bridge", setup);
+    script(&mut net);
+    net.into_record()
+}

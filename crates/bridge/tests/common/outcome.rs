@@ -1,0 +1,80 @@
+//! What a step came to, and what a scenario says of it.
+
+use bridge::{Reason, Stats};
+
+use super::net::Arm;
+use super::record::Step;
+
+/// What a step came to.
+pub struct Outcome {
+    pub arm: Arm,
+    pub step: Step,
+    /// What the fast path has counted in this step.
+    pub counted: Option<(Stats, Stats)>,
+}
+
+impl Outcome {
+    fn context(&self) -> String {
+        format!("step ({}), {:?}", self.step.name, self.arm)
+    }
+
+    /// So many frames arrived at a member.
+    pub fn arrives(self, member: usize, frames: usize) -> Self {
+        let arrived = &self.step.arrived[member];
+        assert_eq!(arrived.len(), frames, "{}: at member {member}: {arrived:?}", self.context());
+        self
+    }
+
+    /// At least so many frames went straight into the peer's namespace, or were left to the
+    /// kernel to keep an entry fresh; not all of them the latter.
+    pub fn straight(self, frames: u64) -> Self {
+        self.taken("straight", frames, |stats| stats.straight)
+    }
+
+    /// As [`straight`](Self::straight), through the port's queue.
+    pub fn redirected(self, frames: u64) -> Self {
+        self.taken("redirected", frames, |stats| stats.redirected)
+    }
+
+    /// As [`straight`](Self::straight), either way.
+    pub fn fast(self, frames: u64) -> Self {
+        self.taken("fast", frames, |stats| stats.straight + stats.redirected)
+    }
+
+    /// At least so many frames were left to the kernel for this reason.
+    pub fn left(self, reason: Reason, frames: u64) -> Self {
+        self.counts(reason.name(), frames, |stats| stats.kernel(reason))
+    }
+
+    /// No frame took the fast path.
+    pub fn kernel_only(self) -> Self {
+        if let Some((before, after)) = &self.counted {
+            let taken = |stats: &Stats| (stats.straight, stats.redirected);
+            assert_eq!(taken(after), taken(before), "{}: frames were taken", self.context());
+        }
+        self
+    }
+
+    /// At most so many frames went straight into the peer's namespace.
+    pub fn straight_at_most(self, frames: u64) -> Self {
+        if let Some((before, after)) = &self.counted {
+            let more = after.straight - before.straight;
+            assert!(more <= frames, "{}: {more} went straight", self.context());
+        }
+        self
+    }
+
+    fn taken(self, what: &str, least: u64, count: impl Fn(&Stats) -> u64) -> Self {
+        let with_refreshes = |stats: &Stats| count(stats) + stats.kernel(Reason::Refresh);
+        self.counts(what, least, with_refreshes).counts(what, 1, &count)
+    }
+
+    fn counts(self, what: &str, least: u64, count: impl Fn(&Stats) -> u64) -> Self {
+        if let Some((before, after)) = &self.counted {
+            let more = count(after) - count(before);
+            let context = self.context();
+            assert!(more >= least, "{context}: {what}: {more}, expected {least}: {after:?}");
+        }
+        self
+    }
+}
