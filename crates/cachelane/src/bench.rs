@@ -4,6 +4,7 @@
 //! round; so whatever drifts on the machine drifts over all of them, and the ratio of two cases
 //! is taken round by round. [`Series`] collects what was measured.
 
+pub(crate) mod bridge;
 pub(crate) mod relay;
 pub(crate) mod relay_process;
 mod series;

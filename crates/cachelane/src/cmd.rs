@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod bench;
+mod bridge;
 mod completions;
 mod demo;
 mod knob;
@@ -14,6 +15,7 @@ use crate::exit::Exit;
 pub(crate) enum Command {
     Demo(demo::Args),
     Relay(Box<relay::Args>),
+    Bridge(bridge::Args),
     Knob(knob::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -25,6 +27,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),
+        Command::Bridge(args) => bridge::run(&args),
         Command::Knob(args) => knob::run(args),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),

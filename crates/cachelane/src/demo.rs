@@ -5,6 +5,7 @@
 //! so that what has to be left out is said before the waiting begins, and costs nothing while it
 //! idles; each mechanism makes its traffic only while its own windows are measured.
 
+mod bridge_fastpath;
 mod output;
 mod relay_against_proxy;
 mod relay_cpus;
@@ -21,11 +22,12 @@ pub(crate) use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
-const ENTRIES: [Entry; 4] = [
+const ENTRIES: [Entry; 5] = [
     sockmap_buffer::RATE,
     relay_against_proxy::PER_CPU,
     relay_against_proxy::LATENCY,
     relay_cpus::RATE,
+    bridge_fastpath::RATE,
 ];
 
 /// Something that can be off and on while traffic flows.
@@ -76,12 +78,12 @@ impl Extent {
         4 * self.blocks as usize
     }
 
-    /// Four mechanisms within three minutes.
+    /// Five mechanisms within three minutes.
     pub(crate) const FULL: Extent = Extent {
         blocks: 12,
-        window: Duration::from_millis(500),
-        settle: Duration::from_millis(250),
-        limit: Duration::from_secs(42),
+        window: Duration::from_millis(450),
+        settle: Duration::from_millis(200),
+        limit: Duration::from_secs(34),
     };
 
     /// The fewest blocks that can tell a difference, in short windows: shows that it runs.

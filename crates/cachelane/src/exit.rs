@@ -32,6 +32,7 @@ impl Exit {
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &bridge::Error| Exit::of_bridge(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
             // What a CPU set or a lane override says is always the user's input.
@@ -43,6 +44,17 @@ impl Exit {
             relay::ErrorKind::InvalidInput => Exit::Usage,
             relay::ErrorKind::PermissionDenied => Exit::NotPermitted,
             relay::ErrorKind::Unsupported | relay::ErrorKind::FileLimit => Exit::HostCannot,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn of_bridge(kind: bridge::ErrorKind) -> Exit {
+        match kind {
+            bridge::ErrorKind::NoDevice
+            | bridge::ErrorKind::NotABridge
+            | bridge::ErrorKind::Invalid => Exit::Usage,
+            bridge::ErrorKind::NotPermitted => Exit::NotPermitted,
+            bridge::ErrorKind::Unsupported => Exit::HostCannot,
             _ => Exit::Failed,
         }
     }

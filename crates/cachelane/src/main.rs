@@ -6,6 +6,7 @@ mod bench;
 mod cmd;
 mod demo;
 mod exit;
+mod pmu;
 mod table;
 mod terminal;
 
@@ -58,5 +59,7 @@ fn log_to_stderr(quiet: bool, verbose: u8) {
         .with_writer(std::io::stderr)
         .with_ansi(colour)
         .with_target(false)
+        // A log that nobody reads any more is no reason to end.
+        .log_internal_errors(false)
         .init();
 }

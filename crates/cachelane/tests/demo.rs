@@ -12,8 +12,13 @@ use common::{Place, all_namespaces, comes_true, ends_within, machine_network, ro
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Every row that there can be.
-const ROWS: [&str; 4] =
-    ["sockmap buffer, rate", "relay, per CPU-second", "relay, p99 latency", "relay.cpus, rate"];
+const ROWS: [&str; 5] = [
+    "sockmap buffer, rate",
+    "relay, per CPU-second",
+    "relay, p99 latency",
+    "relay.cpus, rate",
+    "bridge, exchanges",
+];
 const VERDICTS: [&str; 4] = ["better", "worse", "no difference", "inconclusive"];
 
 #[test]

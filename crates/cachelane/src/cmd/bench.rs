@@ -9,7 +9,7 @@ use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Stop, relay};
+use crate::bench::{Stop, bridge, relay};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -23,6 +23,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
     Relay(RelayArgs),
+    Bridge(BridgeArgs),
     #[command(hide = true)]
     EchoServer {
         addr: SocketAddr,
@@ -43,6 +44,19 @@ struct RelayArgs {
     /// Idle connections of the idle part
     #[arg(long, value_name = "N", default_value_t = 9_800)]
     idle: usize,
+}
+
+/// The fast path of a bridge against the Linux bridge itself
+#[derive(clap::Args, Debug)]
+struct BridgeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these parts, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<bridge::Part>,
+    /// Stations that the big bridge of the entries part knows
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
+    entries: u32,
 }
 
 /// What every experiment takes.
@@ -69,6 +83,7 @@ struct Common {
 pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     match args.experiment {
         Experiment::Relay(args) => run_relay(&args, quiet),
+        Experiment::Bridge(args) => run_bridge(&args, quiet),
         Experiment::EchoServer { addr } => echo_server(addr),
     }
 }
@@ -89,6 +104,24 @@ fn run_relay(args: &RelayArgs, quiet: bool) -> anyhow::Result<Exit> {
         quiet,
     };
     let output = relay::run(&plan, Stop::on_signals()?)?;
+    show(&args.common, &output)
+}
+
+fn run_bridge(args: &BridgeArgs, quiet: bool) -> anyhow::Result<Exit> {
+    use clap::ValueEnum as _;
+    let parts = match args.only.as_slice() {
+        [] => bridge::Part::value_variants().to_vec(),
+        only => only.to_vec(),
+    };
+    let plan = bridge::Plan {
+        parts,
+        rounds: args.common.rounds as usize,
+        window: args.common.window,
+        entries: args.entries,
+        seed: args.common.seed,
+        quiet,
+    };
+    let output = bridge::run(&plan, Stop::on_signals()?)?;
     show(&args.common, &output)
 }
 

@@ -52,6 +52,11 @@ impl Stage {
         self.is_test_host
     }
 
+    /// For more hosts, where [`is_test_host`](Self::is_test_host).
+    pub(super) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
     pub(super) fn host(&self) -> &Host {
         &self.host
     }
