@@ -96,13 +96,18 @@ impl Reader {
     /// the peers have is not among it.
     ///
     /// # Errors
-    /// As [`state`](Self::state); a port that has left is one, and its leaving is announced.
+    /// As [`state`](Self::state).
     pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge(&state.bridge.name)?;
         let read = || {
             state.bridge = bridge_of(link, proc::calls()?);
             for port in &mut state.ports {
-                port.tcx_ingress = tcx::programs(port.index, Hook::Ingress)?;
+                match tcx::programs(port.index, Hook::Ingress) {
+                    Ok(programs) => port.tcx_ingress = programs,
+                    // It has left, which is announced.
+                    Err(error) if is(&error, Errno::NODEV) => continue,
+                    Err(error) => return Err(error),
+                }
                 port.tcx_egress = tcx::programs(port.index, Hook::Egress)?;
             }
             state.taps = taps(&state.ports)?;

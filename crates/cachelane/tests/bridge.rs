@@ -242,7 +242,7 @@ fn root_the_process_ends_when_the_bridge_is_gone() {
     let mut running = scene.start();
     scene.bridge.own.host.ip(["link", "delete", "br0"]).expect("root may");
     let status = running.0.wait().expect("its status");
-    assert_eq!(status.code(), Some(2));
+    assert_eq!(status.code(), Some(1));
 }
 
 #[test]

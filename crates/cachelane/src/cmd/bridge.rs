@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bridge::{Accelerator, Config, Obstacle, Plan, PortPlan, Reason, Stats, Table, Way};
 use knobs::{Registry, Server};
 use serde_json::{Value, json};
@@ -91,7 +91,8 @@ fn follow(accelerator: &Accelerator, signals: &mut Signals) -> anyhow::Result<Ex
             }
         }
         if let Some(error) = accelerator.failure() {
-            return Err(error).context("the fast path has ended, the bridge goes on without it");
+            // Not what it is at the start, an answer to what the user gave.
+            bail!("the fast path has ended, and the bridge, if it is there, goes on: {error}");
         }
         std::thread::sleep(LOOK);
     }
