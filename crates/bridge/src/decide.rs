@@ -191,7 +191,7 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
     let mut receive = common.clone();
     receive.extend(against_receiving(state, port, ours));
     let mut kernel = common;
-    kernel.extend(against_sending(port));
+    kernel.extend(against_sending(state, port));
     let queue = against_straight(state, port);
     let (send, limits) = match (kernel.is_empty(), queue.is_empty()) {
         (false, _) => (Way::Kernel, kernel),
@@ -247,20 +247,22 @@ fn place(port: &Port, ours: Option<u32>) -> usize {
     found.unwrap_or(programs.len())
 }
 
-fn against_sending(port: &Port) -> Vec<Obstacle> {
+fn against_sending(state: &State, port: &Port) -> Vec<Obstacle> {
+    // They do not see what a tc program has redirected.
+    let hooks: Vec<String> = on(&state.netfilter.egress, &port.name);
     let unknown = port.peer.as_ref().is_some_and(|peer| peer.details.is_none());
     let generic = details(port).is_some_and(|peer| peer.xdp == Xdp::Generic);
     let found = [
         port.flags.backup.then_some(Obstacle::Backup),
         unknown.then_some(Obstacle::PeerUnknown),
         generic.then_some(Obstacle::PeerGenericXdp),
+        (!hooks.is_empty()).then_some(Obstacle::EgressHooks(hooks)),
     ];
     found.into_iter().flatten().collect()
 }
 
 /// What only the port's own queue does, or shows.
 fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
-    let hooks: Vec<String> = on(&state.netfilter.egress, &port.name);
     let filters = port.egress_filters || !port.tcx_egress.is_empty();
     // What a port receives, its packet sockets have seen before any tcx program has.
     let tapped = state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index);
@@ -271,7 +273,6 @@ fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
         details(port).is_some_and(|peer| peer.xdp != Xdp::None).then_some(Obstacle::PeerXdp),
         (!port.noqueue).then_some(Obstacle::QueueDiscipline),
         filters.then_some(Obstacle::EgressFilters),
-        (!hooks.is_empty()).then_some(Obstacle::EgressHooks(hooks)),
         (!port.takes_unfinished).then_some(Obstacle::Offloads),
         tapped.then_some(Obstacle::Taps),
     ];

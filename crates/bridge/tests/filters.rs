@@ -132,6 +132,39 @@ fn root_ebtables_rules_still_drop() {
 }
 
 #[test]
+fn root_nft_rules_of_devices_and_of_the_bridge_still_drop() {
+    let test = "root_nft_rules_of_devices_and_of_the_bridge_still_drop";
+    compare(test, &Setup::default(), |net| {
+        net.introduce();
+        net.talk(0, 1, 2);
+        net.step("no rule").arrives(0, 2).arrives(1, 2).straight(4);
+        for (family, hook, left) in [
+            ("netdev", "ingress device p0", Reason::PortIn),
+            // Redirected packets pass it by.
+            ("netdev", "egress device p1", Reason::PortOut),
+            ("bridge", "forward", Reason::Off),
+        ] {
+            net.run(&format!("nft add table {family} t"));
+            net.run(&format!(
+                "nft add chain {family} t c {{ type filter hook {hook} priority 0 ; }}"
+            ));
+            net.talk(0, 1, 2);
+            net.step(&format!("{hook}, no rule yet")).arrives(0, 2).arrives(1, 2);
+            let source = lab::Mac(net.mac(0));
+            net.run(&format!("nft add rule {family} t c ether saddr {source} drop"));
+            net.talk(0, 1, 2);
+            net.step(&format!("{hook}, a rule that drops"))
+                .arrives(0, 2)
+                .arrives(1, 0)
+                .left(left, 2);
+            net.run(&format!("nft delete table {family} t"));
+            net.talk(0, 1, 2);
+            net.step("no table any more").arrives(0, 2).arrives(1, 2).straight(4);
+        }
+    });
+}
+
+#[test]
 fn root_xdp_programs_on_a_peer_see_every_packet() {
     compare("root_xdp_programs_on_a_peer_see_every_packet", &Setup::default(), |net| {
         let programs = Programs::build(net);

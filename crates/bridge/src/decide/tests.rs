@@ -152,8 +152,17 @@ fn some_things_keep_packets_from_being_sent() {
 }
 
 #[test]
+fn netfilter_on_a_ports_egress_does_not_see_what_is_redirected() {
+    let mut state = state();
+    state.netfilter.egress.push(hook("p1", false));
+    let plan = decide(&state, None);
+    assert_eq!((plan.ports[0].send, plan.ports[0].limits[0].id()), (Way::Kernel, "egress-hooks"));
+    assert_eq!(plan.ports[1].send, Way::Straight);
+}
+
+#[test]
 fn what_only_the_ports_queue_does_keeps_packets_in_it() {
-    let cases: [(&str, fn(&mut State)); 11] = [
+    let cases: [(&str, fn(&mut State)); 10] = [
         ("no-peer", |s| s.ports[0].peer = None),
         ("peer-here", |s| s.ports[0].peer.as_mut().expect("a veth").here = true),
         ("peer-down", |s| peer(&mut s.ports[0]).up = false),
@@ -161,7 +170,6 @@ fn what_only_the_ports_queue_does_keeps_packets_in_it() {
         ("queue-discipline", |s| s.ports[0].noqueue = false),
         ("egress-filters", |s| s.ports[0].egress_filters = true),
         ("egress-filters", |s| s.ports[0].tcx_egress = vec![3]),
-        ("egress-hooks", |s| s.netfilter.egress.push(hook("p1", false))),
         ("offloads-off", |s| s.ports[0].takes_unfinished = false),
         ("taps", |s| s.taps.push(Tap { index: 0 })),
         ("taps", |s| s.taps.push(Tap { index: 11 })),
