@@ -343,7 +343,10 @@ impl Worker {
     fn publish(&self) {
         let gauges = &self.shared.gauges;
         gauges.stations.store(self.mirror.mapped().into(), Relaxed);
-        gauges.left_out.store(self.mirror.left_out() as u64, Relaxed);
+        let left_out = self.mirror.left_out() as u64;
+        if gauges.left_out.swap(left_out, Relaxed) == 0 && left_out > 0 {
+            tracing::warn!("no room for {left_out} stations: they take the kernel path");
+        }
     }
 }
 

@@ -22,10 +22,10 @@ char LICENSE[] SEC("license") = "GPL";
 /* What a tcx program returns to let the next one look; linux/bpf.h has it from 6.6 on. */
 #define NEXT -1
 
-/* Buckets of the table less one, a power of two less one; and what keys are multiplied by to find
- * theirs: odd, and unknown to those who choose addresses. */
-const volatile __u32 bucket_mask;
-const volatile __u64 hash_multiplier;
+/* What the hash is keyed with, so that nobody can choose addresses that fall together; and how far
+ * it is shifted: there are 2^(64 - hash_shift) buckets. */
+const volatile __u64 hash_seed;
+const volatile __u32 hash_shift;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -86,11 +86,18 @@ static __always_inline __u64 key_of(const unsigned char *mac)
 	return key;
 }
 
+/* The bucket to try for a key. The mixing is MurmurHash3's (fmix64): addresses come in rows, which
+ * a single multiplication leaves in heaps. */
 static __always_inline struct bucket *bucket_of(__u64 key, __u32 try)
 {
-	__u32 index = (__u32)(key * hash_multiplier >> 32) ^ try;
+	__u64 hash = key ^ hash_seed;
+	__u32 index;
 
-	index &= bucket_mask;
+	hash ^= hash >> 33;
+	hash *= 0xff51afd7ed558ccd;
+	hash ^= hash >> 33;
+	hash *= 0xc4ceb9fe1a85ec53;
+	index = (__u32)(hash >> (hash_shift & 63)) ^ try;
 	return bpf_map_lookup_elem(&table, &index);
 }
 
