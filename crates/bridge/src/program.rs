@@ -31,7 +31,7 @@ pub(crate) const STATION_AGELESS: u32 = 1 << 10;
 pub(crate) const STATION_FIXED: u32 = 1 << 11;
 pub(crate) const STATION_SLOT_SHIFT: u32 = 12;
 const BUCKET_STATIONS: u32 = 4;
-const BUCKETS_TRIED: u32 = 4;
+const BUCKETS_TRIED: u32 = 8;
 const EDIT_WRITE: u32 = 0;
 const EDIT_REMOVE: u32 = 1;
 const EDIT_READ: u32 = 2;
@@ -249,7 +249,7 @@ mod tests {
                     let written = program.set_station(address(number), station);
                     left_out += u32::from(!written.expect("it is edited"));
                 }
-                // Half full as it then is, a few find their four lines full.
+                // Half full as it then is, a few find their eight lines full.
                 assert!(left_out <= STATIONS / 200, "{left_out} counting in byte {byte}");
                 let found = (1..=STATIONS).filter(|number| {
                     program.unsettled(address(*number)).expect("it is read").is_some()

@@ -33,7 +33,7 @@ struct station {
 _Static_assert(sizeof(struct station) == 8, "struct station has padding");
 
 /* A cache line of the table. A station's key stands in the bucket that its hash gives or, where
- * that is full, in one of the three beside it. */
+ * that is full, in one of the seven beside it. */
 struct bucket {
 	__u64 keys[4]; /* an address's bytes in the order of memory; 0: nobody */
 	struct station stations[4];
@@ -41,7 +41,7 @@ struct bucket {
 _Static_assert(sizeof(struct bucket) == 64, "a bucket is a cache line");
 
 #define BUCKET_STATIONS 4
-#define BUCKETS_TRIED	4
+#define BUCKETS_TRIED	8
 
 #define STATION_PORT_MASK  1023
 #define STATION_AGELESS	   (1 << 10) /* the kernel does not forget it: nothing to refresh */
