@@ -139,7 +139,7 @@ impl Worker {
 
     fn attach_and_trust(&mut self) -> Result<()> {
         self.attach()?;
-        if self.stale { self.rebuild() } else { Ok(()) }
+        self.rebuild_if_stale()
     }
 
     /// Waits for something to do.
@@ -188,9 +188,7 @@ impl Worker {
         self.take_moves(ring, seen)?;
         self.drain()?;
         self.look()?;
-        if self.stale {
-            self.rebuild()?;
-        }
+        self.rebuild_if_stale()?;
         // Twice: an entry that turned out to be wrong has been written anew.
         for _ in 0..2 {
             if let Some(due) = self.unsettled.last() {
@@ -228,18 +226,28 @@ impl Worker {
         }
     }
 
-    fn apply(&mut self, changes: impl Iterator<Item = Change>) -> Result<()> {
+    fn apply(&mut self, mut changes: impl Iterator<Item = Change>) -> Result<()> {
+        self.mirror(|mirror, table| changes.try_for_each(|change| mirror.apply(change, table)))
+    }
+
+    /// Changes the mirror, and the packet path's table with it.
+    fn mirror(
+        &mut self,
+        change: impl FnOnce(&mut Mirror, &mut Writer<'_>) -> io::Result<()>,
+    ) -> Result<()> {
         let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
-        for change in changes {
-            self.mirror.apply(change, &mut table).map_err(mirroring)?;
-        }
-        Ok(())
+        change(&mut self.mirror, &mut table)
+            .map_err(|error| Error::io("mirroring the forwarding table", error))
     }
 
     /// Leaves everything to the kernel path until the mirror is rebuilt.
     fn distrust(&mut self) -> Result<()> {
         self.stale = true;
         self.shared.change(|control| control.trusted = false)
+    }
+
+    fn rebuild_if_stale(&mut self) -> Result<()> {
+        if self.stale { self.rebuild() } else { Ok(()) }
     }
 
     /// Mirrors the kernel's whole table, and trusts the mirror from then on; if notifications are
@@ -263,8 +271,7 @@ impl Worker {
         let begin = Instant::now();
         self.next_reading = None;
         let entries = self.reader.stations(self.index)?;
-        let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
-        self.mirror.rebuild(&entries, &mut table).map_err(mirroring)?;
+        self.mirror(|mirror, table| mirror.rebuild(&entries, table))?;
         // What was announced meanwhile may be older than what was read, or newer: applied to its
         // end, in order, it comes to what the kernel has.
         let mut changes = Vec::new();
@@ -290,7 +297,7 @@ impl Worker {
     /// Looks in this way, and rebuilds the mirror if that is due. A host that is being changed may
     /// not make sense for a moment: everything takes the kernel path until it does.
     fn attempt(&mut self, look: fn(&mut Worker) -> Result<()>) -> Result<()> {
-        let looked = look(self).and_then(|()| if self.stale { self.rebuild() } else { Ok(()) });
+        let looked = look(self).and_then(|()| self.rebuild_if_stale());
         match looked {
             Ok(()) => self.failures = 0,
             Err(error) if error.kind() == ErrorKind::Io && self.failures < PATIENCE => {
@@ -394,10 +401,6 @@ fn ring<'a>(program: &'a Program, seen: &'a RefCell<Vec<Mac>>) -> Result<RingBuf
     builder.build().map_err(|e| bpf("the ring of moved stations", &e))
 }
 
-fn mirroring(error: io::Error) -> Error {
-    Error::io("mirroring the forwarding table", error)
-}
-
 fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
     // Who asked may have given up.
     let _ = reply.send(result);
@@ -422,7 +425,7 @@ fn later(begin: Instant, time: Duration) -> Instant {
 }
 
 fn default_capacity(known: usize) -> u32 {
-    // No more than that: the table's buckets are as many, and each is a cache line's quarter.
+    // No more than that: the table is made for so many, and a smaller one stays in the caches.
     let known = u32::try_from(known).unwrap_or(MOST);
     known.saturating_add(known / 4).clamp(FEWEST, MOST)
 }

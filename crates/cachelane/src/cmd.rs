@@ -3,6 +3,7 @@
 mod bench;
 mod bridge;
 mod completions;
+mod control;
 mod demo;
 mod knob;
 mod man;

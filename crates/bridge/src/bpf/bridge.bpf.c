@@ -86,26 +86,25 @@ static __always_inline __u64 key_of(const unsigned char *mac)
 	return key;
 }
 
-/* The bucket to try for a key. The mixing is MurmurHash3's (fmix64): addresses come in rows, which
- * a single multiplication leaves in heaps. */
-static __always_inline struct bucket *bucket_of(__u64 key, __u32 try)
+/* The bucket where a key belongs. The mixing is MurmurHash3's (fmix64): addresses come in rows,
+ * which a single multiplication leaves in heaps. */
+static __always_inline __u32 home_of(__u64 key)
 {
 	__u64 hash = key ^ hash_seed;
-	__u32 index;
 
 	hash ^= hash >> 33;
 	hash *= 0xff51afd7ed558ccd;
 	hash ^= hash >> 33;
 	hash *= 0xc4ceb9fe1a85ec53;
-	index = (__u32)(hash >> (hash_shift & 63)) ^ try;
-	return bpf_map_lookup_elem(&table, &index);
+	return hash >> (hash_shift & 63);
 }
 
-/* Where a key stands among the places for `home`; as key 0, where there is room. */
-static __always_inline struct bucket *find(__u64 key, __u64 home, __u32 *at)
+/* Where a key stands, beginning with the bucket `home`; as key 0, where there is room. */
+static __always_inline struct bucket *find(__u64 key, __u32 home, __u32 *at)
 {
 	for (__u32 try = 0; try < BUCKETS_TRIED; try++) {
-		struct bucket *bucket = bucket_of(home, try);
+		__u32 index = home ^ try;
+		struct bucket *bucket = bpf_map_lookup_elem(&table, &index);
 
 		if (!bucket)
 			return NULL;
@@ -123,7 +122,7 @@ static __always_inline struct bucket *find(__u64 key, __u64 home, __u32 *at)
 static __always_inline struct station *find_station(__u64 key)
 {
 	__u32 at = 0;
-	struct bucket *bucket = find(key, key, &at);
+	struct bucket *bucket = find(key, home_of(key), &at);
 
 	return bucket ? &bucket->stations[at % BUCKET_STATIONS] : NULL;
 }
@@ -325,7 +324,7 @@ static __always_inline void write_station(struct station *station, struct statio
 static __always_inline int write_new(__u64 key, struct station value)
 {
 	__u32 at = 0;
-	struct bucket *bucket = find(0, key, &at);
+	struct bucket *bucket = find(0, home_of(key), &at);
 
 	if (!bucket)
 		return 0;
@@ -338,7 +337,7 @@ static __always_inline int write_new(__u64 key, struct station value)
 static __always_inline int remove_key(__u64 key)
 {
 	__u32 at = 0;
-	struct bucket *bucket = find(key, key, &at);
+	struct bucket *bucket = find(key, home_of(key), &at);
 
 	if (!bucket)
 		return 0;

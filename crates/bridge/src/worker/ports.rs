@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 
-use super::{Worker, Writer, mirroring};
+use super::Worker;
 use crate::accelerator::{Control, bpf};
 use crate::decide::{Obstacle, Plan, PortPlan, Way};
 use crate::program::{self, Port};
@@ -49,8 +49,7 @@ impl Worker {
         }
         self.ports = now;
         let numbers = plan.ports.iter().map(|port| (port.index, port.number)).collect();
-        let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
-        self.mirror.set_ports(numbers, &mut table).map_err(mirroring)
+        self.mirror(|mirror, table| mirror.set_ports(numbers, table))
     }
 
     fn write(&self, slot: u16, port: &Port) -> Result<()> {
@@ -99,8 +98,7 @@ impl Worker {
         if none && !self.links.is_empty() {
             // While we were on no port, stations may have moved unseen.
             self.distrust()?;
-            let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
-            self.mirror.unsettle(&mut table).map_err(mirroring)?;
+            self.mirror(|mirror, table| mirror.unsettle(table))?;
         }
         Ok(())
     }

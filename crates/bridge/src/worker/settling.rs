@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{Worker, Writer, mirroring};
+use super::Worker;
 use crate::state::Mac;
 use crate::{Change, Entry, Error, Result};
 
@@ -120,8 +120,7 @@ impl Worker {
     fn settle_one(&mut self, mac: Mac, count: u32, found: Option<Entry>) -> Result<()> {
         if found.as_ref() != self.mirror.entry(mac) {
             let change = found.map_or(Change::Removed(mac), Change::Set);
-            let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
-            return self.mirror.apply(change, &mut table).map_err(mirroring);
+            return self.apply(std::iter::once(change));
         }
         let settled = self.shared.program.settle(mac, count);
         if settled.map_err(|e| Error::io("settling a station", e))? {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bridge::{Accelerator, Config, Obstacle, Plan, PortPlan, Reason, Stats, Table, Way};
-use knobs::{Registry, Server};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::control;
 use crate::exit::Exit;
 use crate::table::table;
 
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         ..Config::new(name)
     };
     let accelerator = Arc::new(Accelerator::start(config)?);
-    let _control = control(&accelerator);
+    let _control = control::open("bridge", |knobs| bridge::register(&accelerator, knobs));
     announce(name, &accelerator);
     let exit = follow(&accelerator, &mut signals);
     report(&accelerator.stats());
@@ -95,22 +95,6 @@ fn follow(accelerator: &Accelerator, signals: &mut Signals) -> anyhow::Result<Ex
             bail!("the fast path has ended, and the bridge, if it is there, goes on: {error}");
         }
         std::thread::sleep(LOOK);
-    }
-}
-
-/// Opens the control socket. The fast path is worth having without one, so trouble is only said.
-fn control(accelerator: &Arc<Accelerator>) -> Option<Server> {
-    let registry = Registry::new("bridge");
-    let opened = bridge::register(accelerator, &registry).and_then(|()| Server::bind(registry));
-    match opened {
-        Ok(server) => {
-            tracing::debug!("control socket {}", server.path().display());
-            Some(server)
-        }
-        Err(error) => {
-            tracing::warn!("no control socket, so no knobs: {error}");
-            None
-        }
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use knobs::{Registry, Server};
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{Balance, Config, Engine, Relay};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::control;
 use crate::args::{Timeout, duration, size, timeout};
 use crate::exit::Exit;
 
@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
     let relay = Arc::new(Relay::start(config)?);
-    let _control = control(&relay, map);
+    let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
     for signal in signals.forever() {
         match signal {
@@ -141,22 +141,6 @@ fn dry_run(config: Config) -> anyhow::Result<Exit> {
     println!("would change nothing else on this host");
     Relay::check(&config)?;
     Ok(Exit::Ok)
-}
-
-/// Opens the control socket. A relay is worth running without one, so trouble is only said.
-fn control(relay: &Arc<Relay>, map: LaneMap) -> Option<Server> {
-    let registry = Registry::new("relay");
-    let opened = relay::register(relay, map, &registry).and_then(|()| Server::bind(registry));
-    match opened {
-        Ok(server) => {
-            tracing::debug!("control socket {}", server.path().display());
-            Some(server)
-        }
-        Err(error) => {
-            tracing::warn!("no control socket, so no knobs: {error}");
-            None
-        }
-    }
 }
 
 fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
