@@ -39,7 +39,8 @@ fn root_a_shaping_queue_discipline_goes_on_shaping() {
             arrived == 20
         });
         let counted = packets(&net.run("tc -s qdisc show dev p1"));
-        assert_eq!(counted, 20, "{:?}", net.arm);
+        // The hosts have addresses, and so now and then a word of their own (ARP, MLD).
+        assert!((20..25).contains(&counted), "{:?}: {counted} packets", net.arm);
         net.step("short frames").redirected(20);
         let start = Instant::now();
         net.tcp(0, 1, 1 << 20);
