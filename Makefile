@@ -18,8 +18,10 @@ demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 
 test: deps peers ## the test suite, under 20 minutes on 2 cores
 	cargo test --workspace --locked
+	scripts/models
 
 test-slow: deps peers ## tests that run for a long time
+	scripts/models all
 	cargo test --workspace --locked --release -- --ignored
 
 lint: deps ## the checks that CI runs before the tests
@@ -27,7 +29,7 @@ lint: deps ## the checks that CI runs before the tests
 
 fmt: deps ## format everything
 	cargo fmt --all
-	clang-format -i $$(git ls-files '*.bpf.c' 'crates/*/src/bpf/*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h')
 
 peers: ## install what benches compare with
 	@scripts/deps peers

@@ -1,0 +1,343 @@
+//! One thread's handle on a pool.
+//!
+//! It has two magazines, as in Bonwick and Adams, "Magazines and Vmem" (USENIX 2001): frames are
+//! taken off and put onto the current one, last in, first out; when that is empty or full, it is
+//! swapped with the spare one. So only every [`full`](crate::shared::Shared::full)th frame or
+//! less costs an exchange with what other threads use, and no sequence of gets and puts exchanges
+//! at every step. What takes no part in that is in `exchange.rs`.
+
+#![allow(unsafe_code)]
+
+mod exchange;
+
+use std::mem::ManuallyDrop;
+
+use crate::history::Event;
+use crate::shared::Shared;
+use crate::{AlienFree, Frame, FramePool, Result};
+use exchange::Local;
+
+/// One thread's handle on a pool: takes frames from it and gives them back.
+///
+/// It can be moved to another thread, not shared between threads. When it is dropped, its frames
+/// go back to the pool.
+///
+/// A thread calls [`maintain`](Self::maintain) in every turn of its loop, so that what it does not
+/// need is there for others, and [`park`](Self::park) before it sleeps. One that does neither can
+/// keep up to [`capacity`](Self::capacity) frames, and those that it has collected for other homes.
+#[derive(Debug)]
+pub struct LaneCache {
+    local: Local,
+    pool: FramePool,
+}
+
+impl LaneCache {
+    pub(crate) fn new(pool: FramePool, home: u16) -> Result<Self> {
+        Ok(Self { local: Local::new(pool.shared(), home)?, pool })
+    }
+
+    /// Takes a frame: the one put here last, if there is one, else from elsewhere in the pool.
+    ///
+    /// None means that there is none within reach: all are in use, or in other threads' caches. The
+    /// others are asked to give back what they have, and do so with their next
+    /// [`maintain`](Self::maintain).
+    #[inline]
+    pub fn get(&mut self) -> Option<Frame> {
+        if self.local.len == 0 && !self.local.refill(self.pool.shared()) {
+            return None;
+        }
+        self.local.len -= 1;
+        self.local.gets += 1;
+        // SAFETY: below the old `len`, which is at most `full`, are slots with frames.
+        let number = unsafe { *self.local.slots.as_ptr().add(self.local.len) };
+        self.note(number, Event::Got);
+        Some(Frame::from_number(number))
+    }
+
+    /// Takes up to `n` frames and appends them to `into`; how many there were.
+    #[inline]
+    pub fn get_bulk(&mut self, n: usize, into: &mut Vec<Frame>) -> usize {
+        into.reserve(n);
+        let mut got = 0;
+        while got < n && (self.local.len > 0 || self.local.refill(self.pool.shared())) {
+            let count = self.local.len.min(n - got);
+            self.local.len -= count;
+            // SAFETY: `len` slots are frames, of which the last `count` go to `into`, which has
+            // room for them; a `Frame` is its number, and these leave the magazine.
+            unsafe {
+                let from = self.local.slots.as_ptr().add(self.local.len);
+                let to = into.as_mut_ptr().add(into.len());
+                copy(from, to.cast(), count);
+                into.set_len(into.len() + count);
+            }
+            got += count;
+        }
+        self.local.gets += got as u64;
+        self.note_all(&into[into.len() - got..], Event::Got);
+        got
+    }
+
+    /// Gives a frame back.
+    ///
+    /// One of another pool goes to that one; it is counted, and in debug builds fatal.
+    #[inline]
+    pub fn put(&mut self, frame: Frame) {
+        let number = frame.into_number();
+        if !self.is_ours(number) {
+            return self.local.put_foreign(self.pool.shared(), number);
+        }
+        self.note(number, Event::Put);
+        match self.shared().alien_free() {
+            AlienFree::Defer if !self.is_at_home(number) => {
+                self.put_apart(&[number]);
+            }
+            _ => self.keep(number),
+        }
+    }
+
+    /// Takes `N` frames, or none if there are not so many.
+    #[inline]
+    pub fn get_array<const N: usize>(&mut self) -> Option<[Frame; N]> {
+        if self.local.len < N {
+            return self.gather();
+        }
+        self.local.len -= N;
+        self.local.gets += N as u64;
+        // SAFETY: the last `N` of the old `len` slots are frames, which leave the magazine; a
+        // `Frame` is its number.
+        let frames: [Frame; N] =
+            unsafe { self.local.slots.as_ptr().add(self.local.len).cast::<[Frame; N]>().read() };
+        self.note_all(&frames, Event::Got);
+        Some(frames)
+    }
+
+    /// As [`get_array`](Self::get_array), from more than one magazine.
+    fn gather<const N: usize>(&mut self) -> Option<[Frame; N]> {
+        let mut numbers = [0; N];
+        let mut got = 0;
+        while got < N {
+            if self.local.len == 0 && !self.local.refill(self.pool.shared()) {
+                numbers[..got].iter().for_each(|&number| self.keep(number));
+                return None;
+            }
+            let count = self.local.len.min(N - got);
+            self.local.len -= count;
+            // SAFETY: below the old `len` are slots with frames, and nobody writes them meanwhile.
+            let from = unsafe {
+                std::slice::from_raw_parts(self.local.slots.as_ptr().add(self.local.len), count)
+            };
+            numbers[got..got + count].copy_from_slice(from);
+            got += count;
+        }
+        self.local.gets += N as u64;
+        let frames = numbers.map(Frame::from_number);
+        self.note_all(&frames, Event::Got);
+        Some(frames)
+    }
+
+    /// Gives all of them back. As [`put`](Self::put) for each.
+    #[inline]
+    pub fn put_array<const N: usize>(&mut self, frames: [Frame; N]) {
+        let frames = ManuallyDrop::new(frames);
+        let numbers = numbers(&*frames);
+        // Folded without an early end, so that it is done on several at once.
+        let ours = numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number));
+        let may_stay = self.shared().alien_free() != AlienFree::Defer;
+        if ours && may_stay && self.local.full - self.local.len >= N {
+            self.note_all(&*frames, Event::Put);
+            // SAFETY: `N` slots from `len` on are free and up to `full`.
+            unsafe {
+                let to = self.local.slots.as_ptr().add(self.local.len);
+                to.copy_from_nonoverlapping(numbers.as_ptr(), N);
+            }
+            self.local.len += N;
+        } else if !self.put_all(numbers) {
+            ManuallyDrop::into_inner(frames).into_iter().for_each(|frame| self.put(frame));
+        }
+    }
+
+    /// Gives all of them back; `frames` is empty after this. As [`put`](Self::put) for each.
+    #[inline]
+    pub fn put_bulk(&mut self, frames: &mut Vec<Frame>) {
+        if self.put_all(numbers(frames)) {
+            // SAFETY: shorter; the frames are in magazines now and must not be dropped.
+            unsafe { frames.set_len(0) };
+        } else {
+            frames.drain(..).for_each(|frame| self.put(frame));
+        }
+    }
+
+    /// Puts frames of this pool where they are to go; or none of them, and false, if some are not
+    /// of this pool.
+    #[inline]
+    fn put_all(&mut self, numbers: &[u32]) -> bool {
+        // Folded without an early end, so that it is done on several at once.
+        if !numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number)) {
+            return false;
+        }
+        if cfg!(debug_assertions) {
+            numbers.iter().for_each(|&number| self.note(number, Event::Put));
+        }
+        match self.shared().alien_free() {
+            AlienFree::Defer => self.put_apart(numbers),
+            AlienFree::Recycle | AlienFree::Auto => self.keep_all(numbers),
+        }
+        true
+    }
+
+    /// Keeps what is at home here, and sends the rest home.
+    fn put_apart(&mut self, mut numbers: &[u32]) {
+        while let [first, ..] = numbers {
+            let home = self.shared().homes.of(*first);
+            let (start, count) = self.shared().homes.range(home);
+            let is_there = |number: &u32| number.wrapping_sub(start) < count;
+            // Mostly they are all of one home. Without an early end: done on several at once.
+            let alike = match numbers.iter().fold(true, |alike, n| alike & is_there(n)) {
+                true => numbers.len(),
+                false => numbers.iter().take_while(|n| is_there(n)).count(),
+            };
+            let (now, later) = numbers.split_at(alike);
+            match home == self.local.home {
+                true => self.keep_all(now),
+                false => self.local.send(self.pool.shared(), home, now),
+            }
+            numbers = later;
+        }
+    }
+
+    /// Puts frames onto the current magazine, and the next ones.
+    #[inline]
+    fn keep_all(&mut self, mut rest: &[u32]) {
+        while !rest.is_empty() {
+            if self.local.len == self.local.full {
+                self.local.spill(self.pool.shared());
+            }
+            let (now, later) = rest.split_at(rest.len().min(self.local.full - self.local.len));
+            // SAFETY: `now.len()` slots from `len` on are free and up to `full`.
+            unsafe {
+                let to = self.local.slots.as_ptr().add(self.local.len);
+                copy(now.as_ptr(), to, now.len());
+            }
+            self.local.len += now.len();
+            rest = later;
+        }
+    }
+
+    /// Where it is at home: frames of this home are not alien here.
+    pub fn home(&self) -> u16 {
+        self.local.home
+    }
+
+    /// The most frames that it keeps, besides those on their way to other homes.
+    pub fn capacity(&self) -> usize {
+        2 * self.local.full
+    }
+
+    /// Frames that it has now.
+    pub fn len(&self) -> usize {
+        self.local.frames()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// To be called in each turn of the thread's loop; costs a few loads.
+    ///
+    /// Gives everything back when another cache goes without, and when this one was not asked for
+    /// a frame between two looks, 1024 turns apart.
+    #[inline]
+    pub fn maintain(&mut self) {
+        if self.local.is_idle(self.pool.shared()) || self.shared().is_wanted() {
+            self.park();
+        }
+    }
+
+    /// Gives everything back: to be called before the thread sleeps, or does something else for a
+    /// while. What is at home here waits in the inbox, where the cache finds it again, unless
+    /// somebody else is in need.
+    #[cold]
+    pub fn park(&mut self) {
+        self.local.give_back(self.pool.shared());
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &FramePool {
+        &self.pool
+    }
+
+    /// Puts a frame onto the current magazine.
+    #[inline]
+    fn keep(&mut self, number: u32) {
+        if self.local.len == self.local.full {
+            self.local.spill(self.pool.shared());
+        }
+        // SAFETY: `spill` made room, so slot `len` is below `full`.
+        unsafe { *self.local.slots.as_ptr().add(self.local.len) = number };
+        self.local.len += 1;
+    }
+
+    #[inline]
+    fn is_ours(&self, number: u32) -> bool {
+        number.wrapping_sub(self.local.first) < self.local.count
+    }
+
+    #[inline]
+    fn is_at_home(&self, number: u32) -> bool {
+        number.wrapping_sub(self.local.home_first) < self.local.home_count
+    }
+
+    #[inline]
+    fn note(&self, number: u32, event: Event) {
+        if cfg!(debug_assertions) {
+            self.shared().note(number, event, self.local.slot);
+        }
+    }
+
+    #[inline]
+    fn note_all(&self, frames: &[Frame], event: Event) {
+        if cfg!(debug_assertions) {
+            frames.iter().for_each(|frame| self.note(frame.number(), event));
+        }
+    }
+
+    #[inline]
+    fn shared(&self) -> &Shared {
+        self.pool.shared()
+    }
+}
+
+/// Copies by blocks of a fixed size: for a batch, a call of `memcpy` costs as much as the copy
+/// (`cachelane bench frames`, get+put bulk 32).
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`](std::ptr::copy_nonoverlapping).
+#[inline]
+unsafe fn copy(from: *const u32, to: *mut u32, count: usize) {
+    const BLOCK: usize = 16;
+    let whole = count / BLOCK * BLOCK;
+    // SAFETY: as the caller says; the blocks and the rest make `count`.
+    unsafe {
+        for at in (0..whole).step_by(BLOCK) {
+            let block = from.add(at).cast::<[u32; BLOCK]>().read_unaligned();
+            to.add(at).cast::<[u32; BLOCK]>().write_unaligned(block);
+        }
+        for at in whole..count {
+            *to.add(at) = *from.add(at);
+        }
+    }
+}
+
+/// The numbers of frames.
+#[inline]
+fn numbers(frames: &[Frame]) -> &[u32] {
+    // SAFETY: a `Frame` is its number.
+    unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+}
+
+impl Drop for LaneCache {
+    fn drop(&mut self) {
+        self.local.end(self.pool.shared());
+    }
+}

@@ -1,0 +1,365 @@
+//! What a cache exchanges with the rest of its pool: at most once for every magazine.
+
+#![allow(unsafe_code)]
+
+use std::mem;
+use std::ptr::NonNull;
+
+use crate::magazine::{CAPACITY, MagazineId};
+use crate::place::Found;
+use crate::shared::{OUTBOXES, Shared};
+use crate::sync::Ordering;
+use crate::tally::{Tally, add};
+use crate::{AlienFree, Result};
+
+/// Turns of a thread's loop after which its cache sees whether it was used.
+const IDLE_TURNS: u32 = 1024;
+
+/// What a cache is made of, besides its pool. What every get and put uses comes first, in one cache
+/// line wherever the cache is moved.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Local {
+    /// The slots of `current`, `len` of which are frames.
+    pub(super) slots: NonNull<u32>,
+    pub(super) len: usize,
+    /// Slots that may be used: frames in a full magazine.
+    pub(super) full: usize,
+    /// This pool's numbers: the first, and how many.
+    pub(super) first: u32,
+    pub(super) count: u32,
+    /// Those at home here.
+    pub(super) home_first: u32,
+    pub(super) home_count: u32,
+    pub(super) gets: u64,
+    current: MagazineId,
+    spare: MagazineId,
+    /// The spare one is either full or empty.
+    spare_is_full: bool,
+    pub(super) home: u16,
+    /// Which tally is this cache's.
+    pub(super) slot: u16,
+    outboxes: [Outbox; OUTBOXES],
+    /// Gets as of the last spill: none since means that this thread only frees.
+    gets_at_spill: u64,
+    gets_at_turn: u64,
+    /// Of the thread's loop.
+    turns: u32,
+}
+
+/// A magazine with frames for one home, not yet full.
+#[derive(Debug, Default)]
+struct Outbox {
+    home: u16,
+    len: usize,
+    /// From its first frame on.
+    magazine: Option<MagazineId>,
+}
+
+/// How many frames of a magazine are to go to another home, and not to the lane's depot.
+enum Across {
+    None,
+    Some,
+    /// All of them, to this one.
+    All(u16),
+}
+
+// SAFETY: `slots` points into a magazine that this cache owns, in memory that its pool keeps.
+unsafe impl Send for Local {}
+
+impl Local {
+    pub(super) fn new(shared: &Shared, home: u16) -> Result<Self> {
+        let slot = shared.take_slot()?;
+        // There are two for each slot, whatever else is in use.
+        let (Some(current), Some(spare)) =
+            (shared.magazines.pop_empty(), shared.magazines.pop_empty())
+        else {
+            unreachable!("a pool has magazines for all its caches");
+        };
+        let (home_first, home_count) = shared.homes.range(home);
+        let gets = shared.tallies[usize::from(slot)].gets.load(Ordering::Relaxed);
+        Ok(Self {
+            slots: shared.magazines.slots(&current),
+            len: 0,
+            full: shared.full as usize,
+            first: shared.area.first(),
+            count: shared.area.frames(),
+            home_first,
+            home_count,
+            gets,
+            current,
+            spare,
+            spare_is_full: false,
+            home,
+            slot,
+            outboxes: Default::default(),
+            gets_at_spill: gets,
+            gets_at_turn: gets,
+            turns: 0,
+        })
+    }
+
+    /// How many frames it has.
+    pub(super) fn frames(&self) -> usize {
+        self.len + if self.spare_is_full { self.full } else { 0 }
+    }
+
+    /// Another turn; whether there was no get for so many of them that this cache is idle.
+    #[inline]
+    pub(super) fn is_idle(&mut self, shared: &Shared) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        self.turns.is_multiple_of(IDLE_TURNS) && self.look_back(shared)
+    }
+
+    /// Whether there was no get since the last time that this was asked.
+    #[cold]
+    fn look_back(&mut self, shared: &Shared) -> bool {
+        let idle = self.gets == self.gets_at_turn;
+        self.gets_at_turn = self.gets;
+        self.publish(shared);
+        idle
+    }
+
+    /// Gives everything back.
+    pub(super) fn give_back(&mut self, shared: &Shared) {
+        let count = self.frames();
+        if self.spare_is_full {
+            let kept = self.dispose(shared);
+            let frames = shared.magazines.contents(&self.spare, kept);
+            shared.push_home_loose(self.home, frames);
+        }
+        // After that, which may put some into them.
+        (0..OUTBOXES).for_each(|at| self.flush(shared, at));
+        if self.len > 0 {
+            let frames = shared.magazines.contents(&self.current, self.len);
+            shared.push_home_loose(self.home, frames);
+            self.len = 0;
+        }
+        add(&self.tally(shared).given_back, count as u64);
+        self.publish(shared);
+    }
+
+    /// Fills the empty current magazine: with the spare one, from the inbox, from the lane's
+    /// depot, from other lanes' depots, from others' inboxes.
+    #[cold]
+    pub(super) fn refill(&mut self, shared: &Shared) -> bool {
+        if self.spare_is_full {
+            mem::swap(&mut self.current, &mut self.spare);
+            self.spare_is_full = false;
+            self.slots = shared.magazines.slots(&self.current);
+            self.len = self.full;
+            return true;
+        }
+        let found = self.find(shared);
+        if found {
+            // Whoever else goes without says so again.
+            shared.set_wanted(false);
+        } else {
+            add(&self.tally(shared).starved, 1);
+            shared.set_wanted(true);
+        }
+        self.publish(shared);
+        found
+    }
+
+    fn find(&mut self, shared: &Shared) -> bool {
+        let (home, lane) = (usize::from(self.home), usize::from(shared.homes.lane_of(self.home)));
+        let from = |index: usize, count: usize| (0..count).map(move |i| (index + i) % count);
+        let tally = &shared.tallies[usize::from(self.slot)];
+        let mut places = std::iter::once((&shared.inboxes[home], &tally.from_inbox))
+            .chain(from(lane, shared.depots.len()).map(|i| (&shared.depots[i], &tally.from_depot)))
+            .chain(
+                from(home, shared.inboxes.len())
+                    .skip(1)
+                    .map(|i| (&shared.inboxes[i], &tally.from_others)),
+            );
+        places.any(|(place, counter)| {
+            if place.is_empty() {
+                return false;
+            }
+            let buffer = &mut shared.magazines.contents_mut(&mut self.current)[..self.full];
+            match place.take(&shared.magazines, buffer) {
+                None => return false,
+                Some(Found::Loose(count)) => self.len = count,
+                Some(Found::Full(id)) => {
+                    place.push_empty(&shared.magazines, mem::replace(&mut self.current, id));
+                    self.len = self.full;
+                }
+            }
+            self.slots = shared.magazines.slots(&self.current);
+            add(counter, self.len as u64);
+            true
+        })
+    }
+
+    /// Makes room in the full current magazine.
+    ///
+    /// A thread that has not got a frame since the last time has no use for a spare magazine.
+    #[cold]
+    pub(super) fn spill(&mut self, shared: &Shared) {
+        let only_frees = self.gets == self.gets_at_spill;
+        self.gets_at_spill = self.gets;
+        let kept = if self.spare_is_full { self.dispose(shared) } else { 0 };
+        // What was kept of the spare one is the current one now, and the spare one is full.
+        mem::swap(&mut self.current, &mut self.spare);
+        self.len = kept;
+        self.spare_is_full = true;
+        if only_frees && kept == 0 {
+            self.len = self.dispose(shared);
+            mem::swap(&mut self.current, &mut self.spare);
+        }
+        self.slots = shared.magazines.slots(&self.current);
+        self.publish(shared);
+    }
+
+    /// Disposes of the full spare magazine. It is not full after this; how many frames it still
+    /// has, from its first slot on.
+    fn dispose(&mut self, shared: &Shared) -> usize {
+        self.spare_is_full = false;
+        let across = match shared.alien_free() {
+            AlienFree::Auto if shared.homes.lane_count() > 1 => self.across_lanes(shared),
+            AlienFree::Defer => Across::All(self.home),
+            AlienFree::Recycle | AlienFree::Auto => Across::None,
+        };
+        let near = match across {
+            Across::All(home) => shared.inbox_of(home),
+            Across::None => shared.depot_of(self.home),
+            Across::Some => return self.sort_out(shared),
+        };
+        let Some(empty) = shared.pop_empty(near) else {
+            // All empty ones are in other threads' hands at this moment.
+            let frames = shared.magazines.contents(&self.spare, self.full);
+            shared.push_home_loose(self.home, frames);
+            return 0;
+        };
+        let full = mem::replace(&mut self.spare, empty);
+        add(&self.tally(shared).spilled, self.full as u64);
+        match across {
+            Across::All(home) => self.push_home(shared, home, full),
+            _ => near.push(&shared.magazines, full),
+        }
+        0
+    }
+
+    /// How many of the frames in the full spare magazine are at home in another lane.
+    fn across_lanes(&self, shared: &Shared) -> Across {
+        let numbers = shared.magazines.contents(&self.spare, self.full);
+        let home = shared.homes.of(numbers[0]);
+        let (start, count) = shared.homes.range(home);
+        let lane = shared.homes.lane_of(self.home);
+        let is_here = |number: &u32| shared.homes.lane_of(shared.homes.of(*number)) == lane;
+        // Mostly they are all of one home. Without an early end: done on several at once.
+        if numbers.iter().fold(true, |alike, n| alike & (n.wrapping_sub(start) < count)) {
+            return if is_here(&numbers[0]) { Across::None } else { Across::All(home) };
+        }
+        if numbers.iter().all(is_here) { Across::None } else { Across::Some }
+    }
+
+    /// Sends what is from another lane home; the rest stays in the spare magazine: how many.
+    fn sort_out(&mut self, shared: &Shared) -> usize {
+        let lane = shared.homes.lane_of(self.home);
+        let mut mixed = [0; CAPACITY];
+        let mixed = &mut mixed[..self.full];
+        mixed.copy_from_slice(shared.magazines.contents(&self.spare, self.full));
+        let mut kept = 0;
+        // Frames mostly come in runs, a batch of one thread's each.
+        for run in mixed.chunk_by(|a, b| shared.homes.of(*a) == shared.homes.of(*b)) {
+            let home = shared.homes.of(run[0]);
+            if shared.homes.lane_of(home) == lane {
+                let slots = shared.magazines.contents_mut(&mut self.spare);
+                slots[kept..kept + run.len()].copy_from_slice(run);
+                kept += run.len();
+            } else {
+                self.send(shared, home, run);
+            }
+        }
+        add(&self.tally(shared).spilled, (self.full - kept) as u64);
+        kept
+    }
+
+    /// Sends a full magazine home.
+    fn push_home(&mut self, shared: &Shared, home: u16, id: MagazineId) {
+        let fitted = shared.push_home(home, id);
+        self.count_sent(shared, home, self.full, fitted);
+    }
+
+    /// Puts frames of one home into its outbox.
+    pub(super) fn send(&mut self, shared: &Shared, home: u16, mut numbers: &[u32]) {
+        let at = usize::from(home) % OUTBOXES;
+        if self.outboxes[at].home != home {
+            self.flush(shared, at);
+            self.outboxes[at].home = home;
+        }
+        while !numbers.is_empty() {
+            let outbox = &mut self.outboxes[at];
+            let empty = || shared.pop_empty(shared.inbox_of(home));
+            let Some(id) = outbox.magazine.take().or_else(empty) else {
+                // All empty ones are in other threads' hands at this moment.
+                let fitted = shared.push_home_loose(home, numbers);
+                return self.count_sent(shared, home, numbers.len(), fitted);
+            };
+            let id = outbox.magazine.insert(id);
+            let (now, later) = numbers.split_at(numbers.len().min(self.full - outbox.len));
+            shared.magazines.contents_mut(id)[outbox.len..][..now.len()].copy_from_slice(now);
+            outbox.len += now.len();
+            numbers = later;
+            if outbox.len == self.full {
+                outbox.len = 0;
+                if let Some(id) = outbox.magazine.take() {
+                    self.push_home(shared, home, id);
+                }
+                self.publish(shared);
+            }
+        }
+    }
+
+    /// Sends what is in an outbox, full or not.
+    fn flush(&mut self, shared: &Shared, at: usize) {
+        let Outbox { home, len, magazine } = mem::take(&mut self.outboxes[at]);
+        let Some(id) = magazine else { return };
+        if len > 0 {
+            let frames = shared.magazines.contents(&id, len);
+            let fitted = shared.push_home_loose(home, frames);
+            self.count_sent(shared, home, len, fitted);
+        }
+        shared.magazines.push_empty(id);
+    }
+
+    fn count_sent(&self, shared: &Shared, home: u16, frames: usize, fitted: bool) {
+        let tally = self.tally(shared);
+        if home != self.home {
+            add(&tally.sent_home, frames as u64);
+        }
+        if !fitted {
+            add(&tally.inbox_full, frames as u64);
+        }
+    }
+
+    /// Tells others how many frames are here.
+    fn publish(&self, shared: &Shared) {
+        let tally = self.tally(shared);
+        let outboxes: usize = self.outboxes.iter().map(|outbox| outbox.len).sum();
+        tally.cached.store(self.frames() as u32, Ordering::Relaxed);
+        tally.outboxes.store(outboxes as u32, Ordering::Relaxed);
+        tally.gets.store(self.gets, Ordering::Relaxed);
+    }
+
+    #[cold]
+    pub(super) fn put_foreign(&mut self, shared: &Shared, number: u32) {
+        add(&self.tally(shared).foreign, 1);
+        shared.foreign(number);
+    }
+
+    /// The cache ends: everything goes back, also what is empty.
+    pub(super) fn end(&mut self, shared: &Shared) {
+        self.give_back(shared);
+        for id in [&mut self.current, &mut self.spare] {
+            shared.magazines.push_empty(mem::replace(id, MagazineId::gone()));
+        }
+        shared.return_slot(self.slot);
+    }
+
+    fn tally<'a>(&self, shared: &'a Shared) -> &'a Tally {
+        &shared.tallies[usize::from(self.slot)]
+    }
+}

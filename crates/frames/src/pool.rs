@@ -1,0 +1,363 @@
+//! The pool that all threads share.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use crate::shared::Shared;
+use crate::sync::Ordering;
+use crate::{AlienFree, Error, Frame, FrameArea, LaneCache, Refused, Result};
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// The lane of each home, by the home's number; as many homes as there are CPUs or threads
+    /// that take frames. The lanes' numbers mean nothing but same or not.
+    pub homes: Vec<u16>,
+    /// The most frames that a cache keeps, in two magazines: from 2 to 508; more is taken as 508.
+    /// In a small pool it is less: half of a home's share. More costs fewer exchanges with other
+    /// threads, and memory that is out of their reach.
+    pub cache: u32,
+    /// The most frames that wait in a home's inbox; more go to the depot of its lane. At the
+    /// start every home's frames are in its inbox, however many there are. None: as many as have
+    /// their home there.
+    pub inbox: Option<u32>,
+    /// The most caches that exist at the same time.
+    pub caches: u16,
+    /// What happens to frames freed away from home, at first.
+    pub alien_free: AlienFree,
+    /// Whether a frame that comes back twice, or to a wrong pool, or not at all, ends the program
+    /// with the frame's history. Else it is refused and counted. The default is true in debug
+    /// builds, which keep the history, and false in release builds, which do not.
+    pub fatal: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            homes: vec![0],
+            cache: 384,
+            inbox: None,
+            caches: 64,
+            alien_free: AlienFree::Auto,
+            fatal: cfg!(debug_assertions),
+        }
+    }
+}
+
+impl PoolOptions {
+    pub(crate) fn check(&self, frames: u32) -> Result<()> {
+        let homes = self.homes.len();
+        if homes == 0 || homes > usize::from(u16::MAX) || homes > frames as usize {
+            return Err(Error::invalid(format!(
+                "{homes} homes for {frames} frames: expected at least one, and a frame for each"
+            )));
+        }
+        if self.cache < 2 {
+            return Err(Error::invalid(format!(
+                "a cache of {} frames: expected at least 2",
+                self.cache
+            )));
+        }
+        if self.caches == 0 {
+            return Err(Error::invalid("0 caches: expected at least one"));
+        }
+        Ok(())
+    }
+}
+
+/// A pool of all frames of an area, shared by threads that each have a [`LaneCache`].
+///
+/// Clones are the same pool.
+#[derive(Clone, Debug)]
+pub struct FramePool(Arc<Shared>);
+
+impl FramePool {
+    /// A pool of all frames of the area, each at its home.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for options that cannot be met.
+    pub fn new(area: FrameArea, options: &PoolOptions) -> Result<Self> {
+        let shared = Arc::new(Shared::new(area, options)?);
+        shared.adopt(Arc::downgrade(&shared));
+        Ok(Self(shared))
+    }
+
+    /// A handle for one thread, at home there: a number below that of `PoolOptions::homes`.
+    /// Several can share a home.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there is no such home, or if there
+    /// are as many caches as `PoolOptions::caches`.
+    pub fn cache(&self, home: u16) -> Result<LaneCache> {
+        let homes = self.0.homes.count();
+        if home >= homes {
+            return Err(Error::invalid(format!(
+                "home {home}: the pool has homes 0 to {}",
+                homes - 1
+            )));
+        }
+        LaneCache::new(self.clone(), home)
+    }
+
+    /// The memory.
+    #[inline]
+    pub fn area(&self) -> &FrameArea {
+        &self.0.area
+    }
+
+    /// What happens to frames freed away from home.
+    pub fn alien_free(&self) -> AlienFree {
+        self.0.alien_free()
+    }
+
+    /// Changes it, for every frame put after this.
+    pub fn set_alien_free(&self, mode: AlienFree) {
+        self.0.set_alien_free(mode);
+    }
+
+    /// A new holder.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there are 65,535 of them.
+    pub fn holder(&self) -> Result<Holder> {
+        Ok(Holder { id: self.0.take_holder()?, pool: self.0.clone() })
+    }
+
+    /// Hands a frame out to a holder; where it begins, in bytes from the start of the area.
+    ///
+    /// # Panics
+    /// If the frame or the holder is of another pool.
+    #[inline]
+    pub fn release(&self, frame: Frame, holder: &Holder) -> u64 {
+        assert!(Arc::ptr_eq(&self.0, &holder.pool), "a holder of another pool");
+        self.0.release(frame, holder.id)
+    }
+
+    /// Takes a frame back that the holder has returned; the address may be anywhere in it.
+    ///
+    /// # Errors
+    /// An address outside the area, and one of a frame that the holder does not have: a frame that
+    /// comes back twice. Counted ([`Counters::refused`]), and fatal if `PoolOptions::fatal`.
+    ///
+    /// # Panics
+    /// If the holder is of another pool.
+    #[inline]
+    pub fn claim(&self, address: u64, holder: &Holder) -> Result<Frame, Refused> {
+        assert!(Arc::ptr_eq(&self.0, &holder.pool), "a holder of another pool");
+        self.0.claim(address, holder.id)
+    }
+
+    /// Takes everything back that a holder has which will return nothing any more, such as a
+    /// closed socket. Looks at every frame of the area.
+    pub fn reclaim(&self, holder: &Holder) -> Vec<Frame> {
+        self.0.reclaim(holder.id)
+    }
+
+    /// Sends frames home without a cache: for the end of something, not for traffic.
+    ///
+    /// One of another pool goes to that one, as when it is put into a cache.
+    pub fn send_home(&self, frames: impl IntoIterator<Item = Frame>) {
+        for frame in frames {
+            let number = frame.into_number();
+            match self.0.has(number) {
+                true => self.0.take_home(number),
+                false => self.0.foreign(number),
+            }
+        }
+    }
+
+    /// Where the frames are. Looks at every frame of the area.
+    ///
+    /// With threads at work it is a little out of date: caches tell what they have when they
+    /// exchange frames with others.
+    pub fn census(&self) -> Census {
+        let shared = &self.0;
+        let sum = |places: &[crate::place::Place]| places.iter().map(|p| p.frames()).sum();
+        let mut census = Census {
+            depot: sum(&shared.depots),
+            inboxes: sum(&shared.inboxes),
+            released: shared.released(None),
+            ..Census::default()
+        };
+        for tally in &shared.tallies {
+            census.cached += tally.cached.load(Ordering::Relaxed);
+            census.outboxes += tally.outboxes.load(Ordering::Relaxed);
+        }
+        let known = census.cached + census.outboxes + census.depot + census.inboxes;
+        census.held = shared.area.frames().saturating_sub(known + census.released);
+        census
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> Counters {
+        let shared = &self.0;
+        let mut sum = Counters {
+            refused: shared.refused.load(Ordering::Relaxed),
+            dropped: shared.dropped.load(Ordering::Relaxed),
+            ..Counters::default()
+        };
+        for tally in &shared.tallies {
+            sum.gets += tally.gets.load(Ordering::Relaxed);
+            sum.from_inbox += tally.from_inbox.load(Ordering::Relaxed);
+            sum.from_depot += tally.from_depot.load(Ordering::Relaxed);
+            sum.from_others += tally.from_others.load(Ordering::Relaxed);
+            sum.starved += tally.starved.load(Ordering::Relaxed);
+            sum.spilled += tally.spilled.load(Ordering::Relaxed);
+            sum.sent_home += tally.sent_home.load(Ordering::Relaxed);
+            sum.inbox_full += tally.inbox_full.load(Ordering::Relaxed);
+            sum.given_back += tally.given_back.load(Ordering::Relaxed);
+            sum.foreign += tally.foreign.load(Ordering::Relaxed);
+        }
+        sum
+    }
+
+    /// Ends the pool, and says whether every frame came back.
+    ///
+    /// # Errors
+    /// What is missing. Fatal if `PoolOptions::fatal`.
+    pub fn close(self) -> Result<(), Leak> {
+        let shared = &self.0;
+        let caches = shared.live_caches();
+        let mut free = shared.drain();
+        free.sort_unstable();
+        let twice = free.windows(2).filter(|pair| pair[0] == pair[1]).count() as u32;
+        free.dedup();
+        let first = shared.area.first();
+        let missing: Vec<u32> = (first..first + shared.area.frames())
+            .filter(|number| free.binary_search(number).is_err())
+            .collect();
+        // As they were: whoever has another clone may go on.
+        free.iter().for_each(|&number| {
+            shared.inboxes[usize::from(shared.homes.of(number))].push_loose(&[number])
+        });
+        if missing.is_empty() && twice == 0 {
+            return Ok(());
+        }
+        let released = shared.released(None);
+        let histories = missing.iter().take(LISTED).map(|number| {
+            let index = number - first;
+            format!("frame {index}: {}", shared.history.of(index))
+        });
+        let leak = Leak {
+            frames: missing.len() as u32,
+            released,
+            twice,
+            caches,
+            histories: histories.collect(),
+        };
+        assert!(!shared.is_fatal(), "{leak}");
+        Err(leak)
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// Somebody outside of this program's types who can have frames: the kernel, for one of its
+/// sockets, or another process.
+///
+/// While it has frames it is not forgotten: its id is used again only if it has none when it is
+/// dropped.
+#[derive(Debug)]
+pub struct Holder {
+    id: NonZeroU16,
+    pool: Arc<Shared>,
+}
+
+impl Holder {
+    /// How many frames it has. Looks at every frame of the area.
+    pub fn frames(&self) -> u32 {
+        self.pool.released(Some(self.id))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.pool.return_holder(self.id);
+    }
+}
+
+/// Where the frames of a pool are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// In threads' caches.
+    pub cached: u32,
+    /// In the lanes' depots.
+    pub depot: u32,
+    /// Waiting in homes' inboxes.
+    pub inboxes: u32,
+    /// In caches, collected for other homes.
+    pub outboxes: u32,
+    /// With holders.
+    pub released: u32,
+    /// In the program's hands.
+    pub held: u32,
+}
+
+/// What has happened in a pool, in frames except where it says otherwise. As of each cache's last
+/// exchange with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Taken from caches.
+    pub gets: u64,
+    /// That caches took from their home's inbox.
+    pub from_inbox: u64,
+    /// That caches took from a depot.
+    pub from_depot: u64,
+    /// That caches took from other homes' inboxes.
+    pub from_others: u64,
+    /// Times that a cache found no frame anywhere.
+    pub starved: u64,
+    /// That caches had no room for.
+    pub spilled: u64,
+    /// Sent to another home's inbox.
+    pub sent_home: u64,
+    /// Those for which an inbox had no room; they went to a depot.
+    pub inbox_full: u64,
+    /// Given back by caches that were idle or parked.
+    pub given_back: u64,
+    /// Put into a pool that they were not of.
+    pub foreign: u64,
+    /// Whose handle was dropped.
+    pub dropped: u64,
+    /// Addresses that were not taken back, being foreign or not out.
+    pub refused: u64,
+}
+
+/// Frames that were missing when a pool was closed.
+#[derive(Debug)]
+pub struct Leak {
+    /// How many.
+    pub frames: u32,
+    /// How many of them are with holders.
+    pub released: u32,
+    /// Frames that were there twice: a defect of this crate.
+    pub twice: u32,
+    /// Caches that were still there.
+    pub caches: usize,
+    histories: Vec<String>,
+}
+
+/// Frames whose history a message has.
+const LISTED: usize = 8;
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} frames did not come back ({} of them with holders, {} caches still there)",
+            self.frames, self.released, self.caches
+        )?;
+        if self.twice > 0 {
+            write!(f, ", {} came back twice", self.twice)?;
+        }
+        self.histories.iter().try_for_each(|line| write!(f, "\n{line}"))
+    }
+}
+
+impl std::error::Error for Leak {}
