@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the program and the process that attaches it share. The Rust types are generated. */
+#ifndef CACHELANE_XSK_H
+#define CACHELANE_XSK_H
+
+/* What becomes of a packet. */
+struct counts {
+	__u64 redirected; /* sent to the socket of its queue */
+	__u64 not_chosen; /* to the kernel: the filter is for others */
+	__u64 no_socket;  /* to the kernel: chosen, but its queue has no socket */
+	__u64 malformed;  /* to the kernel: a header is cut short or makes no sense */
+	__u64 fragment;	  /* to the kernel: an IP fragment, of which ports are not known */
+};
+_Static_assert(sizeof(struct counts) == 40, "struct counts has padding");
+
+/* Which packets go to the sockets. */
+#define FILTER_EVERYTHING  0
+#define FILTER_UDP_PORTS   1
+#define FILTER_ETHERTYPE   2
+#define FILTER_IP_PROTOCOL 3
+
+#endif

@@ -1,0 +1,213 @@
+//! Network devices: whether there is one of a name, and what an AF_XDP socket has to know of it.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd as _;
+use std::{fmt, io};
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A network device of the namespace that the caller is in. It is found again by its index, so
+/// that a device that is renamed stays the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    name: String,
+    index: u32,
+}
+
+impl Device {
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`] if there is none.
+    pub fn find(name: &str) -> Result<Self> {
+        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
+        let missing = || {
+            let message = format!("no device '{name}' here (`ip -br link` lists them)");
+            Error::new(ErrorKind::NoDevice, message)
+        };
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(missing());
+        }
+        match netdevice::name_to_index(&socket, name) {
+            Ok(index) => Ok(Self { name: name.into(), index }),
+            Err(Errno::NODEV) => Err(missing()),
+            Err(error) => Err(Error::io(format!("cannot look for the device '{name}'"), error)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How many queues it has now that a socket can be bound to: the queues' numbers are below
+    /// this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`] if it is gone.
+    pub fn queues(&self) -> Result<u32> {
+        let link = self.link()?;
+        // The device's own word, where it has one, on the queues in use; else those it was made
+        // with.
+        match channels(self.index) {
+            Ok(queues) if queues > 0 => Ok(queues),
+            Ok(_) | Err(_) => Ok(link.queues.max(1)),
+        }
+    }
+
+    /// The largest packet in bytes that it sends or receives, without the Ethernet header.
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    pub fn mtu(&self) -> Result<u32> {
+        Ok(self.link()?.mtu)
+    }
+
+    /// Its hardware address; zeros for a device whose addresses are not Ethernet's.
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    pub fn mac(&self) -> Result<[u8; 6]> {
+        Ok(self.link()?.mac)
+    }
+
+    fn link(&self) -> Result<Link> {
+        ask(self.index).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => Error::new(
+                ErrorKind::NoDevice,
+                format!("{self}: the device is gone (`ip -br link` lists those that are there)"),
+            ),
+            _ => Error::io(format!("{self}: cannot ask for its state"), error),
+        })
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// What netlink says of a device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    mtu: u32,
+    queues: u32,
+    mac: [u8; 6],
+}
+
+/// Asks for one device (`RTM_GETLINK`).
+fn ask(index: u32) -> io::Result<Link> {
+    let mut socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let payload = RouteNetlinkMessage::GetLink(message).into();
+    let mut request = NetlinkMessage::new(header, payload);
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    let answer =
+        NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => Ok(read(&link)),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::Error::other("netlink answered something else")),
+    }
+}
+
+fn read(link: &LinkMessage) -> Link {
+    let mut found = Link::default();
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => found.mtu = *mtu,
+            LinkAttribute::NumRxQueues(n) | LinkAttribute::NumTxQueues(n) => {
+                found.queues = found.queues.max(*n);
+            }
+            LinkAttribute::Address(address) => {
+                found.mac = address.as_slice().try_into().unwrap_or_default();
+            }
+            _ => (),
+        }
+    }
+    found
+}
+
+/// Asks the driver for the queues in use (`ETHTOOL_GCHANNELS`).
+fn channels(index: u32) -> io::Result<u32> {
+    /// `struct ethtool_channels` of linux/ethtool.h.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        max: [u32; 4],
+        rx: u32,
+        tx: u32,
+        other: u32,
+        combined: u32,
+    }
+    /// `ETHTOOL_GCHANNELS` of linux/ethtool.h.
+    const GET_CHANNELS: u32 = 0x3c;
+    /// Of linux/sockios.h.
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+    let socket = any_socket()?;
+    let name = netdevice::index_to_name(&socket, index)?;
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request names a device and points to the struct that this command fills in;
+    // both outlive the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(channels.rx.max(channels.tx) + channels.combined),
+    }
+}
+
+/// A socket to ask about devices with.
+fn any_socket() -> io::Result<std::os::fd::OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_device_is_there() {
+        let device = Device::find("lo").expect("lo");
+        assert_eq!((device.name(), device.queues().expect("queues")), ("lo", 1));
+        assert!(device.mtu().expect("an MTU") >= 1280);
+        assert_eq!(device.mac().expect("an address"), [0; 6]);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named() {
+        for name in ["nosuch0", "", "a-name-longer-than-allowed", "a\0b"] {
+            let error = Device::find(name).expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::NoDevice);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let gone = Device { name: "gone0".into(), index: i32::MAX as u32 };
+        assert_eq!(gone.mtu().expect_err("gone").kind(), ErrorKind::NoDevice);
+    }
+}

@@ -1,0 +1,338 @@
+//! Binding a socket: what is checked before, what the kernel is asked, and what its refusals mean.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use frames::FramePool;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags,
+};
+
+use crate::umem::{self, Registrations, Terms, failed};
+use crate::{BusyPoll, Device, Error, ErrorKind, InForce, Mode, Result, SocketOptions, Umem, sys};
+
+/// What the kernel keeps before a received packet in its frame (`XDP_PACKET_HEADROOM`).
+const HEADROOM: u32 = 256;
+
+/// An Ethernet header with a VLAN tag.
+const HEADER: u32 = 18;
+
+/// What one call sends in copy mode unless told otherwise (`TX_BATCH_SIZE` of net/xdp/xsk.c).
+const TX_BUDGET: u32 = 32;
+
+/// How long a queue is tried again that seems taken: the kernel lets go of the queue of a socket
+/// that was closed a moment after `close` returns.
+const SETTLES: Duration = Duration::from_millis(500);
+
+/// A bound socket.
+pub(super) struct Opened {
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) in_force: InForce,
+}
+
+/// Binds a socket to a queue that no other socket of this process is on.
+pub(super) fn bind(
+    umem: &Umem,
+    device: &Device,
+    queue: u32,
+    options: &SocketOptions,
+) -> Result<Opened> {
+    check_options(options)?;
+    check_queue(device, queue)?;
+    check_mtu(umem.pool(), device, options)?;
+    let mut registrations = umem.registrations();
+    let acceptable = |terms: Terms| {
+        terms.need_wakeup == options.need_wakeup
+            && terms.multi_buffer == options.multi_buffer
+            && match options.mode {
+                Mode::Auto => true,
+                Mode::Copy => !terms.zero_copy,
+                Mode::ZeroCopy => terms.zero_copy,
+            }
+    };
+    if let Some(partner) = registrations.join(acceptable) {
+        let fd = umem::open()?;
+        prepare(fd.as_fd(), options, true)?;
+        let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
+        match bind_patiently(fd.as_fd(), &address, Some(partner.as_fd())) {
+            Ok(()) => return finish(fd, device, queue, options, &mut registrations),
+            // The partner is zero-copy and this device cannot, or it went away meanwhile: a
+            // registration of its own.
+            Err(Errno::OPNOTSUPP | Errno::BADF) if options.mode != Mode::ZeroCopy => (),
+            // The partner is on this very queue, whose rings there are already.
+            Err(error @ Errno::INVAL) if registrations.on((device.index(), queue)) => {
+                let message = format!(
+                    "queue {queue} of {device} is taken by another socket of this process; \
+                     expected another queue, or a socket bound beside that one"
+                );
+                return Err(Error::caused(ErrorKind::QueueTaken, message, error));
+            }
+            Err(error) => return Err(explain(device, queue, options, error)),
+        }
+    }
+    let fd = registrations.own(umem.pool())?;
+    prepare(fd.as_fd(), options, true)?;
+    let address = SocketAddrXdp::new(flags(options), device.index(), queue);
+    match bind_patiently(fd.as_fd(), &address, None) {
+        Ok(()) => finish(fd, device, queue, options, &mut registrations),
+        Err(error) => Err(explain(device, queue, options, error)),
+    }
+}
+
+/// Binds a further socket to the queue of one that is bound.
+pub(super) fn bind_beside(
+    other: BorrowedFd<'_>,
+    umem: &Umem,
+    device: &Device,
+    queue: u32,
+    options: &SocketOptions,
+) -> Result<Opened> {
+    check_options(options)?;
+    check_mtu(umem.pool(), device, options)?;
+    let fd = umem::open()?;
+    prepare(fd.as_fd(), options, false)?;
+    let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
+    match bind_patiently(fd.as_fd(), &address, Some(other)) {
+        Ok(()) => finish(fd, device, queue, options, &mut umem.registrations()),
+        Err(error) => Err(explain(device, queue, options, error)),
+    }
+}
+
+/// Whether nobody has the queue: a socket could be bound to it. Also if that cannot be found out.
+pub(super) fn is_free(device: &Device, queue: u32) -> bool {
+    // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
+    // by a registration of one page.
+    let page = frames::AreaOptions {
+        frames: 2,
+        frame_size: 2048,
+        huge_pages: frames::HugePages::Never,
+        shared: false,
+    };
+    let Ok(area) = frames::FrameArea::new(&page) else { return true };
+    let Ok(pool) = FramePool::new(area, &frames::PoolOptions::default()) else { return true };
+    let options = SocketOptions { rx_size: 0, tx_size: 2, ..SocketOptions::default() };
+    let probe = || {
+        let fd = Registrations::default().own(&pool)?;
+        prepare(fd.as_fd(), &options, true)?;
+        let address = SocketAddrXdp::new(Flags::XDP_COPY, device.index(), queue);
+        Ok::<_, Error>(rustix::net::bind(&fd, &address) != Err(Errno::BUSY))
+    };
+    probe().unwrap_or(true)
+}
+
+fn check_options(options: &SocketOptions) -> Result<()> {
+    let sizes = [
+        ("rx_size", options.rx_size, true),
+        ("tx_size", options.tx_size, true),
+        ("fill_size", options.fill_size, false),
+        ("completion_size", options.completion_size, false),
+    ];
+    for (name, size, none_is_fine) in sizes {
+        let fine = size.is_power_of_two() && size <= 1 << 30 || size == 0 && none_is_fine;
+        if !fine {
+            let or_none = if none_is_fine { ", or 0 for none" } else { "" };
+            let message = format!("{name} {size}: expected a power of two up to 2^30{or_none}");
+            return Err(Error::invalid(message));
+        }
+    }
+    if options.rx_size == 0 && options.tx_size == 0 {
+        return Err(Error::invalid("rx_size and tx_size are both 0: expected one of them or both"));
+    }
+    if let Some(budget) = options.tx_budget
+        && !(TX_BUDGET..=options.tx_size).contains(&budget)
+    {
+        let most = options.tx_size;
+        let message = format!("tx_budget {budget}: expected {TX_BUDGET} to tx_size ({most})");
+        return Err(Error::invalid(message));
+    }
+    if let Some(BusyPoll { microseconds, budget }) = options.busy_poll
+        && (microseconds == 0 || !(1..=0xffff).contains(&budget))
+    {
+        return Err(Error::invalid(format!(
+            "busy poll of {microseconds} us with budget {budget}: expected at least 1 us and a \
+             budget of 1 to 65535"
+        )));
+    }
+    Ok(())
+}
+
+fn check_queue(device: &Device, queue: u32) -> Result<()> {
+    let queues = device.queues()?;
+    if queue < queues {
+        return Ok(());
+    }
+    let message = match queues {
+        1 => format!(
+            "{device} has no queue {queue}: it has one, number 0 (`ethtool -l {device}` shows how \
+             many it can have)"
+        ),
+        _ => format!(
+            "{device} has no queue {queue}: it has {queues}, from 0 to {} (`ethtool -l {device}` \
+             shows how many it can have)",
+            queues - 1
+        ),
+    };
+    Err(Error::new(ErrorKind::NoQueue, message))
+}
+
+/// Longer packets than a frame takes would be dropped without a word.
+fn check_mtu(pool: &FramePool, device: &Device, options: &SocketOptions) -> Result<()> {
+    if options.rx_size == 0 || options.multi_buffer {
+        return Ok(());
+    }
+    let (mtu, size) = (device.mtu()?, pool.area().frame_size());
+    let needed = mtu.saturating_add(HEADER + HEADROOM);
+    if needed <= size {
+        return Ok(());
+    }
+    let most = size - HEADER - HEADROOM;
+    let larger = if needed <= 4096 { "use frames of 4096 bytes" } else { "use multi-buffer" };
+    Err(Error::new(
+        ErrorKind::FrameTooSmall,
+        format!(
+            "{device} has an MTU of {mtu}, for which a frame needs {needed} bytes ({HEADER} for \
+             the Ethernet header, {HEADROOM} for the kernel), and frames have {size}: {larger}, or \
+             `ip link set {device} mtu {most}`"
+        ),
+    ))
+}
+
+/// Makes the rings and sets the options that have to be set before binding.
+fn prepare(fd: BorrowedFd<'_>, options: &SocketOptions, buffers: bool) -> Result<()> {
+    let ring = |name: &str, size: u32, made: rustix::io::Result<()>| {
+        made.map_err(|error| failed(&format!("cannot make a {name} ring of {size}"), fd, error))
+    };
+    if buffers {
+        let SocketOptions { fill_size, completion_size, .. } = *options;
+        ring("fill", fill_size, sockopt::set_xdp_umem_fill_ring_size(fd, fill_size))?;
+        let made = sockopt::set_xdp_umem_completion_ring_size(fd, completion_size);
+        ring("completion", completion_size, made)?;
+    }
+    if options.rx_size > 0 {
+        ring("receive", options.rx_size, sockopt::set_xdp_rx_ring_size(fd, options.rx_size))?;
+    }
+    if options.tx_size > 0 {
+        ring("transmit", options.tx_size, sockopt::set_xdp_tx_ring_size(fd, options.tx_size))?;
+    }
+    Ok(())
+}
+
+fn flags(options: &SocketOptions) -> Flags {
+    let mut flags = match options.mode {
+        Mode::Auto => Flags::empty(),
+        Mode::Copy => Flags::XDP_COPY,
+        Mode::ZeroCopy => Flags::XDP_ZEROCOPY,
+    };
+    flags.set(Flags::XDP_USE_NEED_WAKEUP, options.need_wakeup);
+    flags.set(Flags::XDP_USE_SG, options.multi_buffer);
+    flags
+}
+
+fn bind_patiently(
+    fd: BorrowedFd<'_>,
+    address: &SocketAddrXdp,
+    partner: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
+    let until = Instant::now() + SETTLES;
+    loop {
+        let bound = match partner {
+            Some(shared_umem_fd) => {
+                let addr = address.clone();
+                rustix::net::bind(fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+            }
+            None => rustix::net::bind(fd, address),
+        };
+        match bound {
+            Err(Errno::BUSY) if Instant::now() < until => thread::sleep(Duration::from_millis(2)),
+            bound => return bound,
+        }
+    }
+}
+
+/// Sets what can be set on a bound socket and asks what is in force.
+fn finish(
+    fd: OwnedFd,
+    device: &Device,
+    queue: u32,
+    options: &SocketOptions,
+    registrations: &mut Registrations,
+) -> Result<Opened> {
+    let zero_copy = match sockopt::xdp_options(&fd) {
+        Ok(options) => options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY),
+        Err(error) => return Err(failed("cannot ask for its mode", fd.as_fd(), error)),
+    };
+    let in_force = InForce {
+        zero_copy,
+        need_wakeup: options.need_wakeup,
+        busy_poll: options.busy_poll,
+        multi_buffer: options.multi_buffer,
+        tx_budget: tx_budget(fd.as_fd(), options)?,
+    };
+    if let Some(busy_poll) = options.busy_poll {
+        set_busy_poll(fd.as_fd(), busy_poll).map_err(|error| {
+            let message = format!(
+                "{device}: cannot busy-poll (it needs Linux 5.11 and, for more \
+                                   than the host's default, CAP_NET_ADMIN)"
+            );
+            match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOPROTOOPT) => Error::caused(ErrorKind::Unsupported, message, error),
+                _ => Error::io(message, error),
+            }
+        })?;
+    }
+    let fd = Arc::new(fd);
+    let InForce { need_wakeup, multi_buffer, .. } = in_force;
+    let terms = Terms { zero_copy, need_wakeup, multi_buffer };
+    registrations.bound(&fd, terms, (device.index(), queue));
+    Ok(Opened { fd, in_force })
+}
+
+fn tx_budget(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<u32> {
+    let Some(budget) = options.tx_budget else { return Ok(TX_BUDGET) };
+    match sys::set_option(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, budget) {
+        Ok(()) => Ok(budget),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(TX_BUDGET),
+        Err(error) => Err(failed(&format!("cannot set the send budget {budget}"), fd, error)),
+    }
+}
+
+fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
+    let set = |name, value: u32| sys::set_option(fd, libc::SOL_SOCKET, name, value);
+    set(libc::SO_PREFER_BUSY_POLL, 1)?;
+    set(libc::SO_BUSY_POLL, busy_poll.microseconds)?;
+    set(libc::SO_BUSY_POLL_BUDGET, busy_poll.budget)
+}
+
+fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -> Error {
+    let of = |kind, message: String| Error::caused(kind, message, error);
+    match error {
+        Errno::BUSY => of(
+            ErrorKind::QueueTaken,
+            format!(
+                "queue {queue} of {device} is taken by another AF_XDP socket (`ss --xdp -p` shows \
+                 whose)"
+            ),
+        ),
+        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => of(
+            ErrorKind::Unsupported,
+            format!("{device}: its driver has no zero-copy AF_XDP; expected copy or auto"),
+        ),
+        Errno::OPNOTSUPP => {
+            of(ErrorKind::NoXdp, format!("{device}: no AF_XDP socket of this kind on this device"))
+        }
+        Errno::NODEV => of(ErrorKind::NoDevice, format!("{device}: the device is gone")),
+        Errno::INVAL if options.multi_buffer => of(
+            ErrorKind::Unsupported,
+            format!("{device}: cannot bind with multi-buffer (it needs Linux 6.6)"),
+        ),
+        Errno::PERM | Errno::ACCESS => of(
+            ErrorKind::NotPermitted,
+            format!("{device}: binding to queue {queue} needs CAP_NET_RAW"),
+        ),
+        error => Error::io(format!("{device}: cannot bind to queue {queue}"), error),
+    }
+}
