@@ -1,5 +1,6 @@
 //! How the command ends, as its exit status says it.
 
+use std::fmt;
 use std::process::ExitCode;
 
 /// The exit codes of every subcommand. Never `Ok` on failure.
@@ -24,6 +25,22 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// An error in what the user gave, which no crate below can see.
+pub(crate) fn usage(message: String) -> anyhow::Error {
+    BadInput(message).into()
+}
+
+#[derive(Debug)]
+struct BadInput(String);
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
 impl Exit {
     /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
     pub(crate) fn of(error: &anyhow::Error) -> Exit {
@@ -35,6 +52,9 @@ impl Exit {
             .or_else(|| cause.downcast_ref().map(|e: &bridge::Error| Exit::of_bridge(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &xsk::Error| Exit::of_xsk(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|_: &BadInput| Exit::Usage))
             // What a CPU set or a lane override says is always the user's input.
             .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
     }
@@ -67,6 +87,28 @@ impl Exit {
         }
     }
 
+    fn of_xsk(kind: xsk::ErrorKind) -> Exit {
+        match kind {
+            xsk::ErrorKind::NoDevice
+            | xsk::ErrorKind::NoQueue
+            | xsk::ErrorKind::FrameTooSmall
+            | xsk::ErrorKind::Invalid => Exit::Usage,
+            xsk::ErrorKind::NoXdp | xsk::ErrorKind::MemlockLimit | xsk::ErrorKind::Unsupported => {
+                Exit::HostCannot
+            }
+            xsk::ErrorKind::NotPermitted => Exit::NotPermitted,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn of_frames(kind: frames::ErrorKind) -> Exit {
+        match kind {
+            frames::ErrorKind::Invalid => Exit::Usage,
+            frames::ErrorKind::Memory => Exit::HostCannot,
+            _ => Exit::Failed,
+        }
+    }
+
     fn of_lab(kind: lab::ErrorKind) -> Exit {
         match kind {
             lab::ErrorKind::Invalid => Exit::Usage,
@@ -92,6 +134,7 @@ mod tests {
         assert_eq!(Exit::of(&missing.into()), Exit::HostCannot);
         let cpus = "x".parse::<lanes::CpuSet>().unwrap_err();
         assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
+        assert_eq!(Exit::of(&usage("no such thing".into())), Exit::Usage);
         assert_eq!(Exit::of(&anyhow::anyhow!("anything else")), Exit::Failed);
     }
 }

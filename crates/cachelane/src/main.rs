@@ -39,10 +39,23 @@ fn main() -> ExitCode {
     match cmd::run(cli.command, cli.quiet) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("cachelane: {error:#}");
+            eprintln!("cachelane: {}", describe(&error));
             Exit::of(&error).into()
         }
     }
+}
+
+/// An error and its causes, each once: those of our crates say theirs themselves.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn log_to_stderr(quiet: bool, verbose: u8) {
@@ -62,4 +75,16 @@ fn log_to_stderr(quiet: bool, verbose: u8) {
         // A log that nobody reads any more is no reason to end.
         .log_internal_errors(false)
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_cause_is_said_once() {
+        let system = || std::io::Error::from_raw_os_error(13);
+        let error = anyhow::Error::from(system()).context(format!("cannot: {}", system()));
+        assert_eq!(super::describe(&error), format!("cannot: {}", system()));
+        let error = anyhow::Error::from(system()).context("cannot");
+        assert_eq!(super::describe(&error), format!("cannot: {}", system()));
+    }
 }

@@ -41,6 +41,8 @@ fn every_subcommand_gets_a_manual_page() {
         ("cachelane.1", "cachelane\\-demo"),
         ("cachelane-demo.1", "\\-\\-quick"),
         ("cachelane-relay.1", "\\-\\-listen"),
+        ("cachelane-xsk.1", "cachelane\\-xsk\\-forward"),
+        ("cachelane-xsk-send.1", "\\-\\-pattern"),
         ("cachelane-knob.1", "cachelane\\-knob\\-set"),
         ("cachelane-bench-relay.1", "\\-\\-rounds"),
         ("cachelane-completions.1", "bash"),

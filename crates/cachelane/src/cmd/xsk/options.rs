@@ -1,0 +1,267 @@
+//! What `send`, `drop` and `forward` have in common on the command line.
+
+use std::time::Duration;
+
+use frames::{AlienFree, AreaOptions, HugePages};
+use lanes::{CpuSpec, LaneMap};
+use xsk::{Attach, BusyPoll, Filter, Mode, ProgramOptions, SocketOptions};
+
+use super::values::{Queues, number};
+use crate::args::duration;
+
+/// How long it runs and what it prints.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Run")]
+pub(super) struct RunArgs {
+    /// End after this many packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(super) time: Option<Duration>,
+    /// Time between two live lines, or with --json between two lines of JSON
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(super) interval: Option<Duration>,
+    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Check what can be checked, say what would be done, and do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+fn interval(s: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(10);
+    let interval = duration(s)?;
+    if interval < LEAST {
+        return Err("too short (expected at least 10ms)".into());
+    }
+    Ok(interval)
+}
+
+/// Which queues, and where their threads run.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Queues and threads")]
+pub(super) struct PlaceArgs {
+    /// Queues of the device: a list such as 0-3,6
+    #[arg(long, value_name = "LIST")]
+    pub(super) queues: Option<Queues>,
+    /// Pin the threads, one after the other, to these CPUs: a list such as 0-3,8, or lane:N, or
+    /// all [default: threads are not pinned]
+    #[arg(long, value_name = "CPUS")]
+    cpus: Option<CpuSpec>,
+    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
+    #[arg(long, value_name = "LANES")]
+    lanes: Option<String>,
+}
+
+/// Where one thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The CPU that it is pinned to.
+    pub(super) cpu: Option<usize>,
+    /// Its lane; threads that are not pinned are taken for neighbours.
+    pub(super) lane: u16,
+}
+
+impl PlaceArgs {
+    /// The places of so many threads.
+    pub(super) fn places(&self, threads: usize) -> anyhow::Result<Vec<Place>> {
+        let Some(spec) = &self.cpus else {
+            return Ok(vec![Place { cpu: None, lane: 0 }; threads]);
+        };
+        let map = match &self.lanes {
+            Some(lanes) => LaneMap::detect()?.with_override(lanes)?,
+            None => LaneMap::detect()?,
+        };
+        let cpus = spec.resolve(&map)?;
+        let lane = |cpu| map.lane_of(cpu).map_or(0, |lane| lane.0);
+        let place = |cpu| Place { cpu: Some(cpu), lane: lane(cpu) };
+        // A set that resolves is never empty.
+        Ok(cpus
+            .iter()
+            .map(place)
+            .collect::<Vec<_>>()
+            .iter()
+            .copied()
+            .cycle()
+            .take(threads)
+            .collect())
+    }
+}
+
+/// The frames.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Memory")]
+pub(super) struct MemoryArgs {
+    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
+    frames: Option<u32>,
+    /// Bytes of a frame: 2048 or 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    pub(super) frame_size: u32,
+    /// Huge pages under the frames: never, try or require
+    #[arg(long, value_name = "WHEN", default_value = "try", value_enum)]
+    huge_pages: Huge,
+    /// What happens to a frame that is freed away from its home: recycle, defer or auto (knob
+    /// frames.alien_free)
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = |s: &str| s.parse::<AlienFree>())]
+    pub(super) alien_free: AlienFree,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Huge {
+    Never,
+    Try,
+    Require,
+}
+
+impl MemoryArgs {
+    /// The area for so many sockets.
+    pub(super) fn area(&self, sockets: usize) -> AreaOptions {
+        const FOR_EACH: u32 = 4096;
+        let huge_pages = match self.huge_pages {
+            Huge::Never => HugePages::Never,
+            Huge::Try => HugePages::Try,
+            Huge::Require => HugePages::Require,
+        };
+        let enough = FOR_EACH.saturating_mul(sockets as u32);
+        AreaOptions {
+            frames: self.frames.unwrap_or(enough),
+            frame_size: self.frame_size,
+            huge_pages,
+            shared: false,
+        }
+    }
+}
+
+/// The sockets.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Sockets")]
+pub(super) struct SocketArgs {
+    /// Whether the device reads and writes the frames itself: auto, copy or zero-copy
+    #[arg(long, default_value = "auto", value_enum)]
+    mode: ModeArg,
+    /// Slots of each of a socket's rings, a power of two
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub(super) ring: u32,
+    /// The most packets that are handled in one go
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub(super) batch: u32,
+    /// Process the device's packets in this command's own calls, polling so long, instead of in
+    /// interrupts
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) busy_poll: Option<u32>,
+    /// Let a packet lie in several frames
+    #[arg(long)]
+    pub(super) multi_buffer: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ModeArg {
+    Auto,
+    Copy,
+    ZeroCopy,
+}
+
+impl SocketArgs {
+    /// A socket that receives, sends, or does both.
+    pub(super) fn options(&self, receives: bool, sends: bool) -> SocketOptions {
+        /// As much as the kernel gives without privileges of its own.
+        const BUDGET: u32 = 64;
+        let mode = match self.mode {
+            ModeArg::Auto => Mode::Auto,
+            ModeArg::Copy => Mode::Copy,
+            ModeArg::ZeroCopy => Mode::ZeroCopy,
+        };
+        let ring = |used| if used { self.ring } else { 0 };
+        SocketOptions {
+            rx_size: ring(receives),
+            tx_size: ring(sends),
+            fill_size: self.ring,
+            completion_size: self.ring,
+            mode,
+            need_wakeup: true,
+            busy_poll: self.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
+            multi_buffer: self.multi_buffer,
+            tx_budget: (sends && self.ring >= 32).then_some(self.ring),
+        }
+    }
+
+    /// As people read it.
+    pub(super) fn mode(&self) -> &'static str {
+        match self.mode {
+            ModeArg::Auto => "zero-copy where the device can, else copy",
+            ModeArg::Copy => "copy",
+            ModeArg::ZeroCopy => "zero-copy",
+        }
+    }
+}
+
+/// The XDP program: where it runs and what it takes from the kernel.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Which packets")]
+pub(super) struct FilterArgs {
+    /// Take only UDP to these ports, separated by commas; the kernel gets the rest
+    #[arg(long, value_name = "LIST", value_delimiter = ',', group = "filter")]
+    udp_port: Vec<u16>,
+    /// Take only frames of this Ethernet type, e.g. 0x88b5
+    #[arg(long, value_name = "TYPE", value_parser = number, group = "filter")]
+    ethertype: Option<u16>,
+    /// Take only IP packets of this protocol, e.g. 17 for UDP
+    #[arg(long, value_name = "NUMBER", group = "filter")]
+    protocol: Option<u8>,
+    /// Where the XDP program runs: in the driver, on the kernel's buffers (generic), or auto: in
+    /// the driver where that can be
+    #[arg(long, default_value = "auto", value_enum)]
+    xdp: XdpArg,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum XdpArg {
+    Auto,
+    Native,
+    Generic,
+}
+
+impl FilterArgs {
+    pub(super) fn program(&self, multi_buffer: bool) -> ProgramOptions {
+        let attach = match self.xdp {
+            XdpArg::Auto => Attach::Auto,
+            XdpArg::Native => Attach::Native,
+            XdpArg::Generic => Attach::Generic,
+        };
+        ProgramOptions { attach, filter: self.filter(), multi_buffer }
+    }
+
+    fn filter(&self) -> Filter {
+        match (self.ethertype, self.protocol) {
+            (Some(ethertype), _) => Filter::EtherType(ethertype),
+            (_, Some(protocol)) => Filter::IpProtocol(protocol),
+            _ if self.udp_port.is_empty() => Filter::Everything,
+            _ => Filter::UdpPorts(self.udp_port.clone()),
+        }
+    }
+
+    /// What it takes, as people read it.
+    pub(super) fn what(&self) -> String {
+        match self.filter() {
+            Filter::Everything => "every packet".into(),
+            Filter::UdpPorts(ports) => {
+                let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+                format!("UDP to port {}", ports.join(", "))
+            }
+            Filter::EtherType(kind) => format!("frames of type {kind:#06x}"),
+            Filter::IpProtocol(protocol) => format!("IP packets of protocol {protocol}"),
+        }
+    }
+
+    /// Where it runs, as people read it.
+    pub(super) fn attach(&self) -> &'static str {
+        match self.xdp {
+            XdpArg::Auto => "in the driver, or generic where that cannot be",
+            XdpArg::Native => "in the driver",
+            XdpArg::Generic => "generic",
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Values as people write them for packets and queues.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// A hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mac(pub(super) [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad =
+            || format!("'{s}' is not a hardware address (expected such as 02:00:00:00:00:01)");
+        let mut mac = [0; 6];
+        let mut parts = s.split(':');
+        for byte in &mut mac {
+            let part = parts.next().filter(|part| (1..=2).contains(&part.len())).ok_or_else(bad)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| bad())?;
+        }
+        if parts.next().is_some() {
+            return Err(bad());
+        }
+        Ok(Mac(mac))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// UDP ports from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ports {
+    pub(super) first: u16,
+    pub(super) last: u16,
+}
+
+impl Ports {
+    pub(super) fn len(self) -> u64 {
+        u64::from(self.last - self.first) + 1
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad =
+            || format!("'{s}' is not a port or a range of ports (expected such as 9 or 1000-1999)");
+        let (first, last) = s.split_once('-').unwrap_or((s, s));
+        let port = |text: &str| text.parse::<u16>().map_err(|_| bad());
+        let ports = Ports { first: port(first)?, last: port(last)? };
+        if ports.first > ports.last {
+            return Err(bad());
+        }
+        Ok(ports)
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ports { first, last } if first == last => write!(f, "{first}"),
+            Ports { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// Numbers of queues, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Queues(pub(super) Vec<u32>);
+
+impl FromStr for Queues {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        /// More than any device has.
+        const MOST: u32 = 4096;
+        let bad = || format!("'{s}' is not a list of queues (expected such as 0 or 0-3,6)");
+        let mut queues = BTreeSet::new();
+        for part in s.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number =
+                |text: &str| text.parse::<u32>().ok().filter(|&n| n < MOST).ok_or_else(bad);
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(bad());
+            }
+            queues.extend(first..=last);
+        }
+        Ok(Queues(queues.into_iter().collect()))
+    }
+}
+
+/// A number such as 0x88b5 or 17.
+pub(super) fn number(s: &str) -> Result<u16, String> {
+    let parsed = match s.strip_prefix("0x") {
+        Some(hex) => u16::from_str_radix(hex, 16),
+        None => s.parse(),
+    };
+    parsed.map_err(|_| format!("'{s}' is not a number (expected 0 to 65535, or hexadecimal 0x...)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_parses_is_printed_as_it_is_written() {
+        for mac in ["02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff"] {
+            assert_eq!(mac.parse::<Mac>().map(|mac| mac.to_string()).as_deref(), Ok(mac));
+        }
+        for ports in ["9", "0", "1000-1999", "0-65535"] {
+            assert_eq!(ports.parse::<Ports>().map(|p| p.to_string()).as_deref(), Ok(ports));
+        }
+        for (given, expected) in [("0", vec![0]), ("3,0-1,1", vec![0, 1, 3]), ("7-7", vec![7])] {
+            assert_eq!(given.parse(), Ok(Queues(expected)));
+        }
+        for (given, expected) in [("17", 17), ("0x88b5", 0x88b5)] {
+            assert_eq!(number(given), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn what_does_not_parse_is_named() {
+        for mac in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "02:00:00:00:00:0g",
+            "2:::::",
+            "001:2:3:4:5:6",
+        ] {
+            assert!(mac.parse::<Mac>().unwrap_err().contains(&format!("'{mac}'")), "{mac}");
+        }
+        for ports in ["", "-", "9-", "10-9", "65536", "a"] {
+            assert!(ports.parse::<Ports>().unwrap_err().contains(&format!("'{ports}'")), "{ports}");
+        }
+        for queues in ["", ",", "1-0", "0-", "4096", "0-99999999999"] {
+            assert!(queues.parse::<Queues>().unwrap_err().contains(&format!("'{queues}'")));
+        }
+        assert!(number("0x").is_err() && number("65536").is_err());
+    }
+}
