@@ -5,6 +5,7 @@
 //! is taken round by round. [`Series`] collects what was measured.
 
 pub(crate) mod bridge;
+pub(crate) mod frames;
 pub(crate) mod relay;
 pub(crate) mod relay_process;
 mod series;

@@ -5,9 +5,11 @@ mod bridge;
 mod completions;
 mod control;
 mod demo;
+mod frames_knob;
 mod knob;
 mod man;
 mod relay;
+mod xsk;
 
 use crate::exit::Exit;
 
@@ -17,6 +19,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Relay(Box<relay::Args>),
     Bridge(bridge::Args),
+    Xsk(Box<xsk::Args>),
     Knob(knob::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -29,6 +32,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),
         Command::Bridge(args) => bridge::run(&args),
+        Command::Xsk(args) => xsk::run(*args, quiet),
         Command::Knob(args) => knob::run(args),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),

@@ -6,12 +6,14 @@
 //! idles; each mechanism makes its traffic only while its own windows are measured.
 
 mod bridge_fastpath;
+mod frames_pool;
 mod output;
 mod relay_against_proxy;
 mod relay_cpus;
 mod sockmap_buffer;
 mod stage;
 mod trying;
+mod xsk_send;
 
 use std::time::Duration;
 
@@ -22,12 +24,14 @@ pub(crate) use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
-const ENTRIES: [Entry; 5] = [
+const ENTRIES: [Entry; 7] = [
     sockmap_buffer::RATE,
     relay_against_proxy::PER_CPU,
     relay_against_proxy::LATENCY,
     relay_cpus::RATE,
     bridge_fastpath::RATE,
+    frames_pool::RATE,
+    xsk_send::RATE,
 ];
 
 /// Something that can be off and on while traffic flows.
@@ -78,12 +82,12 @@ impl Extent {
         4 * self.blocks as usize
     }
 
-    /// Five mechanisms within three minutes.
+    /// All rows within three minutes.
     pub(crate) const FULL: Extent = Extent {
-        blocks: 12,
+        blocks: 8,
         window: Duration::from_millis(450),
         settle: Duration::from_millis(200),
-        limit: Duration::from_secs(34),
+        limit: Duration::from_secs(25),
     };
 
     /// The fewest blocks that can tell a difference, in short windows: shows that it runs.

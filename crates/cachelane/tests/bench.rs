@@ -49,6 +49,85 @@ fn root_bench_bridge_gives_every_claimed_ratio() {
 }
 
 #[test]
+fn bench_frames_gives_every_claimed_ratio() {
+    let json = bench_frames(&["--rounds", "1", "--window", "10ms"], None);
+    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
+    let of_memory = ["get+put single", "get+put bulk 32", "alien (get on A, put on B)"];
+    for pattern in of_memory {
+        for (peer, has_bar) in [("dpdk", true), ("crossbeam", false), ("mimalloc", false)] {
+            let name = format!("{pattern}: frames / {peer}");
+            let there = ratios.iter().any(|ratio| {
+                ratio["name"] == name.as_str()
+                    && ratio["median"].as_f64() > Some(0.0)
+                    && ratio["bar"].is_object() == has_bar
+            });
+            let said = absent.iter().any(|text| text.starts_with(&format!("{peer}: ")));
+            assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
+        }
+    }
+    for pattern in ["ping-pong", "one-way", "all-to-all", "bursts", "one thread stops"] {
+        for flows in ["one flow", "many flows"] {
+            for lanes in ["", ", one lane"] {
+                let name = format!("auto / best of both: {pattern}, {flows}{lanes}");
+                let there = ratios
+                    .iter()
+                    .any(|ratio| ratio["name"] == name.as_str() && ratio["bar"]["at_most"] == 1.03);
+                assert!(there, "no ratio '{name}' in {ratios:?}");
+            }
+        }
+    }
+    let cases = json["cases"].as_array().unwrap();
+    for threads in ["1 thread", "4 threads", "8 threads"] {
+        for pattern in ["get+put single", "alien (get on A, put on B)", "all-to-all"] {
+            let name = format!("{pattern}, frames, {threads} per cpu");
+            let there = cases
+                .iter()
+                .any(|c| c["name"] == name.as_str() && c["median"].as_f64() > Some(0.0));
+            assert!(there, "no case '{name}' in {cases:?}");
+        }
+    }
+}
+
+#[test]
+fn bench_frames_says_which_peers_are_absent_and_why() {
+    let nothing = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
+    let args = ["--only", "memory,threads", "--rounds", "1", "--window", "5ms"];
+    let json = bench_frames(&args, Some(nothing.path()));
+    let absent = texts(&json["absent"]);
+    for (peer, reason) in [
+        ("dpdk", "pkg-config cannot be run"),
+        ("dpdk, stack handler", "pkg-config cannot be run"),
+        ("mimalloc", "the C compiler, cc, cannot be run"),
+    ] {
+        let said = format!("{peer}: {reason}");
+        assert!(absent.iter().any(|text| text.starts_with(&said)), "'{said}' in {absent:?}");
+        let case = format!(", {peer}");
+        let cases = json["cases"].as_array().unwrap();
+        assert!(!cases.iter().any(|c| c["name"].as_str().unwrap().contains(&case)), "{cases:?}");
+    }
+    let names: Vec<_> = json["ratios"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
+    assert!(names.contains(&&"get+put single: frames / crossbeam".into()), "{names:?}");
+}
+
+/// Runs it, with programs looked for in this folder only.
+fn bench_frames(args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cachelane"));
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let output = command.args(["bench", "frames", "--json"]).args(args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &"frames".into()));
+    json
+}
+
+fn texts(array: &serde_json::Value) -> Vec<&str> {
+    array.as_array().into_iter().flatten().filter_map(|text| text.as_str()).collect()
+}
+
+#[test]
 fn root_bench_relay_gives_every_claimed_ratio() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: root_bench_relay_gives_every_claimed_ratio: needs root");

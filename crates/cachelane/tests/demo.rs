@@ -12,12 +12,14 @@ use common::{Place, all_namespaces, comes_true, ends_within, machine_network, ro
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Every row that there can be.
-const ROWS: [&str; 5] = [
+const ROWS: [&str; 7] = [
     "sockmap buffer, rate",
     "relay, per CPU-second",
     "relay, p99 latency",
     "relay.cpus, rate",
     "bridge, exchanges",
+    "frames, frames passed",
+    "xsk send, packets",
 ];
 const VERDICTS: [&str; 4] = ["better", "worse", "no difference", "inconclusive"];
 

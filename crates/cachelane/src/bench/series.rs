@@ -16,13 +16,22 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    /// Has a case come before those that come up later, whatever is measured first.
+    pub(crate) fn expect(&mut self, case: &str, unit: &'static str) {
+        self.case(case, unit);
+    }
+
     /// Adds one run of a case.
     pub(crate) fn add(&mut self, case: &str, unit: &'static str, value: f64) {
-        let runs = self.runs.entry(case.to_owned()).or_insert_with(|| {
+        self.case(case, unit).push(value);
+    }
+
+    /// The runs of a case, which is the last in the order if it is new.
+    fn case(&mut self, case: &str, unit: &'static str) -> &mut Vec<f64> {
+        self.runs.entry(case.to_owned()).or_insert_with(|| {
             self.order.push((case.to_owned(), unit));
             Vec::new()
-        });
-        runs.push(value);
+        })
     }
 
     /// Adds the ratio `of / to` to `output`, paired by run, if both cases were measured.
@@ -48,6 +57,11 @@ impl Series {
     /// The runs of one case.
     pub(crate) fn runs(&self, case: &str) -> &[f64] {
         self.runs.get(case).map_or(&[], Vec::as_slice)
+    }
+
+    /// The median of one case; 0 without runs.
+    pub(crate) fn median(&self, case: &str) -> f64 {
+        Case::new(case, "", self.runs(case).to_vec()).median
     }
 
     /// Every case with its runs.

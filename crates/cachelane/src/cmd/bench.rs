@@ -9,7 +9,7 @@ use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Stop, bridge, relay};
+use crate::bench::{Stop, bridge, frames, relay};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -24,6 +24,7 @@ pub(crate) struct Args {
 enum Experiment {
     Relay(RelayArgs),
     Bridge(BridgeArgs),
+    Frames(FramesArgs),
     #[command(hide = true)]
     EchoServer {
         addr: SocketAddr,
@@ -59,6 +60,16 @@ struct BridgeArgs {
     entries: u32,
 }
 
+/// The frame pool against DPDK's mempool, crossbeam and mimalloc, and its knob's values
+#[derive(clap::Args, Debug)]
+struct FramesArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these parts, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<frames::Part>,
+}
+
 /// What every experiment takes.
 #[derive(clap::Args, Debug)]
 struct Common {
@@ -84,6 +95,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     match args.experiment {
         Experiment::Relay(args) => run_relay(&args, quiet),
         Experiment::Bridge(args) => run_bridge(&args, quiet),
+        Experiment::Frames(args) => run_frames(&args, quiet),
         Experiment::EchoServer { addr } => echo_server(addr),
     }
 }
@@ -122,6 +134,23 @@ fn run_bridge(args: &BridgeArgs, quiet: bool) -> anyhow::Result<Exit> {
         quiet,
     };
     let output = bridge::run(&plan, Stop::on_signals()?)?;
+    show(&args.common, &output)
+}
+
+fn run_frames(args: &FramesArgs, quiet: bool) -> anyhow::Result<Exit> {
+    use clap::ValueEnum as _;
+    let parts = match args.only.as_slice() {
+        [] => frames::Part::value_variants().to_vec(),
+        only => only.to_vec(),
+    };
+    let plan = frames::Plan {
+        parts,
+        rounds: args.common.rounds as usize,
+        window: args.common.window,
+        seed: args.common.seed,
+        quiet,
+    };
+    let output = frames::run(&plan, Stop::on_signals()?)?;
     show(&args.common, &output)
 }
 

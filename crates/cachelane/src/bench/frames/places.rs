@@ -1,0 +1,56 @@
+//! The CPUs that threads are pinned to.
+
+use lanes::LaneMap;
+
+/// Two CPUs in one lane and, where there are any, two in different ones.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Two CPUs of one lane; one where the process has only one.
+    near: Vec<usize>,
+    /// Two CPUs of two lanes, if there are two lanes.
+    far: Option<Vec<usize>>,
+}
+
+impl Places {
+    /// As the host and this process's affinity have it.
+    pub(super) fn detect() -> anyhow::Result<Places> {
+        let map = LaneMap::detect()?;
+        let cpus: Vec<usize> = map.allowed().iter().collect();
+        let &[first, ref others @ ..] = cpus.as_slice() else {
+            anyhow::bail!("no CPU is open to this process");
+        };
+        let near = others.iter().find(|cpu| map.same_lane(first, **cpu));
+        let far = others.iter().find(|cpu| !map.same_lane(first, **cpu));
+        let pair = |other: &usize| vec![first, *other];
+        let near = near.or(far).map_or_else(|| vec![first], pair);
+        Ok(Places { near, far: far.map(pair) })
+    }
+
+    /// CPUs that share a cache.
+    pub(super) fn near(&self) -> &[usize] {
+        &self.near
+    }
+
+    /// CPUs that share none, or if there are none such, those that do.
+    pub(super) fn far(&self) -> &[usize] {
+        self.far.as_deref().unwrap_or(&self.near)
+    }
+
+    /// What a reader should know of them.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let cpus = |cpus: &[usize]| {
+            let texts: Vec<_> = cpus.iter().map(usize::to_string).collect();
+            texts.join(" and ")
+        };
+        let near = format!("Threads were pinned, by turns, to CPU {}.", cpus(&self.near));
+        let far = match &self.far {
+            Some(far) => format!("In two lanes: CPU {}.", cpus(far)),
+            None => "The host has one lane: 'two lanes' says what the pool was told, not how far \
+                     the CPUs are apart."
+                .into(),
+        };
+        let one = self.near.len() == 1;
+        let one = one.then(|| "This process has one CPU: no two threads ran at a time.".to_owned());
+        [near, far].into_iter().chain(one).collect()
+    }
+}
