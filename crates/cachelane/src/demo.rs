@@ -116,7 +116,11 @@ pub(crate) fn run(extent: Extent, seed: u64, quiet: bool) -> anyhow::Result<Find
                 ready.push((entry, mechanism));
             }
             Ok(SetUp::LeftOut(reason)) => findings.leave_out(&entry.name(), reason),
-            Err(error) => findings.fail(&entry.name(), &error),
+            Err(error) => {
+                // Ctrl-C ends what is being set up as well.
+                stop.check()?;
+                findings.fail(&entry.name(), &error);
+            }
         }
     }
     let windows = extent.windows();

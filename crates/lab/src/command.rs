@@ -16,11 +16,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Output, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
@@ -224,9 +225,16 @@ impl Process {
         }
         let context = || format!("waiting for `{}`", self.line);
         let pidfd = pidfd(self.child.id()).map_err(|error| Error::io(context(), error))?;
-        let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-        let ready = poll(&mut fds, Some(&crate::timespec(limit)))
-            .map_err(|error| Error::io(context(), error))?;
+        let until = Instant::now() + limit;
+        let ready = loop {
+            let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+            let left = until.saturating_duration_since(Instant::now());
+            match poll(&mut fds, Some(&crate::timespec(left))) {
+                // A signal that the caller has a handler for, such as that of Ctrl-C.
+                Err(Errno::INTR) => (),
+                ready => break ready.map_err(|error| Error::io(context(), error))?,
+            }
+        };
         if ready == 0 {
             return Err(Error::timed_out(format!("`{}` did not end in {limit:?}", self.line)));
         }
