@@ -73,7 +73,7 @@ impl LaneCache {
             got += count;
         }
         self.local.gets += got as u64;
-        self.note_all(&into[into.len() - got..], Event::Got);
+        self.note_all(numbers(&into[into.len() - got..]), Event::Got);
         got
     }
 
@@ -107,7 +107,7 @@ impl LaneCache {
         // `Frame` is its number.
         let frames: [Frame; N] =
             unsafe { self.local.slots.as_ptr().add(self.local.len).cast::<[Frame; N]>().read() };
-        self.note_all(&frames, Event::Got);
+        self.note_all(numbers(&frames), Event::Got);
         Some(frames)
     }
 
@@ -130,9 +130,8 @@ impl LaneCache {
             got += count;
         }
         self.local.gets += N as u64;
-        let frames = numbers.map(Frame::from_number);
-        self.note_all(&frames, Event::Got);
-        Some(frames)
+        self.note_all(&numbers, Event::Got);
+        Some(numbers.map(Frame::from_number))
     }
 
     /// Gives all of them back. As [`put`](Self::put) for each.
@@ -140,11 +139,9 @@ impl LaneCache {
     pub fn put_array<const N: usize>(&mut self, frames: [Frame; N]) {
         let frames = ManuallyDrop::new(frames);
         let numbers = numbers(&*frames);
-        // Folded without an early end, so that it is done on several at once.
-        let ours = numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number));
         let may_stay = self.shared().alien_free() != AlienFree::Defer;
-        if ours && may_stay && self.local.full - self.local.len >= N {
-            self.note_all(&*frames, Event::Put);
+        if self.are_ours(numbers) && may_stay && self.local.full - self.local.len >= N {
+            self.note_all(numbers, Event::Put);
             // SAFETY: `N` slots from `len` on are free and up to `full`.
             unsafe {
                 let to = self.local.slots.as_ptr().add(self.local.len);
@@ -171,13 +168,10 @@ impl LaneCache {
     /// of this pool.
     #[inline]
     fn put_all(&mut self, numbers: &[u32]) -> bool {
-        // Folded without an early end, so that it is done on several at once.
-        if !numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number)) {
+        if !self.are_ours(numbers) {
             return false;
         }
-        if cfg!(debug_assertions) {
-            numbers.iter().for_each(|&number| self.note(number, Event::Put));
-        }
+        self.note_all(numbers, Event::Put);
         match self.shared().alien_free() {
             AlienFree::Defer => self.put_apart(numbers),
             AlienFree::Recycle | AlienFree::Auto => self.keep_all(numbers),
@@ -188,13 +182,12 @@ impl LaneCache {
     /// Keeps what is at home here, and sends the rest home.
     fn put_apart(&mut self, mut numbers: &[u32]) {
         while let [first, ..] = numbers {
-            let home = self.shared().homes.of(*first);
-            let (start, count) = self.shared().homes.range(home);
-            let is_there = |number: &u32| number.wrapping_sub(start) < count;
-            // Mostly they are all of one home. Without an early end: done on several at once.
-            let alike = match numbers.iter().fold(true, |alike, n| alike & is_there(n)) {
+            let homes = &self.shared().homes;
+            let home = homes.of(*first);
+            // Mostly they are all of one home.
+            let alike = match homes.are_all_of(home, numbers) {
                 true => numbers.len(),
-                false => numbers.iter().take_while(|n| is_there(n)).count(),
+                false => numbers.iter().take_while(|number| homes.of(**number) == home).count(),
             };
             let (now, later) = numbers.split_at(alike);
             match home == self.local.home {
@@ -284,6 +277,12 @@ impl LaneCache {
     }
 
     #[inline]
+    fn are_ours(&self, numbers: &[u32]) -> bool {
+        // Without an early end: done on several at once.
+        numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number))
+    }
+
+    #[inline]
     fn is_at_home(&self, number: u32) -> bool {
         number.wrapping_sub(self.local.home_first) < self.local.home_count
     }
@@ -296,9 +295,9 @@ impl LaneCache {
     }
 
     #[inline]
-    fn note_all(&self, frames: &[Frame], event: Event) {
+    fn note_all(&self, numbers: &[u32], event: Event) {
         if cfg!(debug_assertions) {
-            frames.iter().for_each(|frame| self.note(frame.number(), event));
+            numbers.iter().for_each(|&number| self.note(number, event));
         }
     }
 

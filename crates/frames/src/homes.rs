@@ -53,6 +53,14 @@ impl Homes {
         self.by_block[((number - self.first) >> self.shift) as usize]
     }
 
+    /// Whether all these frames are at home there.
+    #[inline]
+    pub(crate) fn are_all_of(&self, home: u16, numbers: &[u32]) -> bool {
+        let (start, count) = self.range(home);
+        // Without an early end: done on several at once.
+        numbers.iter().fold(true, |all, number| all & (number.wrapping_sub(start) < count))
+    }
+
     #[inline]
     pub(crate) fn lane_of(&self, home: u16) -> u16 {
         self.lanes[usize::from(home)]
@@ -83,6 +91,10 @@ mod tests {
                 for number in start..start + count {
                     assert_eq!(homes.of(number), home, "{frames} frames, number {number}");
                 }
+                let all: Vec<u32> = (start..start + count).collect();
+                assert!(homes.are_all_of(home, &all));
+                assert!(!homes.are_all_of(home, &[start, start.wrapping_sub(1)]));
+                assert!(!homes.are_all_of(home, &[start + count]));
                 covered += count;
             }
             assert_eq!(covered, frames);

@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 use crate::history::{Event, History};
 use crate::homes::Homes;
 use crate::magazine::{CAPACITY, MagazineId, Magazines};
-use crate::place::Place;
+use crate::place::{Found, Place};
 use crate::stack::MOST as MOST_MAGAZINES;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Mutex, Ordering, lock};
 use crate::tally::Tally;
@@ -101,8 +101,8 @@ impl Shared {
     fn fill_inbox(&self, home: u16) {
         let (start, count) = self.homes.range(home);
         let numbers: Vec<u32> = (start..start + count).collect();
+        let inbox = self.inbox_of(home);
         for batch in numbers.chunks(self.full as usize) {
-            let inbox = &self.inboxes[usize::from(home)];
             match self.magazines.pop_empty() {
                 Some(mut id) if batch.len() == self.full as usize => {
                     self.magazines.contents_mut(&mut id)[..batch.len()].copy_from_slice(batch);
@@ -156,8 +156,7 @@ impl Shared {
     /// Leaves a full magazine where it is to be, if there is room, or else in the lane's depot.
     /// Whether there was room.
     pub(crate) fn push_home(&self, home: u16, id: MagazineId) -> bool {
-        let inbox = &self.inboxes[usize::from(home)];
-        match inbox.try_push(&self.magazines, id) {
+        match self.inbox_of(home).try_push(&self.magazines, id) {
             Ok(()) => true,
             Err(id) => {
                 self.depot_of(home).push(&self.magazines, id);
@@ -168,7 +167,7 @@ impl Shared {
 
     /// As [`push_home`](Self::push_home), for less than a magazine.
     pub(crate) fn push_home_loose(&self, home: u16, frames: &[u32]) -> bool {
-        let fits = self.inboxes[usize::from(home)].try_push_loose(frames);
+        let fits = self.inbox_of(home).try_push_loose(frames);
         if !fits {
             self.depot_of(home).push_loose(frames);
         }
@@ -317,8 +316,8 @@ impl Shared {
         for place in self.inboxes.iter().chain(&self.depots) {
             while let Some(found) = place.take(&self.magazines, &mut loose) {
                 match found {
-                    crate::place::Found::Loose(count) => all.extend_from_slice(&loose[..count]),
-                    crate::place::Found::Full(id) => {
+                    Found::Loose(count) => all.extend_from_slice(&loose[..count]),
+                    Found::Full(id) => {
                         all.extend_from_slice(self.magazines.contents(&id, self.full as usize));
                         self.magazines.push_empty(id);
                     }

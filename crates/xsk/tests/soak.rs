@@ -15,23 +15,9 @@ use std::time::{Duration, Instant};
 use common::{Side, number, numbered, pack, root, small, two};
 use frames::{AlienFree, AreaOptions, Frame, FrameArea, FramePool, LaneCache, PoolOptions};
 use lab::{LinkOptions, Mac};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use xsk::{Attach, ErrorKind, Packet, ProgramOptions, Socket, Umem};
-
-/// A fixed, different sequence for each seed (Marsaglia's xorshift).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 fn from_environment(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -93,20 +79,20 @@ fn soak(length: Duration) {
     let sides = [&two.a, &two.b];
     let (mut nexts, previouses): (Vec<_>, Vec<_>) = (0..4).map(|_| sync_channel(64)).unzip();
     nexts.rotate_left(1);
-    let mut random = Random::new(seed);
+    let mut random = StdRng::seed_from_u64(seed);
     thread::scope(|scope| {
         for (number, (next, previous)) in (0u16..).zip(nexts.into_iter().zip(previouses)) {
             let (side, other) =
                 (sides[usize::from(number) % 2], sides[1 - usize::from(number) % 2]);
             let (queue, to) = (u32::from(number) / 2, other.end.mac);
             let mut station = Station { side, to, queue, home: number, next, previous };
-            let (world, seed) = (&world, random.below(u64::MAX));
-            scope.spawn(move || lives(world, &mut station, Random::new(seed)));
+            let (world, seed) = (&world, random.random());
+            scope.spawn(move || lives(world, &mut station, StdRng::seed_from_u64(seed)));
         }
         let end = Instant::now() + length;
         while Instant::now() < end {
-            pool.set_alien_free(AlienFree::ALL[random.below(3) as usize]);
-            thread::sleep(Duration::from_micros(100 + random.below(5000)));
+            pool.set_alien_free(AlienFree::ALL[random.random_range(0..3_usize)]);
+            thread::sleep(Duration::from_micros(100 + random.random_range(0..5000)));
         }
         world.over.store(true, Ordering::Relaxed);
     });
@@ -119,19 +105,19 @@ fn soak(length: Duration) {
 }
 
 /// Threads of a station, one after the other, until it is over.
-fn lives(world: &World, station: &mut Station<'_>, mut random: Random) {
+fn lives(world: &World, station: &mut Station<'_>, mut random: StdRng) {
     // The program goes now and then as well, packets and all.
     while !world.over.load(Ordering::Relaxed) {
-        let seed = random.below(u64::MAX);
+        let seed = random.random();
         let born = thread::scope(|scope| {
-            scope.spawn(|| live(world, &mut *station, Random::new(seed))).join()
+            scope.spawn(|| live(world, &mut *station, StdRng::seed_from_u64(seed))).join()
         });
         born.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 }
 
 /// One life of a station: a socket, a cache, some packets. It ends with whatever is under way.
-fn live(world: &World, station: &mut Station<'_>, mut random: Random) {
+fn live(world: &World, station: &mut Station<'_>, mut random: StdRng) {
     let Station { side, to, queue, .. } = station;
     let mut cache = world.umem.pool().cache(station.home).expect("a cache");
     let mut socket = match side.try_bind(&world.umem, *queue, &small()) {
@@ -140,7 +126,7 @@ fn live(world: &World, station: &mut Station<'_>, mut random: Random) {
         Err(error) if error.kind() == ErrorKind::QueueTaken => return,
         Err(error) => panic!("{error}"),
     };
-    let attach = if random.below(2) == 0 { Attach::Native } else { Attach::Generic };
+    let attach = if random.random_range(0..2) == 0 { Attach::Native } else { Attach::Generic };
     let mut program = match side.try_attach(&ProgramOptions { attach, ..ProgramOptions::default() })
     {
         Ok(program) => Some(program),
@@ -153,9 +139,9 @@ fn live(world: &World, station: &mut Station<'_>, mut random: Random) {
     }
     world.lives.fetch_add(1, Ordering::Relaxed);
     let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
-    let end = Instant::now() + Duration::from_micros(random.below(40_000));
+    let end = Instant::now() + Duration::from_micros(random.random_range(0..40_000));
     while Instant::now() < end {
-        socket.fill(&mut cache, random.below(64) as usize);
+        socket.fill(&mut cache, random.random_range(0..64_usize));
         socket.wake_rx().expect("a wake-up");
         send_some(&mut socket, &mut cache, &mut outgoing, *to, side, &mut random);
         socket.receive(&mut incoming, 32);
@@ -182,23 +168,23 @@ fn send_some(
     outgoing: &mut Vec<Packet>,
     to: Mac,
     side: &Side,
-    random: &mut Random,
+    random: &mut StdRng,
 ) {
-    for _ in 0..random.below(32) {
+    for _ in 0..random.random_range(0..32) {
         // A frame of its own; none left is no reason to stop.
         let Some(frame) = cache.get() else { break };
         cache.put(frame);
         let bytes = numbered(
             side.end.mac.0,
             to.0,
-            random.below(u64::MAX),
-            64 + random.below(1000) as usize,
+            random.random(),
+            64 + random.random_range(0..1000_usize),
         );
         pack(&bytes, 2048, cache, outgoing);
     }
     socket.send(outgoing);
-    if random.below(4) > 0 {
+    if random.random_range(0..4) > 0 {
         socket.kick().expect("sent");
     }
-    socket.complete(cache, random.below(64) as usize);
+    socket.complete(cache, random.random_range(0..64_usize));
 }

@@ -245,11 +245,10 @@ impl Local {
     fn across_lanes(&self, shared: &Shared) -> Across {
         let numbers = shared.magazines.contents(&self.spare, self.full);
         let home = shared.homes.of(numbers[0]);
-        let (start, count) = shared.homes.range(home);
         let lane = shared.homes.lane_of(self.home);
         let is_here = |number: &u32| shared.homes.lane_of(shared.homes.of(*number)) == lane;
-        // Mostly they are all of one home. Without an early end: done on several at once.
-        if numbers.iter().fold(true, |alike, n| alike & (n.wrapping_sub(start) < count)) {
+        // Mostly they are all of one home.
+        if shared.homes.are_all_of(home, numbers) {
             return if is_here(&numbers[0]) { Across::None } else { Across::All(home) };
         }
         if numbers.iter().all(is_here) { Across::None } else { Across::Some }
