@@ -2,6 +2,13 @@
 //! to go by.
 
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One bench at a time: side by side they take each other's CPUs, for longer than their windows.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn root_bench_bridge_gives_every_claimed_ratio() {
@@ -9,6 +16,7 @@ fn root_bench_bridge_gives_every_claimed_ratio() {
         eprintln!("skipped: root_bench_bridge_gives_every_claimed_ratio: needs root");
         return;
     }
+    let _turn = turn();
     let output = Command::new(env!("CARGO_BIN_EXE_cachelane"))
         .args(["bench", "bridge", "--json", "--rounds", "1", "--window", "50ms"])
         .args(["--entries", "1000"])
@@ -111,6 +119,7 @@ fn bench_frames_says_which_peers_are_absent_and_why() {
 
 /// Runs it, with programs looked for in this folder only.
 fn bench_frames(args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
+    let _turn = turn();
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachelane"));
     if let Some(path) = path {
         command.env("PATH", path);
@@ -135,6 +144,7 @@ fn root_bench_relay_gives_every_claimed_ratio() {
     }
     let dir = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
     let page = dir.path().join("page.html");
+    let _turn = turn();
     let output = Command::new(env!("CARGO_BIN_EXE_cachelane"))
         .args(["bench", "relay", "--json", "--rounds", "1", "--window", "100ms"])
         .args(["--memory-time", "1s", "--idle", "200", "--html"])

@@ -35,6 +35,9 @@ impl Series {
     }
 
     /// Adds the ratio `of / to` to `output`, paired by run, if both cases were measured.
+    ///
+    /// Where a run is 0 there is no ratio: `output` then says which, and keeps everything else
+    /// that was measured.
     pub(crate) fn ratio(
         &self,
         output: &mut BenchOutput,
@@ -42,10 +45,16 @@ impl Series {
         (of, to): (&str, &str),
         bar: Option<Bar>,
     ) -> anyhow::Result<()> {
-        let (Some(of), Some(to)) = (self.runs.get(of), self.runs.get(to)) else {
+        let (Some(of_runs), Some(to_runs)) = (self.runs.get(of), self.runs.get(to)) else {
             return Ok(());
         };
-        let ratio = paired_ratio(to, of).with_context(|| format!("ratio {name}"))?;
+        for (case, runs) in [(of, of_runs), (to, to_runs)] {
+            if let Some(run) = runs.iter().position(|run| *run == 0.0) {
+                output.absent.push(format!("{name}: run {} of '{case}' is 0", run + 1));
+                return Ok(());
+            }
+        }
+        let ratio = paired_ratio(to_runs, of_runs).with_context(|| format!("ratio {name}"))?;
         let ratio = RatioOut::new(name, &ratio);
         output.ratios.push(match bar {
             Some(bar) => ratio.with_bar(bar),
@@ -125,5 +134,20 @@ mod tests {
         assert_eq!(output.ratios.len(), 1);
         assert_eq!((output.ratios[0].median, output.ratios[0].met), (2.0, Some(true)));
         assert_eq!(series.cases()[1].runs.len(), 8);
+    }
+
+    #[test]
+    fn a_run_of_zero_costs_its_ratio_and_nothing_else() {
+        let mut series = Series::default();
+        for (of, to) in [(2.0, 1.0), (0.0, 1.0)] {
+            series.add("a", "B/s", of);
+            series.add("b", "B/s", to);
+        }
+        let mut output = BenchOutput::new("test", trial::bench::Host::detect());
+        series.ratio(&mut output, "a / b", ("a", "b"), None).unwrap();
+        series.ratio(&mut output, "b / a", ("b", "a"), None).unwrap();
+        assert!(output.ratios.is_empty());
+        assert_eq!(output.absent, ["a / b: run 2 of 'a' is 0", "b / a: run 2 of 'a' is 0"]);
+        assert_eq!(series.cases()[0].runs, [2.0, 0.0]);
     }
 }
