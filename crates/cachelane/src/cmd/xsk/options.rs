@@ -78,15 +78,8 @@ impl PlaceArgs {
         let lane = |cpu| map.lane_of(cpu).map_or(0, |lane| lane.0);
         let place = |cpu| Place { cpu: Some(cpu), lane: lane(cpu) };
         // A set that resolves is never empty.
-        Ok(cpus
-            .iter()
-            .map(place)
-            .collect::<Vec<_>>()
-            .iter()
-            .copied()
-            .cycle()
-            .take(threads)
-            .collect())
+        let places: Vec<_> = cpus.iter().map(place).collect();
+        Ok(places.into_iter().cycle().take(threads).collect())
     }
 }
 
