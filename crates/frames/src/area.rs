@@ -18,7 +18,8 @@ pub struct AreaOptions {
     pub frame_size: u32,
     /// Whether huge pages back it.
     pub huge_pages: HugePages,
-    /// Whether it is a memfd, which other processes can map. It cannot grow or shrink.
+    /// Whether it is a memfd, which other processes can map to read. It is sealed: it cannot grow
+    /// or shrink, and nobody but this mapping writes it.
     pub shared: bool,
 }
 

@@ -397,7 +397,7 @@ fn what_cannot_be_made_is_refused_with_the_value() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri does not map memory")]
-fn a_shared_area_is_a_memfd_that_cannot_change_its_size() {
+fn a_shared_area_is_a_memfd_that_others_can_neither_resize_nor_write() {
     let options = AreaOptions { shared: true, frames: 16, ..AreaOptions::default() };
     let area = FrameArea::new(&options).unwrap();
     let memfd = area.memfd().unwrap();
@@ -405,6 +405,12 @@ fn a_shared_area_is_a_memfd_that_cannot_change_its_size() {
     for size in [0, 1 << 30] {
         assert_eq!(rustix::fs::ftruncate(memfd, size), Err(rustix::io::Errno::PERM));
     }
+    assert_eq!(rustix::io::pwrite(memfd, b"forged", 0), Err(rustix::io::Errno::PERM));
+    let pool = FramePool::new(area, &PoolOptions::default()).unwrap();
+    let mut cache = pool.cache(0).unwrap();
+    let mut frame = cache.get().unwrap();
+    pool.area().bytes_mut(&mut frame)[0] = 7;
+    cache.put(frame);
 }
 
 /// A step of one of three threads' caches, with what it works on.

@@ -20,8 +20,6 @@ mod error;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
-mod packet;
-#[cfg(not(loom))]
 mod program;
 mod ring;
 #[cfg(not(loom))]
@@ -37,9 +35,9 @@ pub use device::Device;
 #[cfg(not(loom))]
 pub use error::{Error, ErrorKind, Result};
 #[cfg(not(loom))]
-pub use options::{BusyPoll, InForce, Mode, SocketOptions};
+pub use frames::Packet;
 #[cfg(not(loom))]
-pub use packet::Packet;
+pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 #[cfg(not(loom))]
 pub use program::{Attach, Filter, Program, ProgramCounters, ProgramOptions};
 #[cfg(not(loom))]

@@ -62,20 +62,32 @@ fn pages(bytes: usize, huge: bool, shared: bool) -> Result<Mapping> {
     }
     .map_err(failed)?;
     let start = NonNull::new(start.cast()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+    if let Some(fd) = &memfd {
+        seal(fd).map_err(failed)?;
+    }
     Ok((start, bytes, memfd))
 }
 
-/// Memory that other processes can map, and that cannot grow or shrink under them.
+/// Memory that other processes can map.
 #[cfg(not(miri))]
 fn memfd(bytes: usize, huge: bool) -> rustix::io::Result<OwnedFd> {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     let huge = if huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
     let fd = memfd_create("cachelane-frames", flags)?;
     ftruncate(&fd, bytes as u64)?;
-    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(fd)
+}
+
+/// From now on it cannot grow or shrink, and what writes it is what is mapped now: whoever gets
+/// the descriptor can map it to read.
+#[cfg(not(miri))]
+fn seal(fd: &OwnedFd) -> rustix::io::Result<()> {
+    use rustix::fs::{SealFlags, fcntl_add_seals};
+
+    let size = SealFlags::SHRINK | SealFlags::GROW;
+    fcntl_add_seals(fd, size | SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
 /// Advises the kernel on the memory. It may not know the advice, which is no error.

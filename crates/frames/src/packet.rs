@@ -1,6 +1,6 @@
 //! A packet, or a part of one, in a frame.
 
-use frames::{Frame, FrameArea};
+use crate::{Frame, FrameArea};
 
 /// A packet in a frame, or a part of a packet that lies in several.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub struct Packet {
     pub offset: u32,
     /// Its bytes, at least 1; offset and length together are at most the frame's size.
     pub len: u32,
-    /// The packet goes on in the next one (`XDP_PKT_CONTD`).
+    /// The packet goes on in the next one.
     pub more: bool,
 }
 
