@@ -1,4 +1,4 @@
-//! Builds the BPF objects of the stock sockmap peer and of the frame generator.
+//! Builds the BPF objects of the stock sockmap peer and of the frame generators.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
     let include = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["generator", "sockmap_stock"] {
+    for name in ["generator", "live", "sockmap_stock"] {
         let source = format!("src/bpf/{name}.bpf.c");
         if let Err(error) = SkeletonBuilder::new()
             .source(&source)

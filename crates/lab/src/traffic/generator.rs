@@ -17,7 +17,8 @@ use libbpf_rs::{Object, ProgramInput};
 
 use super::{check_cpus, pin};
 use crate::{Error, Host, Mac, Result};
-use object::{Count, Maps, Setting, bpf, index, load, missing};
+use object::{Count, Maps, Setting, load};
+pub(super) use object::{bpf, index, missing};
 pub use sink::FrameSink;
 
 /// Bytes of a frame, without the checksum that a wire would add: the least that Ethernet has.
@@ -229,25 +230,31 @@ impl Drop for Injection {
     }
 }
 
-/// Ethernet, IPv4 and UDP, and zeros up to the length.
 fn frame(from: Mac, to: Mac) -> [u8; FRAME_LEN] {
+    let mut frame = [0; FRAME_LEN];
+    frame.copy_from_slice(&udp_frame(FRAME_LEN, [from, to], [SOURCE, TARGET]));
+    frame
+}
+
+/// Ethernet, IPv4 and UDP, and zeros up to the length; from the first address to the second.
+pub(super) fn udp_frame(size: usize, macs: [Mac; 2], addresses: [Ipv4Addr; 2]) -> Vec<u8> {
     const IP: usize = 14;
     const UDP: usize = IP + 20;
-    let mut frame = [0; FRAME_LEN];
-    frame[..6].copy_from_slice(&to.0);
-    frame[6..12].copy_from_slice(&from.0);
+    let mut frame = vec![0; size];
+    frame[..6].copy_from_slice(&macs[1].0);
+    frame[6..12].copy_from_slice(&macs[0].0);
     frame[12..IP].copy_from_slice(&[0x08, 0x00]);
-    let length = ((FRAME_LEN - IP) as u16).to_be_bytes();
+    let length = ((size - IP) as u16).to_be_bytes();
     // Version and header length, then don't-fragment, time to live and protocol.
     frame[IP..IP + 4].copy_from_slice(&[0x45, 0, length[0], length[1]]);
     frame[IP + 6..IP + 10].copy_from_slice(&[0x40, 0, 64, 17]);
-    frame[IP + 12..IP + 16].copy_from_slice(&SOURCE.octets());
-    frame[IP + 16..UDP].copy_from_slice(&TARGET.octets());
+    frame[IP + 12..IP + 16].copy_from_slice(&addresses[0].octets());
+    frame[IP + 16..UDP].copy_from_slice(&addresses[1].octets());
     let sum = checksum(&frame[IP..UDP]);
     frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
     // Both ports discard; without a checksum, as IPv4 allows.
     frame[UDP..UDP + 4].copy_from_slice(&[0, 9, 0, 9]);
-    frame[UDP + 4..UDP + 6].copy_from_slice(&((FRAME_LEN - UDP) as u16).to_be_bytes());
+    frame[UDP + 4..UDP + 6].copy_from_slice(&((size - UDP) as u16).to_be_bytes());
     frame
 }
 

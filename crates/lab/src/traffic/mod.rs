@@ -15,6 +15,7 @@
 //! | [`UdpReceiver`], [`UdpSender`] | datagrams at a rate, with loss and reordering |
 //! | [`FrameSender`], [`FrameCapture`] | raw Ethernet frames, and what a device receives |
 //! | [`FrameGenerator`], [`FrameSink`] | 60-byte frames made and dropped inside the kernel |
+//! | [`LiveSender`] | UDP frames as a network card's driver hands them on |
 
 mod bulk;
 mod connect;
@@ -24,6 +25,7 @@ mod frames;
 mod generator;
 mod idle;
 mod latency;
+mod live;
 mod poller;
 mod rr;
 mod slot;
@@ -52,6 +54,7 @@ pub use frames::{Frame, FrameCapture, FrameSender, FrameTarget};
 pub use generator::{FRAME_LEN, FrameCounters, FrameGenerator, FrameSink, Injection, Stations};
 pub use idle::IdleSession;
 pub use latency::Latency;
+pub use live::{LiveOptions, LiveSender};
 pub use rr::{RrOptions, RrSession};
 pub use stream::StreamTotals;
 pub use udp::{FlowCounters, UdpCounters, UdpOptions, UdpReceiver, UdpSender};

@@ -50,7 +50,7 @@ pub(super) fn load(maps: Option<&Maps>) -> Result<Object> {
     load().map_err(|error| bpf("loading the programs of the frame generator", error))
 }
 
-pub(super) fn index(host: &Host, device: &str) -> Result<u32> {
+pub(in crate::traffic) fn index(host: &Host, device: &str) -> Result<u32> {
     let find = || {
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         name_to_index(socket, device)
@@ -83,11 +83,11 @@ impl Maps {
     }
 }
 
-pub(super) fn missing() -> libbpf_rs::Error {
+pub(in crate::traffic) fn missing() -> libbpf_rs::Error {
     io::Error::other("the object lacks a part").into()
 }
 
-pub(super) fn bpf(what: &str, error: libbpf_rs::Error) -> Error {
+pub(in crate::traffic) fn bpf(what: &str, error: libbpf_rs::Error) -> Error {
     use libbpf_rs::ErrorKind;
     let kind = match error.kind() {
         ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,

@@ -1,0 +1,188 @@
+//! UDP frames as a network card's driver hands them on: in pages, without a socket buffer, for
+//! measuring what receives them. What a [`super::FrameGenerator`] makes has passed that point.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+
+use super::generator::{bpf, index, missing, udp_frame};
+use super::{check_cpus, pin};
+use crate::{End, Error, Mac, Result};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
+
+/// `BPF_F_TEST_XDP_LIVE_FRAMES` of linux/bpf.h.
+const LIVE_FRAMES: u32 = 1 << 1;
+/// Frames that one system call makes: seconds of work, as nothing comes for a while between two
+/// calls. Once it is to stop, the rest is dropped where it is made, in a tenth of a second.
+const FRAMES: u32 = 1 << 23;
+/// By the order of `enum setting` in live.bpf.c.
+const PORTS: u32 = 2;
+/// The frames' addresses: of the block for measuring.
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+
+/// What a [`LiveSender`] sends.
+#[derive(Clone, Debug)]
+pub struct LiveOptions {
+    /// Bytes of a frame, without the checksum that a wire would add: 60 to 1514.
+    pub size: usize,
+    /// The hardware address that they go to.
+    pub to: Mac,
+    /// The first UDP source port; each frame has the next one.
+    pub first_port: u16,
+    /// How many source ports there are, at least 1.
+    pub ports: u16,
+    /// The CPU that the thread is pinned to; none: not pinned.
+    pub cpu: Option<usize>,
+}
+
+/// A thread that sends frames from a veth as fast as it goes, until dropped.
+///
+/// What the other end does in softirqs, it does on this thread's CPU. That end needs NAPI: GRO that
+/// is on, or an XDP program in its driver; without, all frames are dropped.
+#[derive(Debug)]
+pub struct LiveSender {
+    shared: Arc<Sending>,
+    settings: MapHandle,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Sending {
+    stop: AtomicBool,
+    failed: Mutex<Option<Error>>,
+}
+
+impl LiveSender {
+    /// Starts to send from this end of a link.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for options out of range;
+    /// [`ErrorKind::NotPermitted`](crate::ErrorKind::NotPermitted) without root;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) where BPF is not to be had.
+    pub fn start(from: &End, options: &LiveOptions) -> Result<Self> {
+        let LiveOptions { size, to, first_port, ports, cpu } = *options;
+        if !(60..=1514).contains(&size) || ports == 0 {
+            return Err(Error::invalid(format!(
+                "{size} bytes, {ports} ports: 60 to 1514, 1 or more"
+            )));
+        }
+        let cpus: Vec<usize> = cpu.into_iter().collect();
+        check_cpus(&cpus)?;
+        let settings = [index(&from.host, &from.device)?, first_port.into(), ports.into()];
+        let (mut object, settings) =
+            load(settings).map_err(|error| bpf("the sender of live frames", error))?;
+        let frame = udp_frame(size, [from.mac, to], ADDRESSES);
+        let shared = Arc::new(Sending::default());
+        let sending = Arc::clone(&shared);
+        let thread = from.host.spawn_thread("send-live", move || {
+            // A CPU that is not there has been refused.
+            let mut going = pin(&cpus, 0);
+            // Relaxed: a call more or less does not matter.
+            while going.is_ok() && !sending.stop.load(Relaxed) {
+                going =
+                    send(&mut object, &frame).map_err(|error| bpf("sending live frames", error));
+            }
+            if let Err(error) = going {
+                *sending.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        })?;
+        Ok(Self { shared, settings, thread: Some(thread) })
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// That of the thread, if it could not go on until now.
+    pub fn stop(self) -> Result<()> {
+        let shared = self.shared.clone();
+        drop(self);
+        let failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for LiveSender {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        // Without it the thread takes longer to end, and that is all.
+        let none = [0; size_of::<u32>()];
+        let _ = self.settings.update(&PORTS.to_ne_bytes(), &none, MapFlags::ANY);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed, and a drop could not say more.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn load(values: [u32; 3]) -> libbpf_rs::Result<(Object, MapHandle)> {
+    let object = ObjectBuilder::default().open_memory(OBJECT)?.load()?;
+    let settings = {
+        let map = object.maps().find(|map| map.name() == "settings").ok_or_else(missing)?;
+        MapHandle::try_from(&map)?
+    };
+    for (number, value) in (0_u32..).zip(values) {
+        settings.update(&number.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    Ok((object, settings))
+}
+
+fn send(object: &mut Object, frame: &[u8]) -> libbpf_rs::Result<()> {
+    let program = object.progs_mut().next().ok_or_else(missing)?;
+    let input = ProgramInput {
+        data_in: Some(frame),
+        flags: LIVE_FRAMES,
+        repeat: FRAMES,
+        ..ProgramInput::default()
+    };
+    match program.test_run(input) {
+        // A signal cuts a run short.
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Lab, LinkOptions};
+
+    #[test]
+    fn root_live_frames_arrive_where_there_is_napi() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_live_frames_arrive_where_there_is_napi: needs root");
+            return;
+        }
+        let lab = Lab::new("live").unwrap();
+        let hosts = [lab.host("a").unwrap(), lab.host("b").unwrap()];
+        let link = lab.link(&hosts[0], &hosts[1], LinkOptions::default()).unwrap();
+        let ethtool = link.b.host.command("ethtool").args(["-K", &link.b.device, "gro", "on"]);
+        ethtool.run().unwrap();
+        let options =
+            LiveOptions { size: 100, to: link.b.mac, first_port: 1000, ports: 3, cpu: None };
+        let mut capture = super::super::FrameCapture::open(&link.b.host, &link.b.device).unwrap();
+        let sender = LiveSender::start(&link.a, &options).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut ports = std::collections::BTreeSet::new();
+        while ports.len() < 3 {
+            assert!(Instant::now() < until, "{ports:?}");
+            let Some(frame) = capture.next(Duration::from_millis(100)).unwrap() else { continue };
+            if frame.bytes.len() == 100 && frame.bytes[23] == 17 {
+                ports.insert(u16::from_be_bytes([frame.bytes[34], frame.bytes[35]]));
+            }
+        }
+        sender.stop().unwrap();
+        assert_eq!(ports.into_iter().collect::<Vec<_>>(), [1000, 1001, 1002]);
+        let wrong = LiveOptions { size: 59, ..options };
+        assert!(LiveSender::start(&link.a, &wrong).is_err());
+    }
+}
