@@ -56,4 +56,7 @@ pub use engine::{BoxError, Observer, Outcome, Step, Subject, Window, run};
 pub use error::{Error, ErrorKind};
 pub use measure::{Better, Measure};
 pub use plan::{Plan, PlanBuilder, Slot};
-pub use stats::{Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_ratio};
+pub use stats::{
+    Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_difference,
+    paired_ratio,
+};

@@ -34,7 +34,7 @@ use crate::measure::Better;
 use subsets::{Item, Subsets};
 
 pub(crate) use paired::median;
-pub use paired::{Ratio, paired_ratio};
+pub use paired::{Ratio, paired_difference, paired_ratio};
 
 /// How to judge a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,10 +6,10 @@ use crate::error::{Error, ErrorKind};
 /// The error budget of the interval and of the p-value.
 const ALPHA: f64 = 0.05;
 
-/// The ratio of paired runs: see [`paired_ratio`].
+/// The ratio of paired runs, or their difference: see [`paired_ratio`] and [`paired_difference`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// The median of the pairs' ratios.
+    /// The median of the pairs' ratios or differences.
     pub median: f64,
     /// The lower bound of the median's 95 % interval.
     pub low: f64,
@@ -37,22 +37,38 @@ pub fn paired_ratio(a: &[f64], b: &[f64]) -> Result<Ratio, Error> {
         let what = format!("run {} is 0; a ratio needs values above 0", run + 1);
         return Err(Error::new(ErrorKind::InvalidData, what));
     }
-    let mut ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| b / a).collect();
-    ratios.sort_unstable_by(f64::total_cmp);
-    let runs = ratios.len();
+    Ok(judge(a.iter().zip(b).map(|(a, b)| b / a).collect(), 1.0))
+}
+
+/// How much larger case `b` is than case `a`, in their own unit, where run i of the one was made
+/// next to run i of the other. For shares, whose ratios say little. The interval is that of
+/// [`paired_ratio`], and excludes 0 exactly where p < 0.05.
+///
+/// # Errors
+/// [`ErrorKind::TooFewBlocks`] without a pair; [`ErrorKind::InvalidData`] if the slices differ in
+/// length, or hold a value that is negative or not finite.
+pub fn paired_difference(a: &[f64], b: &[f64]) -> Result<Ratio, Error> {
+    check(a, b)?;
+    Ok(judge(a.iter().zip(b).map(|(a, b)| b - a).collect(), 0.0))
+}
+
+/// The median, and how sure it is; `null` is where neither case is the larger.
+fn judge(mut pairs: Vec<f64>, null: f64) -> Ratio {
+    pairs.sort_unstable_by(f64::total_cmp);
+    let runs = pairs.len();
     let tails = binomial_tails(runs);
-    // The bounds leave `outside` ratios out at each end.
+    // The bounds leave `outside` pairs out at each end.
     let outside = tails.iter().take_while(|tail| 2.0 * **tail <= ALPHA).count().saturating_sub(1);
-    let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
-    let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
+    let above = pairs.iter().filter(|pair| **pair > null).count();
+    let below = pairs.iter().filter(|pair| **pair < null).count();
     let against = runs - above.max(below);
-    Ok(Ratio {
-        median: median(&ratios),
-        low: ratios[outside],
-        high: ratios[runs - 1 - outside],
+    Ratio {
+        median: median(&pairs),
+        low: pairs[outside],
+        high: pairs[runs - 1 - outside],
         runs,
         p: (2.0 * tails[against]).min(1.0),
-    })
+    }
 }
 
 /// The middle of sorted values.
@@ -103,6 +119,18 @@ mod tests {
         let found = paired_ratio(&a, &b).unwrap();
         assert_eq!((found.median, found.low, found.high, found.runs), (1.5, 1.5, 1.5, 6));
         assert!((found.p - 2.0 / 64.0).abs() < 1e-12, "{found:?}");
+    }
+
+    #[test]
+    fn a_difference_is_in_the_unit_of_the_runs_and_may_be_negative() {
+        let a = [10.0, 20.0, 40.0, 0.0, 50.0, 30.0];
+        for by in [13.0, 0.0] {
+            let found = paired_difference(&a, &a.map(|a| a + by)).unwrap();
+            assert_eq!((found.median, found.low, found.high, found.runs), (by, by, by, 6));
+            assert_eq!(found.p < 0.05, by > 0.0, "{found:?}");
+        }
+        assert_eq!(paired_difference(&[5.0], &[2.0]).unwrap().median, -3.0);
+        assert!(paired_difference(&[1.0], &[]).is_err());
     }
 
     #[test]
