@@ -1,0 +1,130 @@
+"""What stands where in the shared memories and in the two messages of the handshake: version 1.
+
+All numbers are in the machine's byte order. A test compares this with the lender's own layout.
+"""
+
+import enum
+import struct
+
+import numpy as np
+
+MAGIC = struct.unpack("=I", b"CLnd")[0]
+"""Starts both messages."""
+
+VERSIONS = (1, 1)
+"""The versions that this package speaks, oldest and newest."""
+
+LINE = 128
+"""Bytes of a block that one side writes."""
+
+SLOTS_MIN = 32
+"""The fewest slots of a ring."""
+
+HELLO_MIRROR = 1
+"""In the hello's flags: every packet, beside those who share them out among themselves."""
+
+LOAN_MORE = 1
+"""In a loan's flags: the packet goes on in the next loan."""
+
+LOAN_SHARED = 2
+"""In a loan's flags: other borrowers have the frame too."""
+
+ASLEEP = 0
+"""Where the word ``asleep`` is in the memory back."""
+
+
+class Status(enum.IntEnum):
+    """How a handshake went."""
+
+    WELCOME = 0
+    VERSION = 1
+    INVALID = 2
+    FULL = 3
+    QUOTA = 4
+    BUSY = 5
+    MIRROR = 6
+    CLOSING = 7
+
+
+HELLO = np.dtype(
+    [
+        ("magic", "u4"),
+        ("version_min", "u2"),
+        ("version_max", "u2"),
+        ("flags", "u4"),
+        ("quota", "u4"),
+        ("name", "S48"),
+    ]
+)
+"""What a borrower says first."""
+
+WELCOME = np.dtype(
+    [
+        ("magic", "u4"),
+        ("version", "u2"),
+        ("status", "u2"),
+        ("frame_size", "u4"),
+        ("frames", "u4"),
+        ("area_len", "u8"),
+        ("quota", "u4"),
+        ("slots", "u4"),
+        ("channels", "u4"),
+        ("flags", "u4"),
+        ("out_len", "u8"),
+        ("back_len", "u8"),
+        ("version_min", "u2"),
+        ("version_max", "u2"),
+        ("reserved", "u4"),
+        ("reason", "S96"),
+    ]
+)
+"""What the lender answers."""
+
+LOAN = np.dtype(
+    [
+        ("addr", "u8"),
+        ("len", "u4"),
+        ("token", "u4"),
+        ("flags", "u4"),
+        ("hash", "u4"),
+        ("time", "u8"),
+    ]
+)
+"""One frame on loan: a slot of a ring in the memory out."""
+
+RECEIVED = np.dtype(
+    [
+        ("addr", "i8"),
+        ("len", "u4"),
+        ("token", "u4"),
+        ("flags", "u4"),
+        ("hash", "u4"),
+        ("time", "i8"),
+        ("channel", "u4"),
+        ("reserved", "u4"),
+    ]
+)
+"""A loan as it is received: beside what is in the ring, the channel that it came in.
+
+``addr`` and ``len`` say where in the area it lies; ``token`` goes back; ``flags`` has
+:data:`LOAN_MORE` and :data:`LOAN_SHARED`; ``hash`` is the same for all packets of a flow, in both
+directions; ``time`` is when the lender took it from its queue, in nanoseconds since 1970
+(``loans["time"].astype("M8[ns]")`` for numpy's dates). What is 64 bits wide is signed here, as
+numpy has indices and dates.
+"""
+
+OUT = np.dtype([("producer", "u4"), ("closed", "u4"), ("dropped", "u8")])
+"""At the start of a channel in the memory out; slots follow after LINE bytes."""
+
+BACK = np.dtype([("producer", "u4")])
+"""At the start of a channel in the memory back; slots of 4 bytes follow after LINE bytes."""
+
+
+def out_channel(slots: int, channel: int) -> int:
+    """Where a channel is in the memory out; of the number of channels: how long that memory is."""
+    return channel * (LINE + slots * LOAN.itemsize)
+
+
+def back_channel(slots: int, channel: int) -> int:
+    """Where a channel is in the memory back; of the number of channels: its length."""
+    return LINE + channel * (LINE + slots * 4)

@@ -1,0 +1,340 @@
+//! The borrower: connects to a lender, receives loans, gives them back.
+
+#![allow(unsafe_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::layout::{LOAN_MORE, LOAN_SHARED, Layout};
+use crate::memory::Memory;
+use crate::wake::Sleeper;
+use crate::{Error, Result};
+
+mod channel;
+mod connect;
+mod ears;
+
+use channel::{Area, Channel, Limits};
+use ears::{Ears, Heard};
+
+/// What a borrower asks its lender for.
+#[derive(Clone, Debug)]
+pub struct BorrowerOptions {
+    /// What it is called in the lender's tables: up to 48 bytes. If it is empty, the process's
+    /// name.
+    pub name: String,
+    /// The most loans that it wants to have at a time in each channel. 0 leaves it to the lender,
+    /// which can also give less than is asked for.
+    pub quota: u32,
+    /// Every packet, beside the borrowers that share them out among themselves. A lender that
+    /// keeps ledgers refuses that.
+    pub mirror: bool,
+    /// How long to wait for the lender's answer.
+    pub timeout: Duration,
+}
+
+impl Default for BorrowerOptions {
+    fn default() -> Self {
+        Self { name: String::new(), quota: 0, mirror: false, timeout: Duration::from_secs(2) }
+    }
+}
+
+/// A connection to a lender.
+///
+/// ```no_run
+/// use lend::{Borrower, BorrowerOptions, Wait};
+///
+/// # fn main() -> lend::Result<()> {
+/// let mut borrower = Borrower::connect("/run/lend".as_ref(), &BorrowerOptions::default())?;
+/// let (mut loans, mut bytes) = (Vec::with_capacity(64), 0);
+/// while borrower.wait(None)? == Wait::Ready {
+///     borrower.receive(&mut loans, 64)?;
+///     for loan in &loans {
+///         bytes += borrower.bytes(loan).len();
+///     }
+///     borrower.give_back(loans.drain(..));
+/// }
+/// println!("{bytes} bytes, {} packets dropped", borrower.dropped());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Nothing is allocated after it is connected, but for what `into` grows. One that must not sleep
+/// calls [`receive`](Self::receive) again and again and, now and then,
+/// [`wait`](Self::wait) with a time of zero.
+///
+/// # It trusts its lender
+///
+/// The lender writes the memory that a borrower reads. A borrower checks what it is handed, so
+/// that a lender that is out of step is an error, [`ErrorKind::Protocol`], and no read outside the
+/// memory. But that bytes stay as they are while they are on loan is the lender's word, and only
+/// as good as that; connect to sockets of lenders that you trust. Once the lender is gone, bytes
+/// of loans that were kept may change.
+///
+/// # Loans that are not given back
+///
+/// A [`Loan`] that is dropped or kept counts against this borrower's quota and nobody else's.
+/// With its quota used up it is lent nothing more, and what is meant for it is dropped
+/// ([`dropped`](Self::dropped)). When the connection ends, however it ends, the lender takes back
+/// everything.
+///
+/// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
+#[derive(Debug)]
+pub struct Borrower {
+    ears: Ears,
+    memory: Memory,
+    area: Area,
+    back: Arc<Memory>,
+    channels: Box<[Channel]>,
+    /// The channel that comes first next time.
+    first: usize,
+    quota: u32,
+    mirror: bool,
+    sleeper: Sleeper,
+    /// The socket has said that the lender is gone.
+    gone: bool,
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// There is something to receive.
+    Ready,
+    /// Nothing came in that time.
+    TimedOut,
+    /// The lender is gone, everything that it lent was received, and nothing will follow.
+    Closed,
+}
+
+/// A packet, or a part of one, on loan.
+///
+/// It belongs to the [`Borrower`] that received it and is to be given back to that one; it cannot
+/// be copied, so giving it back twice does not compile.
+#[must_use = "a loan that is not given back uses up the borrower's quota"]
+#[derive(Debug)]
+pub struct Loan {
+    addr: u64,
+    time: u64,
+    len: u32,
+    token: u32,
+    hash: u32,
+    channel: u16,
+    flags: u16,
+    /// Whose it is.
+    borrower: u32,
+}
+
+impl Borrower {
+    /// Connects to the lender that listens on this socket.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::NoLender`]: no such socket, or nobody listens there;
+    /// - [`ErrorKind::NotPermitted`]: the caller may not open the socket;
+    /// - [`ErrorKind::Refused`]: the lender refused, and said why;
+    /// - [`ErrorKind::TimedOut`]: it did not answer in time;
+    /// - [`ErrorKind::Protocol`]: what listens there is no lender;
+    /// - [`ErrorKind::Invalid`]: a name or a path that is too long.
+    ///
+    /// [`ErrorKind::NoLender`]: crate::ErrorKind::NoLender
+    /// [`ErrorKind::NotPermitted`]: crate::ErrorKind::NotPermitted
+    /// [`ErrorKind::Refused`]: crate::ErrorKind::Refused
+    /// [`ErrorKind::TimedOut`]: crate::ErrorKind::TimedOut
+    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
+    /// [`ErrorKind::Invalid`]: crate::ErrorKind::Invalid
+    pub fn connect(path: &Path, options: &BorrowerOptions) -> Result<Self> {
+        connect::connect(path, options)
+    }
+
+    /// Appends loans: whole packets only, and at most `max` loans, unless the first packet alone
+    /// has more parts than that. Takes from the channels in turn. How many loans there were; it
+    /// does not wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protocol`] if what the lender has written makes no sense. The connection is of
+    /// no use then; what is already in `into` is good.
+    ///
+    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
+    #[inline]
+    pub fn receive(&mut self, into: &mut Vec<Loan>, max: usize) -> Result<usize> {
+        let (before, channels) = (into.len(), self.channels.len());
+        let first = self.first;
+        self.first = if first + 1 < channels { first + 1 } else { 0 };
+        // A share for each; then whatever is there, for those that have more.
+        let shares = [max.div_ceil(channels), max];
+        for &share in &shares[..channels.min(2)] {
+            for at in (first..channels).chain(0..first) {
+                let room = max.saturating_sub(into.len() - before);
+                if room == 0 {
+                    break;
+                }
+                let limits = Limits { share, room, first_whole: into.len() == before };
+                self.channels[at].receive(&self.area, into, limits)?;
+            }
+        }
+        Ok(into.len() - before)
+    }
+
+    /// The bytes of a loan.
+    ///
+    /// # Panics
+    /// If it is another borrower's.
+    #[inline]
+    pub fn bytes<'a>(&'a self, loan: &'a Loan) -> &'a [u8] {
+        assert!(loan.borrower == self.area.borrower, "a loan of another borrower");
+        let start = self.memory.part::<u8>(loan.addr as usize, loan.len as usize);
+        // SAFETY: inside the mapping, as `part` checks, which lives as long as the reference. The
+        // loan is there for as long, and while it is, nobody writes these bytes: that is what a
+        // lender promises, and a borrower trusts it.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), loan.len as usize) }
+    }
+
+    /// Gives loans back, in any order. The lender sees them all at once, at the end.
+    ///
+    /// # Panics
+    /// If one is another borrower's.
+    #[inline]
+    pub fn give_back(&mut self, loans: impl IntoIterator<Item = Loan>) {
+        for loan in loans {
+            assert!(loan.borrower == self.area.borrower, "a loan of another borrower");
+            self.channels[usize::from(loan.channel)].give_back(loan.token);
+        }
+        self.channels.iter_mut().for_each(Channel::publish);
+    }
+
+    /// Sleeps until there is something to receive, or the lender is gone, or the time is over;
+    /// none is no limit. With a time of zero it only looks: that is how a borrower that never
+    /// sleeps learns that the lender is gone, and costs one system call on this side and none on
+    /// the lender's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protocol`] as [`receive`](Self::receive);
+    /// [`ErrorKind::Io`] if the system does not wait.
+    ///
+    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
+    /// [`ErrorKind::Io`]: crate::ErrorKind::Io
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Wait> {
+        if let Some(there) = self.look()? {
+            return Ok(there);
+        }
+        if timeout == Some(Duration::ZERO) {
+            self.hear(Some(Duration::ZERO))?;
+            return Ok(self.look()?.unwrap_or(Wait::TimedOut));
+        }
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let slept = self.sleep(until)?;
+            if let Some(there) = self.look()? {
+                return Ok(there);
+            }
+            if slept == Wait::TimedOut {
+                return Ok(Wait::TimedOut);
+            }
+        }
+    }
+
+    /// Packets that the lender dropped because this borrower had its quota.
+    pub fn dropped(&self) -> u64 {
+        self.channels.iter().map(Channel::dropped).sum()
+    }
+
+    /// Loans that were received and not given back.
+    pub fn out(&self) -> usize {
+        self.channels.iter().map(|channel| channel.out() as usize).sum()
+    }
+
+    /// The most loans at a time in each channel.
+    pub fn quota(&self) -> u32 {
+        self.quota
+    }
+
+    /// How many channels there are: as many as the lender has threads that receive.
+    pub fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Bytes of a frame: the most that a loan can have.
+    pub fn frame_size(&self) -> u32 {
+        self.area.frame_size
+    }
+
+    /// How many frames the lender has.
+    pub fn frames(&self) -> u32 {
+        self.area.frames
+    }
+
+    /// Whether it gets every packet.
+    pub fn is_mirror(&self) -> bool {
+        self.mirror
+    }
+
+    /// Sleeps once, unless there is something already.
+    fn sleep(&mut self, until: Option<Instant>) -> Result<Wait> {
+        let Self { sleeper, back, .. } = self;
+        sleeper.lie_down(back.word(Layout::ASLEEP));
+        let slept = match self.look() {
+            Ok(None) => {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                self.hear(left)
+            }
+            there => there.map(|_| Wait::Ready),
+        };
+        let Self { sleeper, back, .. } = self;
+        sleeper.get_up(back.word(Layout::ASLEEP));
+        slept
+    }
+
+    fn hear(&mut self, timeout: Option<Duration>) -> Result<Wait> {
+        let heard = self.ears.wait(timeout);
+        match heard.map_err(|e| Error::io("cannot wait for the lender", e))? {
+            Heard::Nothing => return Ok(Wait::TimedOut),
+            Heard::Something => {}
+            Heard::End => self.gone = true,
+        }
+        Ok(Wait::Ready)
+    }
+
+    /// Whether there is something to receive, or never will be.
+    fn look(&self) -> Result<Option<Wait>> {
+        // Before the rings: what was published before the end is seen after it.
+        let closed = self.gone || self.channels.iter().all(Channel::is_closed);
+        for channel in &self.channels {
+            if channel.is_ready()? {
+                return Ok(Some(Wait::Ready));
+            }
+        }
+        Ok(closed.then_some(Wait::Closed))
+    }
+}
+
+#[allow(clippy::len_without_is_empty)] // It never is.
+impl Loan {
+    /// Its bytes, at least 1.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The same for all packets of a flow, in both directions; by this, packets are shared out
+    /// among borrowers. It says nothing between two runs of a lender.
+    pub fn flow_hash(&self) -> u32 {
+        self.hash
+    }
+
+    /// When the lender took it from its queue.
+    pub fn time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.time)
+    }
+
+    /// Whether the packet goes on in the next loan.
+    pub fn more(&self) -> bool {
+        u32::from(self.flags) & LOAN_MORE != 0
+    }
+
+    /// Whether other borrowers have it too.
+    pub fn shared(&self) -> bool {
+        u32::from(self.flags) & LOAN_SHARED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! What a distributor has with one borrower.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use frames::{Frame, LoanTable};
+
+use crate::alarm::Alarm;
+use crate::layout::{Layout, Loan};
+use crate::memory::Memory;
+use crate::ring::{LoanWriter, OutOfStep, TokenReader};
+use crate::tally::{ChannelTally, Tally, add};
+use crate::wake::Waker;
+
+/// A borrower, as all distributors have it.
+#[derive(Debug)]
+pub(crate) struct Party {
+    /// The memory that the borrower writes.
+    pub(crate) back: Arc<Memory>,
+    pub(crate) alarm: Alarm,
+    /// What it did that no honest borrower does, in all channels together.
+    pub(crate) offences: AtomicU32,
+    /// As many are forgiven.
+    pub(crate) forgiven: u32,
+}
+
+/// One borrower's rings of one distributor.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    out: LoanWriter,
+    back: TokenReader,
+    waker: Waker,
+    party: Arc<Party>,
+    tally: Arc<ChannelTally>,
+    /// Since it was last published.
+    lent: u32,
+    dropped: u32,
+}
+
+/// What came back.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// How many tokens that are gone from the borrower's account.
+    pub(crate) tokens: usize,
+    /// The borrower offended too often, or in a way that nothing can be taken from it any more.
+    pub(crate) must_go: bool,
+}
+
+impl Channel {
+    pub(crate) fn new(
+        out: &Arc<Memory>,
+        layout: Layout,
+        channel: u32,
+        party: Arc<Party>,
+        tally: Arc<ChannelTally>,
+    ) -> Self {
+        Self {
+            out: LoanWriter::new(out, layout, channel),
+            back: TokenReader::new(&party.back, layout, channel),
+            waker: Waker::default(),
+            party,
+            tally,
+            lent: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Puts a loan into the ring; there is room.
+    #[inline]
+    pub(crate) fn push(&mut self, loan: Loan) {
+        self.out.push(loan);
+        self.lent += 1;
+    }
+
+    /// Counts a packet that the borrower had no room for.
+    #[inline]
+    pub(crate) fn drop_one(&mut self) {
+        self.dropped += 1;
+    }
+
+    /// Publishes what was put in, and counts. The borrower has `out` loans now.
+    pub(crate) fn publish(&mut self, out: u32, tally: &Tally) {
+        self.out.publish();
+        let (lent, dropped) = (u64::from(self.lent), u64::from(self.dropped));
+        (self.lent, self.dropped) = (0, 0);
+        if dropped > 0 {
+            self.out.count_dropped(dropped);
+            add(&self.tally.dropped, dropped);
+            add(&tally.dropped, dropped);
+        }
+        add(&self.tally.lent, lent);
+        add(&tally.lent, lent);
+        self.tell_out(out);
+    }
+
+    /// Says how many loans the borrower has.
+    #[inline]
+    pub(crate) fn tell_out(&self, out: u32) {
+        // Relaxed: a figure for people.
+        self.tally.out.store(out, Ordering::Relaxed);
+    }
+
+    /// Takes what the borrower in this slot has returned; frames that nobody has any more go to
+    /// `free`.
+    #[inline]
+    pub(crate) fn take_back(
+        &mut self,
+        slot: u8,
+        table: &mut LoanTable,
+        free: &mut Vec<Frame>,
+        tally: &Tally,
+    ) -> Taken {
+        let mut refused = 0;
+        let (tokens, is_out_of_step) = match self.back.take() {
+            Ok(returned) => {
+                let count = returned.len();
+                table.give_back_many(
+                    returned,
+                    slot,
+                    |frame| free.push(frame),
+                    |reason| {
+                        refused += 1;
+                        add(tally.offences.of(reason), 1);
+                    },
+                );
+                (count - refused as usize, false)
+            }
+            Err(OutOfStep { .. }) => {
+                refused = 1;
+                add(&tally.offences.index, 1);
+                (0, true)
+            }
+        };
+        if tokens > 0 {
+            add(&self.tally.returned, tokens as u64);
+            add(&tally.returned, tokens as u64);
+        }
+        let must_go = refused > 0 && (self.blame(refused) || is_out_of_step);
+        Taken { tokens, must_go }
+    }
+
+    /// Counts offences; whether there are more than are forgiven.
+    #[cold]
+    fn blame(&self, offences: u32) -> bool {
+        // Relaxed: a number that guards no memory. If it ever wraps, so many were forgiven.
+        let before = self.party.offences.fetch_add(offences, Ordering::Relaxed);
+        before.saturating_add(offences) > self.party.forgiven
+    }
+
+    /// Wakes the borrower if it sleeps: after what it was lent was published.
+    pub(crate) fn wake(&mut self) {
+        if self.waker.must_wake(self.party.back.word(Layout::ASLEEP)) {
+            self.party.alarm.ring();
+        }
+    }
+
+    /// Says that nothing will follow, and wakes the borrower if it sleeps.
+    pub(crate) fn close(&mut self) {
+        self.out.publish();
+        self.out.close();
+        self.wake();
+        self.tell_out(0);
+    }
+}

@@ -1,0 +1,98 @@
+//! What the control thread wants of distributors, and what they answer.
+
+use frames::Accounting;
+
+use super::{Channel, Distributor, slots};
+use crate::mailbox::Mailbox;
+
+/// What the control thread wants.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Lend to this one too.
+    Join {
+        /// A slot that nobody has.
+        slot: u8,
+        quota: u32,
+        /// It gets every packet.
+        mirror: bool,
+        channel: Box<Channel>,
+    },
+    /// Take everything back from it. Answered by [`Report::Left`].
+    Leave { slot: u8 },
+    /// Say who has what. Answered by [`Report::Holdings`].
+    Count {
+        /// Which time it is, for the answer.
+        round: u64,
+        /// And lend nothing until the next [`Command::Resume`], if nobody has anything.
+        freeze: bool,
+    },
+    /// Lend again, keeping account this way: as before, unless nobody has anything.
+    Resume(Accounting),
+    /// Take everything back from everybody.
+    Close,
+}
+
+/// What a distributor answers, or says by itself.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// Nothing of this borrower's is left.
+    Left { distributor: u32, slot: u8 },
+    /// Who has what.
+    Holdings(Holdings),
+    /// This borrower was released: it offended too often.
+    Offender { slot: u8 },
+    /// There will be no answers any more: the distributor was dropped.
+    Gone { distributor: u32 },
+}
+
+/// Who has what of a distributor.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    pub(crate) distributor: u32,
+    pub(crate) round: u64,
+    /// By slot, how many loans; without those that have none.
+    pub(crate) loans: Vec<(u8, u32)>,
+}
+
+impl Distributor {
+    /// Does what is wanted.
+    #[cold]
+    pub(super) fn obey(&mut self) {
+        for command in take(&self.commands) {
+            match command {
+                Command::Join { slot, quota, mirror, channel } => {
+                    self.table.join(slot, quota);
+                    self.channels[usize::from(slot)] = Some(*channel);
+                    self.present |= 1 << slot;
+                    self.mirrors |= u64::from(mirror) << slot;
+                    self.spread.among(self.present & !self.mirrors);
+                }
+                Command::Leave { slot } => {
+                    self.release(slot);
+                    self.control.send(Report::Left { distributor: self.index, slot });
+                }
+                Command::Count { round, freeze } => self.count(round, freeze),
+                Command::Resume(accounting) => {
+                    // Refused only if it lends already, and then the change was given up.
+                    let _ = self.table.set_accounting(accounting);
+                    self.frozen = false;
+                }
+                Command::Close => slots(self.present).for_each(|slot| self.release(slot)),
+            }
+        }
+    }
+
+    fn count(&mut self, round: u64, freeze: bool) {
+        // What was returned is not on loan, whenever this thread last looked.
+        self.take_back();
+        let with_loans = slots(self.present).map(|slot| (slot, self.table.out(slot)));
+        let loans: Vec<_> = with_loans.filter(|(_, out)| *out > 0).collect();
+        self.frozen |= freeze && loans.is_empty();
+        self.control.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
+    }
+}
+
+/// All at once: what is done with one may take long.
+fn take(commands: &Mailbox<Command>) -> Vec<Command> {
+    commands.take().collect()
+}

@@ -1,0 +1,50 @@
+//! The lender's half of the handshake.
+
+use frames::Accounting;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use zerocopy::FromBytes as _;
+
+use crate::layout::Hello;
+use crate::lender::admission::{Situation, decide};
+use crate::wire::{Received, receive};
+
+/// Any bytes as the message of a handshake; the last few say what the lender has to give.
+///
+/// # Panics
+/// If anything is as it must not be.
+pub fn handshake(bytes: &[u8]) {
+    let (message, rest) = bytes.split_at(bytes.len().saturating_sub(8));
+    let &[left, quota, channels, slot, borrowers, flags, ..] = rest else { return };
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a pair of sockets");
+    if message.is_empty() || rustix::io::write(&theirs, message).is_err() {
+        return;
+    }
+    let received = receive::<Hello>(&ours).expect("a message");
+    let Ok(hello) = Hello::read_from_bytes(message) else {
+        assert!(matches!(received, Received::Garbage), "{} bytes were taken", message.len());
+        return;
+    };
+    assert!(matches!(received, Received::Message(_, descriptors) if descriptors.is_empty()));
+    let situation = Situation {
+        accounting: if flags & 1 == 0 { Accounting::Counters } else { Accounting::Ledgers },
+        free_slot: (slot < 64).then_some(slot),
+        borrowers: borrowers.into(),
+        left: u64::from(left) * 16,
+        channels: channels.max(1).into(),
+        quota: u32::from(quota).max(1) * 8,
+        is_busy: flags & 2 != 0,
+    };
+    match decide(&hello, &situation) {
+        Ok(terms) => {
+            assert_eq!((terms.version, Some(terms.slot)), (1, situation.free_slot));
+            assert!((1..=situation.quota).contains(&terms.quota));
+            assert!(u64::from(terms.quota) * u64::from(situation.channels) <= situation.left);
+            assert!(!terms.mirror || situation.accounting == Accounting::Counters);
+            assert!(!terms.name.is_empty() && !terms.name.chars().any(char::is_control));
+            assert!(!situation.is_busy);
+        }
+        Err(refusal) => assert!((1..96).contains(&refusal.reason.len()), "{refusal:?}"),
+    }
+}

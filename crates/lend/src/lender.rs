@@ -1,0 +1,279 @@
+//! The lender: who borrows, on what terms, and whether they live.
+//!
+//! # Threads
+//!
+//! A lender has one thread of its own, for **control**: it accepts connections, shakes hands,
+//! notices who is gone. Packets go through the caller's threads, each with a [`Distributor`]. The
+//! control thread never touches an account: it sends commands, and the distributors report. So a
+//! distributor never waits, neither for the control thread nor for a borrower.
+//!
+//! # A borrower's way
+//!
+//! It connects, is **half-open** until its hello has come, and then is refused, or has a **slot**:
+//! the control thread makes its memories, sends each distributor its channel, and then the welcome.
+//! From then on its socket shows that it lives. When that ends, or a distributor reports that it
+//! offended too often, it is **leaving**: every distributor takes back what it has and says so, and
+//! only then are slot and quota somebody else's.
+//!
+//! # What it costs to be besieged
+//!
+//! Whoever may open the socket can connect as often as the machine lets it. The lender accepts
+//! [`ACCEPTS_PER_SECOND`](handshake::ACCEPTS_PER_SECOND) connections; beyond that it does not look,
+//! the queue of the socket fills, and the kernel turns others away without waking anybody. Of those
+//! accepted at most [`HALF_OPEN`](handshake::HALF_OPEN) are half-open: the one that was silent
+//! for longest makes room for the next, so that silence does not keep those out that speak. Joins
+//! are limited by [`LenderOptions::joins_per_second`].
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use frames::{Accounting, FramePool, LoanTable};
+
+use crate::distributor::Distributor;
+use crate::hash::FlowHasher;
+use crate::mailbox::{Post, mailbox};
+use crate::tally::Tally;
+use crate::{Error, ErrorKind, Result};
+
+pub(crate) mod admission;
+mod control;
+mod handshake;
+mod join;
+mod listener;
+mod passing;
+mod rate;
+mod roster;
+mod status;
+mod switch;
+
+pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals};
+
+use control::{Control, Parts};
+use listener::Listener;
+use roster::Roster;
+
+/// More threads than any machine has queues for; borrowers refuse more channels.
+const DISTRIBUTORS: u32 = 1 << 12;
+
+/// How a lender is set up.
+#[derive(Clone, Debug)]
+pub struct LenderOptions {
+    /// The path of its socket.
+    pub socket: PathBuf,
+    /// Who may connect: the mode of the socket's file. The default is 0o600.
+    pub mode: u32,
+    /// The group of the socket's file; None leaves it as it is.
+    pub group: Option<u32>,
+    /// The most borrowers at a time: from 1 to 64, the default.
+    pub borrowers: usize,
+    /// The most loans that a borrower has at a time, for each distributor: for who does not say,
+    /// and the most that anybody gets. From 1 to 65,536; the default is 1024.
+    pub quota: u32,
+    /// Frames that are never lent, for the queues and caches. The default is 0.
+    pub reserve: u32,
+    /// Offences that are forgiven to a borrower; with one more it is disconnected. The default is
+    /// 16. An index out of step is not forgiven, nor is a message after the hello.
+    pub offences: u32,
+    /// How account is kept, at first.
+    pub accounting: Accounting,
+    /// How long a connection may be without its hello. The default is a second.
+    pub handshake: Duration,
+    /// The most borrowers that join in a second; others are told to come later. The default is
+    /// 100.
+    pub joins_per_second: u32,
+}
+
+impl LenderOptions {
+    /// The defaults, with a socket at this path.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+            mode: 0o600,
+            group: None,
+            borrowers: LoanTable::BORROWERS,
+            quota: 1024,
+            reserve: 0,
+            offences: 16,
+            accounting: Accounting::default(),
+            handshake: Duration::from_secs(1),
+            joins_per_second: 100,
+        }
+    }
+
+    fn check(&self, frames: u32) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+        if !(1..=LoanTable::BORROWERS).contains(&self.borrowers) {
+            return invalid(format!(
+                "{} borrowers: expected 1 to {}",
+                self.borrowers,
+                LoanTable::BORROWERS
+            ));
+        }
+        if !(1..=LoanTable::QUOTA).contains(&self.quota) {
+            return invalid(format!(
+                "a quota of {}: expected 1 to {}",
+                self.quota,
+                LoanTable::QUOTA
+            ));
+        }
+        if self.reserve >= frames {
+            return invalid(format!("a reserve of {} of {frames} frames", self.reserve));
+        }
+        if self.mode & !0o777 != 0 {
+            return invalid(format!("mode {:#o}: expected at most 0o777", self.mode));
+        }
+        if self.handshake.is_zero() || self.joins_per_second == 0 {
+            return invalid("no time for a handshake, or no joins".into());
+        }
+        Ok(())
+    }
+}
+
+/// Lends the frames of a pool to other processes.
+///
+/// ```no_run
+/// use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
+/// use lend::{Lender, LenderOptions};
+///
+/// # fn receive(into: &mut Vec<frames::Packet>) {}
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let area = FrameArea::new(&AreaOptions { shared: true, ..AreaOptions::default() })?;
+/// let pool = FramePool::new(area, &PoolOptions::default())?;
+/// let options = LenderOptions { reserve: 1024, ..LenderOptions::new("/run/lend") };
+/// let (lender, mut distributors) = Lender::open(&pool, 1, &options)?;
+/// // On the thread that has the queue:
+/// let mut distributor = distributors.remove(0);
+/// let (mut cache, mut packets) = (pool.cache(0)?, Vec::new());
+/// loop {
+///     distributor.collect(&mut cache);
+///     receive(&mut packets);
+///     distributor.lend(&mut packets, &mut cache);
+///     cache.maintain();
+/// }
+/// # }
+/// ```
+///
+/// When it is dropped, it ends as with [`close`](Self::close).
+#[derive(Debug)]
+pub struct Lender {
+    roster: Arc<Roster>,
+    control: Post<Request>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the control thread is asked for.
+#[derive(Debug)]
+enum Request {
+    SetAccounting(Accounting, SyncSender<Result<()>>),
+    Close,
+}
+
+impl Lender {
+    /// Opens the socket and starts to admit borrowers. Of the distributors each is for one thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for options that cannot be met, and for a pool whose area is not
+    /// shared; [`ErrorKind::InUse`] if somebody listens at the path, or what is there is not a
+    /// socket; [`ErrorKind::NotPermitted`] and [`ErrorKind::Io`] as the system says.
+    pub fn open(
+        pool: &FramePool,
+        distributors: u32,
+        options: &LenderOptions,
+    ) -> Result<(Lender, Vec<Distributor>)> {
+        options.check(pool.area().frames())?;
+        if !(1..=DISTRIBUTORS).contains(&distributors) {
+            let message = format!("{distributors} distributors: expected 1 to {DISTRIBUTORS}");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let area = duplicate_area(pool)?;
+        let made = |e| Error::io("the lender's mailboxes", e);
+        let (control, requests) = mailbox().map_err(made)?;
+        let (report, reports) = mailbox().map_err(made)?;
+        let hasher = FlowHasher::default();
+        let tallies: Vec<Arc<Tally>> = (0..distributors).map(|_| Arc::default()).collect();
+        let mut posts = Vec::new();
+        let mut all = Vec::new();
+        for (index, tally) in (0..).zip(&tallies) {
+            let (post, commands) = mailbox().map_err(made)?;
+            posts.push(Some(post));
+            let (accounting, hasher) = (options.accounting, hasher.clone());
+            let (report, tally) = (report.clone(), Arc::clone(tally));
+            all.push(Distributor::new(index, pool, accounting, hasher, commands, report, tally));
+        }
+        let roster = Arc::new(Roster::new(options.accounting, tallies));
+        let control_thread = Control::new(Parts {
+            options: options.clone(),
+            listener: Listener::open(options)?,
+            pool: pool.clone(),
+            area,
+            distributors: posts,
+            requests,
+            reports,
+            roster: Arc::clone(&roster),
+        });
+        let thread =
+            thread::Builder::new().name("lend-control".into()).spawn(|| control_thread.run());
+        let thread = thread.map_err(|e| Error::io("the lender's control thread", e))?;
+        Ok((Lender { roster, control, thread: Some(thread) }, all))
+    }
+
+    /// Who borrows, by slot.
+    pub fn borrowers(&self) -> Vec<BorrowerStatus> {
+        self.roster.borrowers()
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> LenderCounters {
+        self.roster.counters()
+    }
+
+    /// How account is kept.
+    pub fn accounting(&self) -> Accounting {
+        self.roster.accounting()
+    }
+
+    /// Changes how account is kept, in all distributors or in none. It waits for their threads,
+    /// which answer with their next [`Distributor::collect`], and so is not for them to call;
+    /// while the change lasts, packets are not lent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OnLoan`] while borrowers have frames, by name; [`ErrorKind::Invalid`] for
+    /// ledgers while there are mirrors; [`ErrorKind::TimedOut`] if a thread does not answer.
+    /// Nothing is changed then.
+    pub fn set_accounting(&self, to: Accounting) -> Result<()> {
+        let ended = || Error::new(ErrorKind::Io, "the lender's control thread has ended");
+        let (reply, answer) = sync_channel(1);
+        self.control.send(Request::SetAccounting(to, reply));
+        answer.recv().map_err(|_| ended())?
+    }
+
+    /// Disconnects all borrowers and removes the socket's path. What is on loan comes back when
+    /// the distributors next look, or are dropped.
+    pub fn close(self) {}
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        self.control.send(Request::Close);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            debug_assert!(false, "the lender's control thread panicked");
+        }
+    }
+}
+
+/// The area's descriptor, to be handed out.
+fn duplicate_area(pool: &FramePool) -> Result<OwnedFd> {
+    let Some(memfd) = pool.area().memfd() else {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "the pool's area is not shared: make it with AreaOptions { shared: true, .. }",
+        ));
+    };
+    memfd.try_clone_to_owned().map_err(|e| Error::io("the area's descriptor", e))
+}

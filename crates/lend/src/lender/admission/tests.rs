@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::*;
+
+fn situation() -> Situation {
+    Situation {
+        accounting: Accounting::Counters,
+        free_slot: Some(3),
+        borrowers: 3,
+        left: 4096,
+        channels: 2,
+        quota: 1024,
+        is_busy: false,
+    }
+}
+
+fn hello() -> Hello {
+    let mut hello =
+        Hello { magic: MAGIC, version_min: 1, version_max: 1, flags: 0, quota: 0, name: [0; 48] };
+    hello.name[..3].copy_from_slice(b"web");
+    hello
+}
+
+#[test]
+fn who_asks_for_what_there_is_gets_it() {
+    type Change = fn(&mut Hello, &mut Situation);
+    let terms = Terms { version: 1, slot: 3, quota: 1024, mirror: false, name: "web".into() };
+    let cases: [(&str, Change, Terms); 9] = [
+        ("no wishes", |_, _| {}, terms.clone()),
+        ("a quota", |hello, _| hello.quota = 7, Terms { quota: 7, ..terms.clone() }),
+        ("more than anybody gets", |hello, _| hello.quota = 5000, terms.clone()),
+        ("all that is left", |_, situation| situation.left = 2048, terms.clone()),
+        ("newer versions too", |hello, _| hello.version_max = 9, terms.clone()),
+        ("older versions too", |hello, _| hello.version_min = 0, terms.clone()),
+        ("a mirror", |hello, _| hello.flags = 1, Terms { mirror: true, ..terms.clone() }),
+        (
+            "no name",
+            |hello, _| hello.name[0] = 0,
+            Terms { name: "borrower 3".into(), ..terms.clone() },
+        ),
+        (
+            "a name that is no text, and moves cursors",
+            |hello, _| hello.name = *b"\x1b[2Jweb\xff\0not this 123456789012345678901234567890",
+            Terms { name: "?[2Jweb\u{fffd}".into(), ..terms.clone() },
+        ),
+    ];
+    for (what, change, terms) in cases {
+        let (mut hello, mut situation) = (hello(), situation());
+        change(&mut hello, &mut situation);
+        assert_eq!(decide(&hello, &situation), Ok(terms), "{what}");
+    }
+}
+
+#[test]
+fn who_cannot_join_is_told_why() {
+    type Change = fn(&mut Hello, &mut Situation);
+    let cases: [(Change, Status, &str); 11] = [
+        (|hello, _| hello.magic += 1, Status::Invalid, "that is not a hello"),
+        (|hello, _| hello.version_min = 2, Status::Invalid, "that is not a hello"),
+        (
+            |hello, _| (hello.version_min, hello.version_max) = (3, 4),
+            Status::Version,
+            "the borrower speaks versions 3 to 4, the lender 1 to 1",
+        ),
+        (
+            |hello, _| (hello.version_min, hello.version_max) = (0, 0),
+            Status::Version,
+            "the borrower speaks versions 0 to 0, the lender 1 to 1",
+        ),
+        (|hello, _| hello.flags = 6, Status::Invalid, "flags 0x6: version 1 has 0x1 only"),
+        (
+            |_, situation| situation.is_busy = true,
+            Status::Busy,
+            "too many have joined in the last second: later",
+        ),
+        (
+            |_, situation| situation.free_slot = None,
+            Status::Full,
+            "there are 3 borrowers, and no more can be",
+        ),
+        (
+            |hello, situation| {
+                (hello.flags, situation.accounting) = (1, Accounting::Ledgers);
+            },
+            Status::Mirror,
+            "no mirrors while a ledger is kept for each borrower (lend.autorelease is on)",
+        ),
+        (
+            |_, situation| situation.left = 2047,
+            Status::Quota,
+            "asked for 2048 loans, 2047 are left",
+        ),
+        (
+            |hello, situation| (hello.quota, situation.left) = (1, 1),
+            Status::Quota,
+            "asked for 2 loans, 1 are left",
+        ),
+        (
+            |hello, situation| {
+                (hello.quota, situation.quota, situation.channels) = (u32::MAX, 65_536, u32::MAX);
+            },
+            Status::Quota,
+            "asked for 281474976645120 loans, 4096 are left",
+        ),
+    ];
+    for (change, status, reason) in cases {
+        let (mut hello, mut situation) = (hello(), situation());
+        change(&mut hello, &mut situation);
+        assert_eq!(decide(&hello, &situation), Err(Refusal::new(status, reason)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_said_the_terms_are_within_what_there_is(
+        mut bytes in any::<[u8; 64]>(),
+        is_hello in any::<bool>(),
+        (left, quota, channels) in (0_u64..10_000, 1_u32..5000, 1_u32..8),
+    ) {
+        if is_hello {
+            bytes[..8].copy_from_slice(hello().as_bytes().first_chunk::<8>().unwrap());
+            let flags = u32::from(bytes[8]) & 1;
+            bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+        }
+        let hello = Hello::read_from_bytes(&bytes).unwrap();
+        let situation = Situation { left, quota, channels, ..situation() };
+        match decide(&hello, &situation) {
+            Ok(terms) => {
+                prop_assert!((1..=quota).contains(&terms.quota));
+                prop_assert!(u64::from(terms.quota) * u64::from(channels) <= left);
+                prop_assert!(!terms.name.is_empty() && !terms.name.chars().any(char::is_control));
+            }
+            Err(refusal) => prop_assert!(!refusal.reason.is_empty() && refusal.reason.len() < 96),
+        }
+    }
+}

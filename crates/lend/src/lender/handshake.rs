@@ -1,0 +1,148 @@
+//! From a connection to a borrower, or a refusal.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::admission::{Refusal, Situation, decide};
+use super::control::{Control, Source};
+use super::status::Refusals;
+use crate::layout::{Hello, Status};
+use crate::wire::{Received, receive};
+
+/// Connections that are accepted in a second: what is beyond waits in the socket's queue, or is
+/// turned away by the kernel. One costs some 13 microseconds (`tests/lender_siege.rs`).
+pub(super) const ACCEPTS_PER_SECOND: u32 = 1000;
+
+/// As many connections may be without their hello.
+pub(super) const HALF_OPEN: usize = 64;
+
+/// As many connections are accepted before anything else is looked at.
+pub(super) const ACCEPTS_AT_ONCE: u32 = 32;
+
+/// How long nothing is accepted when there were too many; what may be accepted then is accepted at
+/// once.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long nothing is accepted when there are no descriptors.
+pub(super) const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// A connection without its hello.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    pub(super) socket: OwnedFd,
+    pub(super) deadline: Instant,
+}
+
+impl Control {
+    /// Accepts connections that wait.
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let now = Instant::now();
+            if !self.accepts.take(now) {
+                return self.pause(PAUSE);
+            }
+            match self.listener.accept() {
+                Ok(socket) => {
+                    if self.half_open.len() == HALF_OPEN
+                        && let Some(oldest) = self.half_open.pop_front()
+                    {
+                        let reason = "too many connections without a hello";
+                        self.refuse(&oldest.socket, &Refusal::new(Status::Busy, reason));
+                    }
+                    let deadline = now + self.options.handshake;
+                    self.half_open.push_back(HalfOpen { socket, deadline });
+                }
+                Err(Errno::AGAIN) => return,
+                // It is gone again.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // No descriptors, or no memory: those who wait go on waiting.
+                Err(_) => return self.pause(EXHAUSTED),
+            }
+        }
+    }
+
+    /// Hears those who have spoken, and gives up those who have not in time.
+    pub(super) fn shake_hands(&mut self, ready: &[Source]) {
+        let now = Instant::now();
+        for at in (0..self.half_open.len()).rev() {
+            let HalfOpen { socket, deadline } = &self.half_open[at];
+            let is_ready = ready.contains(&Source::HalfOpen(at));
+            let heard = if is_ready { receive::<Hello>(socket) } else { Err(Errno::AGAIN) };
+            if let Err(Errno::AGAIN | Errno::INTR) = heard
+                && now < *deadline
+            {
+                continue;
+            }
+            let Some(HalfOpen { socket, .. }) = self.half_open.remove(at) else { continue };
+            match heard {
+                Ok(Received::Message(hello, descriptors)) if descriptors.is_empty() => {
+                    self.greet(socket, &hello);
+                }
+                Ok(Received::Message(..) | Received::Garbage) => {
+                    self.refuse(&socket, &Refusal::new(Status::Invalid, "that is not a hello"));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let time = self.options.handshake.as_millis();
+                    let reason = format!("no hello within {time} ms");
+                    self.tell(&socket, &Refusal::new(Status::Invalid, reason));
+                    self.count(|refused| &mut refused.late);
+                }
+                Ok(Received::Closed) | Err(_) => self.count(|refused| &mut refused.gone),
+            }
+        }
+    }
+
+    /// Admits whoever said hello, or says why not.
+    fn greet(&mut self, socket: OwnedFd, hello: &Hello) {
+        let now = Instant::now();
+        let terms = match decide(hello, &self.situation(now)) {
+            Ok(terms) => terms,
+            Err(refusal) => return self.refuse(&socket, &refusal),
+        };
+        if !self.joins.take(now) {
+            debug_assert!(false, "it was not busy");
+        }
+        self.admit(socket, terms);
+    }
+
+    fn situation(&self, now: Instant) -> Situation {
+        let borrowed: u64 = self.tenants.values().map(|tenant| tenant.loans).sum();
+        let frames = u64::from(self.pool.area().frames() - self.options.reserve);
+        let mut slots = 0..self.options.borrowers as u8;
+        Situation {
+            accounting: self.accounting,
+            free_slot: slots.find(|slot| !self.tenants.contains_key(slot)),
+            borrowers: self.tenants.len(),
+            left: frames.saturating_sub(borrowed),
+            channels: self.distributors.len() as u32,
+            quota: self.options.quota,
+            is_busy: self.joins.wait(now).is_some(),
+        }
+    }
+
+    /// Says why not, and counts it.
+    pub(super) fn refuse(&mut self, socket: &OwnedFd, refusal: &Refusal) {
+        self.tell(socket, refusal);
+        self.count(|refused| match refusal.status {
+            Status::Version => &mut refused.version,
+            Status::Full => &mut refused.full,
+            Status::Quota => &mut refused.quota,
+            Status::Busy => &mut refused.busy,
+            Status::Mirror => &mut refused.mirror,
+            Status::Closing => &mut refused.closing,
+            Status::Invalid | Status::Welcome => &mut refused.invalid,
+        });
+    }
+
+    pub(super) fn count(&self, which: impl FnOnce(&mut Refusals) -> &mut u64) {
+        *which(&mut self.roster.state().refused) += 1;
+    }
+
+    /// Accepts nothing for a while.
+    fn pause(&mut self, time: Duration) {
+        self.paused_until = Some(Instant::now() + time);
+        self.roster.state().paused += 1;
+    }
+}

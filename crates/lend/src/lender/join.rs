@@ -1,0 +1,139 @@
+//! What a borrower gets: its memories, its channels, its welcome.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::fs::fstat;
+use zerocopy::FromZeros as _;
+
+use super::admission::{Refusal, Terms};
+use super::control::{Control, Tenancy, Tenant, Why};
+use super::roster::Entry;
+use crate::alarm::Alarm;
+use crate::distributor::{Channel, Command, Party};
+use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Status, VERSIONS, Welcome};
+use crate::memory::Memory;
+use crate::tally::ChannelTally;
+use crate::wire::send;
+
+/// What is made for a borrower.
+struct Outfit {
+    layout: Layout,
+    out: Arc<Memory>,
+    party: Arc<Party>,
+    /// What it gets: out, back, and what to wait on.
+    descriptors: [OwnedFd; 3],
+    area_len: u64,
+}
+
+impl Control {
+    /// Makes a borrower of who is at the other end.
+    pub(super) fn admit(&mut self, socket: OwnedFd, terms: Terms) {
+        let made = self.outfit(&terms).and_then(|outfit| Ok((outfit, peer(&socket)?)));
+        let (outfit, (pid, uid)) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                let reason = format!("the lender cannot: {e}");
+                self.tell(&socket, &Refusal::new(Status::Busy, reason));
+                return self.count(|refused| &mut refused.failed);
+            }
+        };
+        let welcome = self.welcome(&terms, &outfit);
+        let channels: Vec<Arc<ChannelTally>> =
+            self.distributors.iter().map(|_| Arc::default()).collect();
+        self.join(&terms, &outfit, &channels);
+        let Outfit { party, descriptors: [out, back, wake], .. } = outfit;
+        let Terms { slot, quota, mirror, name, .. } = terms;
+        let (loans, since) = (u64::from(quota) * channels.len() as u64, Instant::now());
+        let entry = Entry { name, pid, uid, mirror, quota, since, party, channels };
+        let mut state = self.roster.state();
+        state.joined += 1;
+        state.members.insert(slot, entry);
+        drop(state);
+        // After all this: who is welcome is known, and is lent to with the distributors' next turn.
+        let descriptors = [self.area.as_fd(), out.as_fd(), back.as_fd(), wake.as_fd()];
+        let welcomed = send(&socket, &welcome, &descriptors);
+        self.tenants.insert(slot, Tenant { loans, state: Tenancy::Here(socket) });
+        if welcomed.is_err() {
+            self.count(|refused| &mut refused.gone);
+            self.part(slot, Why::NeverCame);
+        }
+    }
+
+    fn outfit(&self, terms: &Terms) -> rustix::io::Result<Outfit> {
+        let layout = Layout::new(self.distributors.len() as u32, terms.quota);
+        let (out, out_fd) = Memory::ours(c"cachelane-lend-out", layout.out_len())?;
+        let (back, back_fd) = Memory::theirs(c"cachelane-lend-back", layout.back_len())?;
+        let (alarm, wake) = Alarm::new()?;
+        let party = Arc::new(Party {
+            back: Arc::new(back),
+            alarm,
+            offences: AtomicU32::new(0),
+            forgiven: self.options.offences,
+        });
+        // What is mapped may be more than the frames: huge pages round it up.
+        let area_len = fstat(&self.area)?.st_size as u64;
+        let descriptors = [out_fd, back_fd, wake];
+        Ok(Outfit { layout, out: Arc::new(out), party, descriptors, area_len })
+    }
+
+    fn join(&self, terms: &Terms, outfit: &Outfit, tallies: &[Arc<ChannelTally>]) {
+        let &Terms { slot, quota, mirror, .. } = terms;
+        for (index, (post, tally)) in (0..).zip(self.distributors.iter().zip(tallies)) {
+            let Some(post) = post else { continue };
+            let (party, tally) = (Arc::clone(&outfit.party), Arc::clone(tally));
+            let channel = Channel::new(&outfit.out, outfit.layout, index, party, tally);
+            let channel = Box::new(channel);
+            // It fails only for one that was dropped, which is about to be known.
+            post.send(Command::Join { slot, quota, mirror, channel });
+        }
+    }
+
+    fn welcome(&self, terms: &Terms, outfit: &Outfit) -> Welcome {
+        let (area, layout) = (self.pool.area(), outfit.layout);
+        Welcome {
+            version: terms.version,
+            status: Status::Welcome as u16,
+            frame_size: area.frame_size(),
+            frames: area.frames(),
+            area_len: outfit.area_len,
+            quota: terms.quota,
+            slots: layout.slots,
+            channels: layout.channels,
+            flags: if terms.mirror { HELLO_MIRROR } else { 0 },
+            out_len: layout.out_len() as u64,
+            back_len: layout.back_len() as u64,
+            ..blank()
+        }
+    }
+
+    /// Says why not. Who does not listen misses it.
+    pub(super) fn tell(&self, socket: &OwnedFd, refusal: &Refusal) {
+        let mut welcome = Welcome { status: refusal.status as u16, ..blank() };
+        let text = refusal.reason.as_bytes();
+        // One byte stays 0, for those who read it as a C string.
+        let mut end = text.len().min(welcome.reason.len() - 1);
+        while !refusal.reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        welcome.reason[..end].copy_from_slice(&text[..end]);
+        let _ = send(socket, &welcome, &[]);
+    }
+}
+
+/// A message that says which versions we speak, and nothing else.
+fn blank() -> Welcome {
+    let (version_min, version_max) = VERSIONS;
+    Welcome { magic: MAGIC, version_min, version_max, ..Welcome::new_zeroed() }
+}
+
+/// The process, if it is in our namespace, and the user at the other end.
+fn peer(socket: &OwnedFd) -> rustix::io::Result<(Option<u32>, u32)> {
+    // Not rustix's, whose process numbers cannot be 0.
+    let peer = getsockopt(socket, PeerCredentials)
+        .map_err(|e| rustix::io::Errno::from_raw_os_error(e as i32))?;
+    Ok((u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0), peer.uid()))
+}

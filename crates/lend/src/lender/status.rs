@@ -1,0 +1,127 @@
+//! What a lender tells about itself.
+
+use std::time::Instant;
+
+/// A borrower, as the lender sees it. Counts are of all channels together.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BorrowerStatus {
+    /// Its number among those that are there: below 64, used again.
+    pub slot: u8,
+    /// What it calls itself; nobody checks that.
+    pub name: String,
+    /// Its process when it connected, as the kernel says; none if that is of another namespace.
+    pub pid: Option<u32>,
+    /// Its user when it connected, as the kernel says.
+    pub uid: u32,
+    /// Whether it gets every packet.
+    pub mirror: bool,
+    /// The most loans that it may have at a time, in each channel.
+    pub quota: u32,
+    /// Loans that it has now.
+    pub out: u64,
+    /// Loans that it ever had: one for each part of a packet.
+    pub lent: u64,
+    /// Tokens that it gave back.
+    pub returned: u64,
+    /// Packets that it did not get because it had its quota.
+    pub dropped: u64,
+    /// What it did that no honest borrower does.
+    pub offences: u64,
+    /// Since when it is there.
+    pub since: Instant,
+}
+
+/// What a lender has done so far.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LenderCounters {
+    /// Borrowers that joined.
+    pub joined: u64,
+    /// Borrowers that went by themselves, or died.
+    pub left: u64,
+    /// Borrowers that were disconnected for what they did.
+    pub disconnected: u64,
+    /// Connections that did not become borrowers.
+    pub refused: Refusals,
+    /// What borrowers did that no honest one does.
+    pub offences: Offences,
+    /// Times that the lender stopped accepting connections for a while, there being too many, or
+    /// no file descriptors. Those that the kernel turned away meanwhile it does not know.
+    pub paused: u64,
+    /// Loans: one for each part of a packet and borrower.
+    pub lent: u64,
+    /// Tokens that came back and were right.
+    pub returned: u64,
+    /// Packets that a borrower did not get because it had its quota.
+    pub dropped: u64,
+    /// Packets that nobody was there for, or that came while the accounting was being changed.
+    pub unwanted: u64,
+    /// Frames that somebody has.
+    pub on_loan: u64,
+}
+
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Each count with the name of its reason, in lower case with underscores.
+            pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+
+            /// All together.
+            pub fn total(&self) -> u64 {
+                self.by_reason().map(|(_, count)| count).sum()
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Connections that did not become borrowers, by reason.
+    Refusals {
+        /// No version in common.
+        version,
+        /// What they said was not a hello.
+        invalid,
+        /// As many borrowers as there can be.
+        full,
+        /// Not frames enough for such a quota.
+        quota,
+        /// Too many handshakes at a time, or joins in a second.
+        busy,
+        /// A mirror, while a ledger is kept for each borrower.
+        mirror,
+        /// The lender was about to end.
+        closing,
+        /// They said nothing in time.
+        late,
+        /// They closed before the handshake was over.
+        gone,
+        /// The system did not give what a borrower needs: memory, descriptors.
+        failed,
+    }
+}
+
+reasons! {
+    /// What borrowers did that no honest one does, by reason.
+    Offences {
+        /// Tokens that no loan can have.
+        out_of_range,
+        /// Tokens that nobody had: returned before, or never lent.
+        not_out,
+        /// Tokens that others had.
+        not_its_own,
+        /// A ring's index that moved backwards, or by more than the ring has slots.
+        index,
+        /// Something sent after the hello.
+        message,
+    }
+}

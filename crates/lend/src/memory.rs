@@ -1,0 +1,163 @@
+//! Memory that one process writes and another one reads.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::{Errno, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::sync::AtomicU32;
+
+/// A mapping of a memfd, undone when dropped.
+///
+/// It is never lent out as a slice or a reference to anything but an atomic: the other side may
+/// write at any time.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping is the whole process's, and what is in it is reached by atomics, or by the
+// one ring that has it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// New memory that we write and whoever gets the descriptor can only read.
+    pub(crate) fn ours(name: &CStr, len: usize) -> Result<(Self, OwnedFd)> {
+        let fd = new(name, len)?;
+        let memory = Self::map(&fd, len, true)?;
+        // After our own mapping, which may go on writing.
+        fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Ok((memory, fd))
+    }
+
+    /// New memory that whoever gets the descriptor writes and we read. It cannot shrink, so that
+    /// reading it cannot fail.
+    pub(crate) fn theirs(name: &CStr, len: usize) -> Result<(Self, OwnedFd)> {
+        let fd = new(name, len)?;
+        fcntl_add_seals(&fd, FIXED | SealFlags::SEAL)?;
+        Ok((Self::map(&fd, len, false)?, fd))
+    }
+
+    /// Maps memory that the other side has made: `Errno::PERM` if it could shrink under us,
+    /// `Errno::INVAL` if it has fewer bytes than that.
+    pub(crate) fn of_other(fd: impl AsFd, len: usize, writable: bool) -> Result<Self> {
+        if !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::PERM);
+        }
+        let size = fstat(&fd)?.st_size;
+        if len == 0 || usize::try_from(size).map_or(true, |size| size < len) {
+            return Err(Errno::INVAL);
+        }
+        Self::map(fd, len, writable)
+    }
+
+    fn map(fd: impl AsFd, len: usize, writable: bool) -> Result<Self> {
+        let mut access = ProtFlags::READ;
+        access.set(ProtFlags::WRITE, writable);
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe { mmap(null_mut(), len, access, flags, fd, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, len, writable })
+    }
+
+    /// A word that either side may write.
+    ///
+    /// # Panics
+    /// If it is not inside, or not aligned.
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        let word = self.part::<AtomicU32>(offset, 1);
+        // SAFETY: inside the mapping and aligned, as `part` checks; the mapping lives as long as
+        // the reference, and is accessed atomically here and by the other side. Where it is mapped
+        // to be read, nobody of this crate stores into it.
+        unsafe { word.as_ref() }
+    }
+
+    /// Where `count` values lie.
+    ///
+    /// # Panics
+    /// If they are not inside, or not aligned.
+    #[inline]
+    pub(crate) fn part<T>(&self, offset: usize, count: usize) -> NonNull<T> {
+        let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
+        assert!(
+            end.is_some_and(|end| end <= self.len) && offset.is_multiple_of(align_of::<T>()),
+            "{count} values at {offset} are not inside {} bytes",
+            self.len
+        );
+        // SAFETY: inside the mapping.
+        unsafe { self.start.add(offset) }.cast()
+    }
+
+    /// Whether we may write it.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and whoever has pointers into it has it too.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+fn new(name: &CStr, len: usize) -> Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::pwrite;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_ours_cannot_be_written_resized_or_unsealed_by_others() {
+        let (memory, fd) = Memory::ours(c"test", 4096).unwrap();
+        memory.word(8).store(7, std::sync::atomic::Ordering::Relaxed);
+        let theirs = Memory::of_other(&fd, 4096, false).unwrap();
+        assert_eq!(theirs.word(8).load(std::sync::atomic::Ordering::Relaxed), 7);
+        assert_eq!(Memory::of_other(&fd, 4096, true).unwrap_err(), Errno::PERM);
+        assert_eq!(pwrite(&fd, &[1], 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn memory_of_theirs_can_be_written_and_not_shrunk() {
+        let (memory, fd) = Memory::theirs(c"test", 4096).unwrap();
+        let theirs = Memory::of_other(&fd, 4096, true).unwrap();
+        theirs.word(0).store(9, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(memory.word(0).load(std::sync::atomic::Ordering::Relaxed), 9);
+        assert!(!memory.is_writable());
+        assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
+        // It cannot be made unwritable under the borrower either.
+        assert_eq!(fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn memory_that_could_shrink_or_is_too_short_is_not_mapped() {
+        let fd = new(c"test", 4096).unwrap();
+        assert_eq!(Memory::of_other(&fd, 4096, false).unwrap_err(), Errno::PERM);
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        assert_eq!(Memory::of_other(&fd, 4097, false).unwrap_err(), Errno::INVAL);
+        assert_eq!(Memory::of_other(&fd, 0, false).unwrap_err(), Errno::INVAL);
+    }
+}

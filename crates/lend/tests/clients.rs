@@ -1,0 +1,265 @@
+//! The borrowers in C and in Python: what they believe of the layout, and that they work against
+//! the real lender.
+//!
+//! `PYTHON` in the environment names the interpreter, which needs numpy.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::Rig;
+use lend::Distributor;
+use lend::layout::{
+    BackHeader, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout, Loan, MAGIC, OutHeader,
+    Status, VERSIONS, Welcome,
+};
+
+/// Everything that a client has to know: a name, and a number.
+fn layout() -> Vec<(String, u64)> {
+    fn size<T, F>(_: fn(&T) -> &F) -> usize {
+        size_of::<F>()
+    }
+    let mut all: Vec<(String, u64)> = Vec::new();
+    macro_rules! structs {
+        ($($name:literal $type:ident { $($field:ident),* })*) => {$(
+            all.push(($name.into(), size_of::<$type>() as u64));
+            $(
+                let field = concat!($name, ".", stringify!($field));
+                all.push((field.into(), offset_of!($type, $field) as u64));
+                let bytes = size(|it: &$type| &it.$field);
+                all.push((format!("{field}.size"), bytes as u64));
+            )*
+        )*};
+    }
+    structs! {
+        "hello" Hello { magic, version_min, version_max, flags, quota, name }
+        "welcome" Welcome {
+            magic, version, status, frame_size, frames, area_len, quota, slots, channels, flags,
+            out_len, back_len, version_min, version_max, reserved, reason
+        }
+        "loan" Loan { addr, len, token, flags, hash, time }
+        "out" OutHeader { producer, closed, dropped }
+        "back" BackHeader { producer }
+    }
+    let rings = Layout { channels: 3, slots: 64 };
+    let constants = [
+        ("MAGIC", MAGIC.into()),
+        ("VERSION_MIN", VERSIONS.0.into()),
+        ("VERSION_MAX", VERSIONS.1.into()),
+        ("LINE", LINE as u64),
+        ("SLOTS_MIN", Layout::SLOTS_MIN.into()),
+        ("HELLO_MIRROR", HELLO_MIRROR.into()),
+        ("LOAN_MORE", LOAN_MORE.into()),
+        ("LOAN_SHARED", LOAN_SHARED.into()),
+        ("ASLEEP", Layout::ASLEEP as u64),
+        ("WELCOME", Status::Welcome as u64),
+        ("VERSION", Status::Version as u64),
+        ("INVALID", Status::Invalid as u64),
+        ("FULL", Status::Full as u64),
+        ("QUOTA", Status::Quota as u64),
+        ("BUSY", Status::Busy as u64),
+        ("MIRROR", Status::Mirror as u64),
+        ("CLOSING", Status::Closing as u64),
+        ("out_channel", rings.out_len() as u64),
+        ("back_channel", rings.back_len() as u64),
+    ];
+    all.extend(constants.map(|(name, value)| (name.to_owned(), value)));
+    all
+}
+
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").canonicalize().expect("clients")
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    output
+}
+
+/// Compiles C, with every warning an error.
+fn compile(compiler: &str, source: &Path, to: &Path, language: &[&str]) {
+    let warnings = ["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
+    let include = format!("-I{}", clients().join("c").display());
+    let mut cc = Command::new(compiler);
+    succeed(cc.args(language).args(warnings).arg(include).arg("-o").arg(to).arg(source));
+}
+
+/// Packets of two parts that [`lend_to`] lends.
+const IN_TWO_PARTS: u64 = 100;
+
+/// Bytes of each loan of [`lend_to`].
+const BYTES: u64 = 60;
+
+/// Lends to a program that is told the socket's path until it has given everything back, many
+/// times, and ends the lender: what the program printed, and how many loans it had and how many
+/// packets were dropped.
+fn lend_to(program: impl FnOnce(&Path) -> Command) -> (Output, u64, u64) {
+    let mut rig = Rig::new(512, 2, |options| options.quota = 48);
+    let mut command = program(&rig.socket);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    rig.until("it has joined", |rig| rig.distributors.iter().all(Distributor::is_wanted));
+    for round in 0..100 {
+        for distributor in 0..2 {
+            // Now and then more than its quota, or two parts of one packet.
+            let count = if round % 10 == 0 { 64 } else { 16 };
+            let mut packets = rig.packets(0..count);
+            packets[3].more = round % 2 == 0;
+            rig.distributors[distributor].lend(&mut packets, &mut rig.cache);
+        }
+        rig.until("everything came back", |rig| rig.on_loan() == 0);
+    }
+    let counters = rig.lender.counters();
+    assert_eq!(counters.offences.total(), 0, "{counters:?}");
+    assert!(counters.dropped > 0, "{counters:?}");
+    rig.close();
+    (child.wait_with_output().expect("it ends"), counters.lent, counters.dropped)
+}
+
+#[test]
+fn the_document_has_the_same_layout() {
+    let document = clients().join("../docs/lend-protocol.md");
+    let document = std::fs::read_to_string(document).expect("the document");
+    let mut heading = "";
+    let mut said = Vec::new();
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match (line.strip_prefix("### "), &cells[..]) {
+            (Some(text), _) => heading = text,
+            (_, ["", status, name, _, ""]) if heading == "status" => {
+                said.extend(status.parse().ok().map(|value| (name.to_string(), value)));
+            }
+            (_, ["", offset, bytes, field, _, ""]) => {
+                let field = format!("{heading}.{field}");
+                said.extend(offset.parse().ok().map(|offset| (field.clone(), offset)));
+                said.extend(bytes.parse().ok().map(|bytes| (field + ".size", bytes)));
+            }
+            _ => {}
+        }
+    }
+    let is_status = |name: &str| {
+        name.chars().all(char::is_uppercase) && !["ASLEEP", "LINE", "MAGIC"].contains(&name)
+    };
+    let expected = layout().into_iter().filter(|(name, _)| name.contains('.') || is_status(name));
+    let sorted = |mut all: Vec<(String, u64)>| {
+        all.sort();
+        all
+    };
+    assert_eq!(sorted(said), sorted(expected.collect()));
+    // Its example of where things are.
+    let rings = Layout { channels: 2, slots: 64 };
+    let numbers = [rings.out_channel(1), rings.out_channel(1) + LINE, rings.out_len()];
+    assert_eq!(numbers, [2176, 2304, 4352]);
+    let numbers = [rings.back_channel(1), rings.back_channel(1) + LINE, rings.back_len()];
+    assert_eq!(numbers, [512, 640, 896]);
+}
+
+#[test]
+fn the_c_header_has_the_same_layout() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut source = String::from("#include \"cachelane_lend.h\"\n#include <stddef.h>\n");
+    source += "#define P(name, value) printf(\"%s %llu\\n\", name, (unsigned long long)(value))\n";
+    source += "int main(void)\n{\n";
+    for (name, _) in layout() {
+        let value = match name.split('.').collect::<Vec<_>>()[..] {
+            [of, field, "size"] => format!("sizeof(((struct cachelane_{of} *)0)->{field})"),
+            [of, field] => format!("offsetof(struct cachelane_{of}, {field})"),
+            [name] if name.ends_with("channel") => format!("cachelane_{name}(64, 3)"),
+            [name] if name.starts_with(char::is_lowercase) => {
+                format!("sizeof(struct cachelane_{name})")
+            }
+            _ => format!("CACHELANE_{name}"),
+        };
+        writeln!(source, "\tP(\"{name}\", {value});").expect("a string");
+    }
+    source += "\treturn 0;\n}\n";
+    let (file, program) = (dir.path().join("layout.c"), dir.path().join("layout"));
+    std::fs::write(&file, source).expect("a file");
+    compile("cc", &file, &program, &["-std=c11"]);
+    let printed = succeed(&mut Command::new(&program)).stdout;
+    let expected: Vec<String> =
+        layout().iter().map(|(name, value)| format!("{name} {value}")).collect();
+    assert_eq!(String::from_utf8(printed).unwrap().lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_c_header_is_also_cplusplus() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let source = dir.path().join("borrower.cc");
+    let text = "#include \"cachelane_lend.h\"\n\
+                int main() { cachelane_borrower b; return cachelane_connect(&b, \"\", nullptr); }\n";
+    std::fs::write(&source, text).expect("a file");
+    // To an object, which needs no C++ library; and clang compiles C++ too.
+    compile("clang", &source, &dir.path().join("borrower.o"), &["-x", "c++", "-std=c++11", "-c"]);
+}
+
+#[test]
+fn the_c_example_counts_what_the_lender_lends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("count");
+    compile("cc", &clients().join("c/count.c"), &program, &["-std=c11"]);
+    let (output, loans, dropped) = lend_to(|socket| {
+        let mut command = Command::new(&program);
+        command.arg(socket);
+        command
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+
+    let nobody = dir.path().join("nobody");
+    let refused = Command::new(&program).arg(&nobody).output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said.contains("nobody: No such file or directory"), "{said}");
+}
+
+/// A Python that has numpy, in the folder of the package.
+fn python() -> Command {
+    let own = std::env::var("PYTHON").ok();
+    let mut candidates = own.iter().map(String::as_str).chain(["python3", "/usr/bin/python3"]);
+    let has_numpy = |python: &&str| {
+        let tried = Command::new(python).args(["-c", "import numpy"]).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    };
+    let python = candidates.find(has_numpy);
+    let mut command = Command::new(python.expect("a python3 with numpy; see scripts/deps build"));
+    command.current_dir(clients().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// What unittest says at the end if every test was run, and succeeded.
+fn assert_ok(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.ends_with("\nOK\n"), "{said}");
+}
+
+#[test]
+fn the_python_package_has_the_same_layout_and_passes_its_own_tests() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let list = dir.path().join("layout");
+    let lines: String = layout().iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+    std::fs::write(&list, lines).expect("a file");
+    let tests = ["-m", "unittest", "tests.test_layout", "tests.test_borrower"];
+    assert_ok(&succeed(python().args(tests).env("CACHELANE_LAYOUT", &list)));
+}
+
+#[test]
+fn the_python_borrower_receives_what_the_lender_lends() {
+    let (output, loans, dropped) = lend_to(|socket| {
+        let mut command = python();
+        command.args(["-m", "unittest", "tests.test_live"]).env("CACHELANE_LENDER", socket);
+        command
+    });
+    assert_ok(&output);
+    let printed = String::from_utf8(output.stdout).expect("text");
+    let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
+    assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+}

@@ -1,0 +1,315 @@
+//! Borrowers that do what no honest one does: refused, counted, disconnected; and nobody else
+//! notices.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use frames::Accounting;
+use lend::Offences;
+use lend::layout::Loan;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, ftruncate};
+use rustix::io::Errno;
+
+/// A lender with a borrower that behaves, and one that will not.
+struct Pair {
+    rig: Rig,
+    good: Client,
+    bad: Client,
+    /// Loans of the bad one.
+    loans: Vec<Loan>,
+    /// Packets lent so far.
+    lent: u32,
+    good_got: u32,
+}
+
+impl Pair {
+    fn new(accounting: Accounting) -> Self {
+        let mut rig = Rig::new(512, 1, |options| {
+            (options.quota, options.accounting, options.offences) = (64, accounting, 16);
+        });
+        let (good, bad) = (rig.connect("good", 0), rig.connect("bad", 0));
+        rig.collect();
+        let mut pair = Self { rig, good, bad, loans: Vec::new(), lent: 0, good_got: 0 };
+        pair.traffic();
+        pair.loans = pair.bad.receive(0);
+        assert!(pair.loans.len() > 4, "{} loans", pair.loans.len());
+        pair
+    }
+
+    /// Packets for both; the good one gets all of its, in order, and gives them back.
+    fn traffic(&mut self) {
+        let flows: Vec<u16> = (0..64).collect();
+        self.rig.lend(0, flows);
+        self.lent += 64;
+        let loans = self.good.receive(0);
+        let places: Vec<_> =
+            loans.iter().map(|loan| flow_and_place(&self.good.bytes(loan)).1).collect();
+        assert!(places.is_sorted() && places.len() > 8, "{places:?}");
+        assert_eq!(self.good.dropped(0), 0);
+        self.good_got += loans.len() as u32;
+        self.good.give_back(0, loans.iter().map(|loan| loan.token));
+        self.rig.collect();
+    }
+
+    fn offences(&self) -> Offences {
+        self.rig.lender.counters().offences
+    }
+
+    /// The bad one is out, the other one goes on, and no frame is missing.
+    fn end(mut self, is_out: bool) {
+        if is_out {
+            self.rig.until("it is disconnected", |rig| rig.lender.borrowers().len() == 1);
+            assert!(self.bad.is_disconnected());
+            let counters = self.rig.lender.counters();
+            assert_eq!((counters.disconnected, counters.left), (1, 0));
+            self.rig.collect();
+            assert_eq!(self.rig.on_loan(), 0);
+            // Its flows are the other one's now.
+            self.good_got = 0;
+            self.traffic();
+            assert_eq!(self.good_got, 64);
+        }
+        assert_eq!(self.rig.lender.borrowers()[0].name, "good");
+        assert_eq!(self.rig.lender.borrowers()[0].offences, 0);
+        self.rig.close();
+    }
+}
+
+#[test]
+fn tokens_that_are_not_out_to_a_borrower_are_refused_by_reason_and_forgiven_sixteen_times() {
+    for accounting in BOTH {
+        let mut pair = Pair::new(accounting);
+        let out = pair.rig.lender.borrowers()[1].out;
+        // The other's loans, while it has them.
+        pair.rig.lend(0, 0..64);
+        let others = pair.good.receive(0);
+        pair.bad.give_back(0, others.iter().take(3).map(|loan| loan.token));
+        pair.rig.collect();
+        let first = pair.offences();
+        match accounting {
+            Accounting::Counters => assert_eq!(first.not_its_own, 3),
+            // A token is of its own ledger: some may even be out to it, and are its own loans.
+            Accounting::Ledgers => {
+                let returned = pair.rig.lender.borrowers()[1].returned;
+                assert_eq!(first.total() + returned, 3);
+            }
+        }
+        pair.good.give_back(0, others.iter().map(|loan| loan.token));
+        // Out of any range, and never lent.
+        pair.bad.give_back(0, [u32::MAX, 1 << 31]);
+        pair.rig.collect();
+        let second = pair.offences();
+        assert_eq!(second.total(), first.total() + 2);
+        // Of a ledger every number is a line, or was one.
+        let most = if accounting == Accounting::Counters { 2 } else { 1 };
+        assert_eq!(second.out_of_range, most);
+        assert!(pair.rig.lender.borrowers().len() == 2 && out > 0, "it is forgiven so far");
+        assert_eq!(pair.rig.lender.borrowers()[1].offences, second.total());
+
+        // Twice.
+        let mine = pair.bad.receive(0);
+        let token = mine[0].token;
+        pair.bad.give_back(0, [token, token, token]);
+        pair.rig.collect();
+        assert_eq!(pair.offences().not_out, second.not_out + 2);
+        // Up to the limit, and one more.
+        let left = 16 - pair.offences().total() as usize;
+        pair.bad.give_back(0, vec![token; left]);
+        pair.rig.collect();
+        assert_eq!((pair.offences().total(), pair.rig.lender.borrowers().len()), (16, 2));
+        pair.bad.give_back(0, [token]);
+        pair.rig.collect();
+        pair.end(true);
+    }
+}
+
+#[test]
+fn an_index_that_jumps_or_goes_back_disconnects_at_once() {
+    for accounting in BOTH {
+        for jump in [65_u32, 1 << 31, u32::MAX, 0_u32.wrapping_sub(64)] {
+            let mut pair = Pair::new(accounting);
+            let index = pair.bad.returned[0];
+            pair.bad.set_index(0, index.wrapping_add(jump));
+            pair.rig.collect();
+            assert_eq!((pair.offences().index, pair.offences().total()), (1, 1), "{jump}");
+            assert!(pair.bad.is_closed(0));
+            pair.end(true);
+        }
+        // As many as there are slots may be new: wrong tokens, and many of them.
+        let mut pair = Pair::new(accounting);
+        pair.bad.set_index(0, 64);
+        pair.rig.collect();
+        assert_eq!(pair.offences().index, 0);
+        // The zeros in the ring are a token that is perhaps its own, once.
+        assert!((63..=64).contains(&pair.offences().total()));
+        pair.end(true);
+    }
+}
+
+#[test]
+fn a_borrower_that_never_returns_gets_no_more_than_its_quota() {
+    for accounting in BOTH {
+        let mut pair = Pair::new(accounting);
+        let start = pair.loans.len() as u64;
+        for _ in 0..50 {
+            pair.traffic();
+        }
+        let status = &pair.rig.lender.borrowers()[1];
+        assert_eq!((status.out, status.lent, status.returned), (64, 64, 0));
+        assert_eq!(status.dropped, 51 * start - 64);
+        assert_eq!(pair.rig.on_loan(), 64);
+        assert_eq!(pair.offences().total(), 0);
+        pair.end(false);
+    }
+}
+
+#[test]
+fn whoever_speaks_after_the_hello_is_disconnected() {
+    for bytes in [&b"x"[..], &[0; 64], &[7; 4096]] {
+        let pair = Pair::new(Accounting::Counters);
+        say(&pair.bad.socket, bytes).unwrap();
+        let Pair { mut rig, good, mut bad, loans, lent, good_got } = pair;
+        rig.until("it is noticed", |rig| rig.lender.counters().offences.message == 1);
+        rig.until("it is gone", |rig| rig.lender.borrowers().len() == 1);
+        // What it had been sent before is no longer of interest, and may be reset.
+        bad.returned[0] = 0;
+        Pair { rig, good, bad, loans, lent, good_got }.end(true);
+    }
+}
+
+#[test]
+fn memories_cannot_be_written_resized_or_made_unreadable_where_they_should_not() {
+    let mut pair = Pair::new(Accounting::Counters);
+    let [area, out, back] = &pair.bad.memories;
+    let welcome = pair.bad.welcome;
+    for (name, fd, len) in [("area", area, welcome.area_len), ("out", out, welcome.out_len)] {
+        assert_eq!(Map::new(fd, len, true).err(), Some(Errno::PERM), "{name} mapped to be written");
+        assert_eq!(rustix::io::pwrite(fd, &[1], 0), Err(Errno::PERM), "{name} written");
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(fd, hole, 0, 4096), Err(Errno::PERM), "a hole in {name}");
+        // Opened anew, with all rights that its mode gives.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
+        let again = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        assert_eq!(Map::new(&again, len, true).err(), Some(Errno::PERM), "{name} opened again");
+    }
+    for fd in [area, out, back] {
+        for len in [0, 1 << 30] {
+            assert_eq!(ftruncate(fd, len), Err(Errno::PERM));
+        }
+    }
+    // Holes in what it may write are zeros for the lender, and no signal.
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(back, hole, 0, welcome.back_len).unwrap();
+    pair.traffic();
+    pair.traffic();
+    pair.end(false);
+}
+
+#[test]
+fn what_a_borrower_waits_on_it_can_neither_fill_nor_close_nor_make_block() {
+    let mut pair = Pair::new(Accounting::Counters);
+    let wake = &pair.bad.wake;
+    // The description is shared: these reach the lender's, if it still had it.
+    fcntl_setfl(wake, fcntl_getfl(wake).unwrap() & !OFlags::NONBLOCK).unwrap();
+    assert_eq!(rustix::io::write(wake, &u64::MAX.to_ne_bytes()), Err(Errno::INVAL));
+    // It may add what it likes, and cannot take away what is in it.
+    let more = eventfd(1, EventfdFlags::empty()).unwrap();
+    let flags = epoll::EventFlags::IN;
+    epoll::add(wake, &more, epoll::EventData::new_u64(7), flags).unwrap();
+    assert_eq!(epoll::delete(wake, pair.bad.socket.as_fd()), Err(Errno::NOENT));
+    // Asleep for ever, by a new number each time: a write for each batch, none of which blocks.
+    for round in 0..2000_u32 {
+        pair.bad.asleep().store(2 * round + 1, Ordering::SeqCst);
+        if pair.rig.on_loan() >= 64 {
+            let loans = pair.bad.receive(0);
+            pair.bad.give_back(0, loans.iter().map(|loan| loan.token));
+        }
+        pair.traffic();
+    }
+    drop(pair.bad.wake);
+    pair.bad.wake = more;
+    for round in 0..100_u32 {
+        pair.bad.asleep().store(2 * round + 1, Ordering::SeqCst);
+        pair.traffic();
+    }
+    pair.end(false);
+}
+
+#[test]
+fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(1024, 1, |options| {
+            (options.quota, options.accounting) = (64, accounting);
+        });
+        let mut good = rig.connect("good", 0);
+        rig.collect();
+        let over = AtomicBool::new(false);
+        let writes = std::thread::scope(|scope| {
+            let over = &over;
+            let path = rig.socket.clone();
+            // It joins again as often as it is disconnected.
+            let garbage = scope.spawn(move || {
+                let mut rng = StdRng::seed_from_u64(1);
+                let mut writes = 0_u64;
+                let (mut lives, mut refusals) = (0_u32, 0_u32);
+                while !over.load(Ordering::Relaxed) {
+                    let Ok(bad) = Client::connect(&path, &hello("bad", 0, false)) else {
+                        refusals += 1;
+                        continue;
+                    };
+                    lives += 1;
+                    while !bad.is_disconnected() && !over.load(Ordering::Relaxed) {
+                        // Every other life with an index that could be.
+                        let index = (lives % 2 == 0).then_some(bad.layout.back_channel(0) / 4);
+                        for (at, word) in bad.back.words().iter().enumerate() {
+                            match Some(at) == index {
+                                true => {
+                                    // Seldom: the lender may not look for a while.
+                                    let more = u32::from(rng.random_ratio(1, 1 << 12));
+                                    word.fetch_add(more, Ordering::Relaxed);
+                                }
+                                false => word.store(rng.random(), Ordering::Relaxed),
+                            }
+                        }
+                        writes += bad.back.words().len() as u64;
+                    }
+                }
+                assert!(lives > 1, "{lives} lives, {refusals} refusals");
+                writes
+            });
+            let end = Instant::now() + Duration::from_secs(1);
+            let mut last = None;
+            while Instant::now() < end {
+                let flows: Vec<u16> = (0..32).collect();
+                rig.lend(0, flows);
+                let loans = good.receive(0);
+                let places: Vec<u32> =
+                    loans.iter().map(|loan| flow_and_place(&good.bytes(loan)).1).collect();
+                assert!(places.is_sorted_by(|one, next| one < next), "{places:?}");
+                last = last.max(places.last().copied());
+                good.give_back(0, loans.iter().map(|loan| loan.token));
+                rig.collect();
+                assert_eq!(good.dropped(0), 0);
+            }
+            over.store(true, Ordering::Relaxed);
+            // One more turn, so that whoever waits for a slot gets it.
+            while !garbage.is_finished() {
+                rig.collect();
+            }
+            garbage.join().unwrap()
+        });
+        let counters = rig.lender.counters();
+        eprintln!("{writes} words of garbage, {counters:?}");
+        assert!(counters.disconnected > 1, "{counters:?}");
+        assert!(counters.offences.index > 0 && counters.offences.total() > counters.offences.index);
+        assert_eq!(rig.lender.borrowers().iter().map(|each| each.offences).min(), Some(0));
+        rig.close();
+    }
+}

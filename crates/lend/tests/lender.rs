@@ -1,0 +1,310 @@
+//! Lending to borrowers that behave.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::*;
+use frames::Packet;
+use lend::layout::{LOAN_MORE, LOAN_SHARED, Loan};
+
+/// Of loans, the flow and the place of each.
+fn read(client: &Client, loans: &[Loan]) -> Vec<(u16, u32)> {
+    loans.iter().map(|loan| flow_and_place(&client.bytes(loan))).collect()
+}
+
+fn tokens(loans: &[Loan]) -> impl Iterator<Item = u32> {
+    loans.iter().map(|loan| loan.token)
+}
+
+#[test]
+fn a_packet_comes_as_it_was_received_and_its_frame_is_free_once_it_is_returned() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(256, 1, |options| {
+            (options.accounting, options.quota) = (accounting, 64);
+        });
+        assert!(!rig.distributors[0].is_wanted());
+        let mut client = rig.connect("one", 0);
+        assert_eq!((client.welcome.quota, client.welcome.slots), (64, 64));
+        rig.collect();
+        assert!(rig.distributors[0].is_wanted());
+        let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        for round in 0..20 {
+            rig.lend(0, 0..32);
+            let loans = client.receive(0);
+            assert_eq!(read(&client, &loans), (0..32).zip(0..).collect::<Vec<(u16, u32)>>());
+            for loan in &loans {
+                assert_eq!((loan.len, loan.flags), (60, 0), "round {round}");
+                let start = start.as_nanos() as u64;
+                assert!((start..start + 60_000_000_000).contains(&loan.time));
+            }
+            assert_eq!(rig.on_loan(), 32);
+            // In any order.
+            client.give_back(0, tokens(&loans).skip(16));
+            assert_eq!((rig.collect(), rig.on_loan()), (16, 16));
+            client.give_back(0, tokens(&loans[..16]));
+            assert_eq!((rig.collect(), rig.on_loan()), (16, 0));
+        }
+        rig.close();
+    }
+}
+
+/// By flow, who has it.
+fn owners(rig: &mut Rig, clients: &mut [&mut Client]) -> BTreeMap<u16, usize> {
+    let mut owners = BTreeMap::new();
+    for flows in (0..2048).collect::<Vec<u16>>().chunks(32) {
+        rig.lend(0, flows.iter().copied());
+        for (at, client) in clients.iter_mut().enumerate() {
+            let loans = client.receive(0);
+            for (flow, _) in read(client, &loans) {
+                assert_eq!(owners.insert(flow, at), None, "flow {flow} came twice");
+            }
+            client.give_back(0, tokens(&loans));
+        }
+        rig.collect();
+    }
+    assert_eq!(owners.len(), 2048, "a flow that nobody got");
+    owners
+}
+
+#[test]
+fn a_flow_stays_with_its_borrower_and_a_join_or_a_leave_moves_its_share_only() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(512, 1, |options| {
+            (options.accounting, options.quota) = (accounting, 64);
+        });
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| rig.connect(name, 0));
+        rig.collect();
+        let three = owners(&mut rig, &mut [&mut a, &mut b, &mut c]);
+        assert_eq!(owners(&mut rig, &mut [&mut a, &mut b, &mut c]), three);
+
+        let mut d = rig.connect("d", 0);
+        rig.collect();
+        let four = owners(&mut rig, &mut [&mut a, &mut b, &mut c, &mut d]);
+        let moved: Vec<u16> = (0..2048).filter(|flow| four[flow] != three[flow]).collect();
+        assert!(moved.iter().all(|flow| four[flow] == 3), "a flow that moved between others");
+        assert!((2048 / 6..2048 / 3).contains(&moved.len()), "{} of 2048 moved", moved.len());
+
+        // The first leaves, with its share; what the others had they keep.
+        drop(a);
+        rig.until("it has left", |rig| rig.lender.borrowers().len() == 3);
+        rig.until("its channel is gone", |rig| rig.distributors[0].on_loan() == 0);
+        rig.collect();
+        let rest = owners(&mut rig, &mut [&mut b, &mut c, &mut d]);
+        for flow in 0..2048 {
+            assert!(four[&flow] == 0 || rest[&flow] + 1 == four[&flow], "flow {flow}");
+        }
+        rig.close();
+    }
+}
+
+#[test]
+fn what_is_over_the_quota_is_dropped_and_counted_at_that_borrower_alone() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(512, 1, |options| options.accounting = accounting);
+        let (mut slow, mut quick) = (rig.connect("slow", 8), rig.connect("quick", 128));
+        rig.collect();
+        let mut quicks = 0;
+        for _ in 0..10 {
+            rig.lend(0, 0..64);
+            let loans = quick.receive(0);
+            quicks += loans.len() as u64;
+            quick.give_back(0, tokens(&loans));
+            rig.collect();
+        }
+        let slows = slow.receive(0);
+        assert_eq!(slows.len(), 8);
+        let dropped = 640 - quicks - 8;
+        assert_eq!((u64::from(slow.dropped(0)), quick.dropped(0)), (dropped, 0));
+        let status = rig.lender.borrowers();
+        let status: Vec<_> =
+            status.iter().map(|s| (&*s.name, s.out, s.lent, s.returned, s.dropped)).collect();
+        assert_eq!(status, [("slow", 8, 8, 0, dropped), ("quick", 0, quicks, quicks, 0)]);
+        let counters = rig.lender.counters();
+        assert_eq!((counters.lent, counters.dropped), (quicks + 8, dropped));
+        assert_eq!((counters.returned, counters.on_loan, counters.unwanted), (quicks, 8, 0));
+        // It goes on where it was.
+        slow.give_back(0, tokens(&slows));
+        rig.collect();
+        rig.lend(0, 0..64);
+        assert_eq!(slow.receive(0).len(), 8);
+        rig.close();
+    }
+}
+
+#[test]
+fn a_mirror_gets_every_packet_and_a_frame_is_free_when_the_last_has_returned_it() {
+    let mut rig = Rig::new(512, 1, |_| {});
+    let [mut a, mut b] = ["a", "b"].map(|name| rig.connect(name, 64));
+    let (mut tap, mut small) = (rig.mirror("tap", 64), rig.mirror("small", 10));
+    rig.collect();
+    rig.lend(0, 0..32);
+    let [at_a, at_b, at_tap] = [&mut a, &mut b, &mut tap].map(|client| client.receive(0));
+    assert_eq!(read(&tap, &at_tap), (0..32).zip(0..).collect::<Vec<(u16, u32)>>());
+    assert_eq!(at_a.len() + at_b.len(), 32);
+    assert!(at_tap.iter().all(|loan| loan.flags == LOAN_SHARED));
+    assert!(at_a.iter().chain(&at_b).all(|loan| loan.flags == LOAN_SHARED));
+    let flows = |loans: &[(u16, u32)]| loans.iter().map(|(flow, _)| *flow).collect::<BTreeSet<_>>();
+    assert!(flows(&read(&a, &at_a)).is_disjoint(&flows(&read(&b, &at_b))));
+    // A mirror with its quota used up misses packets; nobody else does.
+    assert_eq!((small.receive(0).len(), small.dropped(0)), (10, 22));
+    assert_eq!([&a, &b, &tap].map(|client| client.dropped(0)), [0; 3]);
+
+    tap.give_back(0, tokens(&at_tap));
+    rig.collect();
+    assert_eq!(rig.on_loan(), 32, "others still have them");
+    a.give_back(0, tokens(&at_a));
+    b.give_back(0, tokens(&at_b));
+    rig.collect();
+    assert_eq!(rig.on_loan(), 10, "one mirror has its own still");
+    assert_eq!(rig.lender.borrowers().iter().filter(|each| each.mirror).count(), 2);
+    // Mirrors alone: they get everything, and are wanted.
+    drop((a, b));
+    rig.until("two have left", |rig| rig.lender.borrowers().len() == 2);
+    rig.collect();
+    rig.lend(0, 0..8);
+    let loans = tap.receive(0);
+    assert_eq!(loans.len(), 8);
+    assert!(loans.iter().all(|loan| loan.flags == 0), "nobody else has it");
+    rig.close();
+}
+
+/// A packet in so many frames, and one in a single one after it.
+fn in_parts(rig: &mut Rig, parts: usize) -> Vec<Packet> {
+    let mut packets = rig.packets(vec![7; parts + 1]);
+    packets[..parts - 1].iter_mut().for_each(|part| part.more = true);
+    packets
+}
+
+#[test]
+fn a_packet_in_several_frames_comes_whole_or_not_at_all() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(256, 1, |options| options.accounting = accounting);
+        let mut client = rig.connect("one", 8);
+        rig.collect();
+        for (parts, lent, dropped) in [(3, 4, 0), (4, 5, 0), (8, 1, 1), (9, 1, 1), (1, 2, 0)] {
+            let mut packets = in_parts(&mut rig, parts);
+            let before = client.dropped(0);
+            rig.distributors[0].lend(&mut packets, &mut rig.cache);
+            let loans = client.receive(0);
+            if parts == 8 {
+                // Whole, and no room for the one after it.
+                assert_eq!(loans.len(), 8);
+            } else {
+                assert_eq!(loans.len(), lent, "{parts} parts");
+            }
+            assert_eq!(client.dropped(0) - before, dropped, "packets, of {parts} parts");
+            let more: Vec<bool> = loans.iter().map(|loan| loan.flags & LOAN_MORE != 0).collect();
+            let whole = if loans.len() >= parts { parts } else { 1 };
+            let expected: Vec<bool> = (0..loans.len()).map(|at| at + 1 < whole).collect();
+            assert_eq!(more, expected);
+            assert!(loans.iter().all(|loan| loan.hash == loans[0].hash));
+            client.give_back(0, tokens(&loans));
+            rig.collect();
+        }
+        // One whose end is missing is not lent.
+        let mut packets = in_parts(&mut rig, 3);
+        packets.truncate(2);
+        let before = rig.lender.counters().unwanted;
+        rig.distributors[0].lend(&mut packets, &mut rig.cache);
+        assert_eq!((client.receive(0).len(), rig.on_loan()), (0, 0));
+        assert_eq!(rig.lender.counters().unwanted, before + 1);
+        rig.close();
+    }
+}
+
+#[test]
+fn where_a_packet_lies_in_its_frame_is_told() {
+    let mut rig = Rig::new(64, 1, |options| options.quota = 32);
+    let mut client = rig.connect("one", 0);
+    rig.collect();
+    let mut packets = rig.packets([1, 2]);
+    (packets[1].offset, packets[1].len) = (14, 20);
+    rig.distributors[0].lend(&mut packets, &mut rig.cache);
+    let loans = client.receive(0);
+    assert_eq!((loans[1].addr % 2048, loans[1].len), (14, 20));
+    assert_eq!(client.bytes(&loans[1]), udp(2, 1)[14..34]);
+    rig.close();
+}
+
+#[test]
+fn a_token_goes_back_in_the_channel_that_it_came_from() {
+    for accounting in BOTH {
+        let mut rig = Rig::new(512, 3, |options| {
+            (options.accounting, options.quota) = (accounting, 32);
+        });
+        let mut client = rig.connect("one", 0);
+        assert_eq!(client.welcome.channels, 3);
+        rig.collect();
+        for distributor in 0..3 {
+            rig.lend(distributor, 0..10 * (1 + distributor as u16));
+        }
+        let loans = [0, 1, 2].map(|channel| client.receive(channel));
+        assert_eq!(loans.each_ref().map(Vec::len), [10, 20, 30]);
+        for (channel, loans) in (0..).zip(&loans) {
+            client.give_back(channel, tokens(loans));
+        }
+        assert_eq!(rig.collect(), 60);
+        assert_eq!(rig.on_loan(), 0);
+        assert_eq!(rig.lender.counters().offences.total(), 0);
+        rig.close();
+    }
+}
+
+#[test]
+fn without_borrowers_packets_are_unwanted_and_their_frames_free() {
+    let mut rig = Rig::new(64, 1, |options| options.quota = 16);
+    rig.lend(0, 0..20);
+    assert_eq!((rig.lender.counters().unwanted, rig.on_loan()), (20, 0));
+    let client = rig.connect("one", 0);
+    rig.collect();
+    assert!(rig.distributors[0].is_wanted());
+    drop(client);
+    rig.until("nobody is wanted", |rig| !rig.distributors[0].is_wanted());
+    rig.lend(0, 0..20);
+    assert_eq!(rig.lender.counters().unwanted, 40);
+    let counters = rig.lender.counters();
+    assert_eq!((counters.joined, counters.left, counters.disconnected), (1, 1, 0));
+    rig.close();
+}
+
+#[test]
+fn a_slot_is_free_again_when_every_thread_has_let_go_of_it() {
+    let mut rig = Rig::new(128, 2, |options| (options.quota, options.borrowers) = (32, 1));
+    let first = rig.connect("first", 0);
+    rig.collect();
+    rig.lend(0, 0..10);
+    drop(first);
+    // Without looking into any distributor.
+    while !rig.lender.borrowers().is_empty() {
+        std::thread::yield_now();
+    }
+    let hello = hello("second", 0, false);
+    assert_eq!(reason(&rig.refusal(&hello)), "there are 1 borrowers, and no more can be");
+    rig.distributors[1].collect(&mut rig.cache);
+    assert_eq!(reason(&rig.refusal(&hello)), "there are 1 borrowers, and no more can be");
+    rig.distributors[0].collect(&mut rig.cache);
+    assert_eq!(rig.on_loan(), 0);
+    let mut second = None;
+    rig.until("the slot is free", |rig| {
+        second = Client::connect(&rig.socket, &hello).ok();
+        second.is_some()
+    });
+    assert_eq!(rig.lender.borrowers()[0].slot, 0);
+    rig.close();
+}
+
+#[test]
+fn what_is_known_of_a_borrower() {
+    let mut rig = Rig::new(256, 1, |_| {});
+    let client = rig.connect("web", 100);
+    rig.collect();
+    let status = &rig.lender.borrowers()[0];
+    assert_eq!((status.slot, &*status.name, status.quota), (0, "web", 100));
+    assert_eq!(status.pid, Some(std::process::id()));
+    assert_eq!(status.uid, rustix::process::getuid().as_raw());
+    assert_eq!((status.mirror, status.offences), (false, 0));
+    assert!(status.since.elapsed().as_secs() < 60);
+    drop(client);
+    rig.close();
+}
