@@ -1,12 +1,14 @@
 //! The subcommands.
 
 mod bench;
+mod borrow;
 mod bridge;
 mod completions;
 mod control;
 mod demo;
 mod frames_knob;
 mod knob;
+mod lend;
 mod man;
 mod relay;
 mod xsk;
@@ -20,6 +22,8 @@ pub(crate) enum Command {
     Relay(Box<relay::Args>),
     Bridge(bridge::Args),
     Xsk(Box<xsk::Args>),
+    Lend(Box<lend::Args>),
+    Borrow(borrow::Args),
     Knob(knob::Args),
     Bench(bench::Args),
     Completions(completions::Args),
@@ -33,6 +37,8 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Relay(args) => relay::run(*args),
         Command::Bridge(args) => bridge::run(&args),
         Command::Xsk(args) => xsk::run(*args, quiet),
+        Command::Lend(args) => lend::run(&args, quiet),
+        Command::Borrow(args) => borrow::run(&args, quiet),
         Command::Knob(args) => knob::run(args),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),

@@ -53,6 +53,7 @@ impl Exit {
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &xsk::Error| Exit::of_xsk(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &lend::Error| Exit::of_lend(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
             .or_else(|| cause.downcast_ref().map(|_: &BadInput| Exit::Usage))
             // What a CPU set or a lane override says is always the user's input.
@@ -97,6 +98,14 @@ impl Exit {
                 Exit::HostCannot
             }
             xsk::ErrorKind::NotPermitted => Exit::NotPermitted,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn of_lend(kind: lend::ErrorKind) -> Exit {
+        match kind {
+            lend::ErrorKind::Invalid => Exit::Usage,
+            lend::ErrorKind::NotPermitted => Exit::NotPermitted,
             _ => Exit::Failed,
         }
     }

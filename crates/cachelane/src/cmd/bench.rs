@@ -9,7 +9,7 @@ use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Stop, bridge, frames, relay};
+use crate::bench::{Stop, bridge, frames, lend, relay};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -25,6 +25,7 @@ enum Experiment {
     Relay(RelayArgs),
     Bridge(BridgeArgs),
     Frames(FramesArgs),
+    Lend(LendArgs),
     #[command(hide = true)]
     EchoServer {
         addr: SocketAddr,
@@ -70,6 +71,16 @@ struct FramesArgs {
     only: Vec<frames::Part>,
 }
 
+/// Lent frames against an id allocator under a lock, and against AF_PACKET rings
+#[derive(clap::Args, Debug)]
+struct LendArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these parts, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<lend::Part>,
+}
+
 /// What every experiment takes.
 #[derive(clap::Args, Debug)]
 struct Common {
@@ -96,6 +107,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
         Experiment::Relay(args) => run_relay(&args, quiet),
         Experiment::Bridge(args) => run_bridge(&args, quiet),
         Experiment::Frames(args) => run_frames(&args, quiet),
+        Experiment::Lend(args) => run_lend(&args, quiet),
         Experiment::EchoServer { addr } => echo_server(addr),
     }
 }
@@ -151,6 +163,23 @@ fn run_frames(args: &FramesArgs, quiet: bool) -> anyhow::Result<Exit> {
         quiet,
     };
     let output = frames::run(&plan, Stop::on_signals()?)?;
+    show(&args.common, &output)
+}
+
+fn run_lend(args: &LendArgs, quiet: bool) -> anyhow::Result<Exit> {
+    use clap::ValueEnum as _;
+    let parts = match args.only.as_slice() {
+        [] => lend::Part::value_variants().to_vec(),
+        only => only.to_vec(),
+    };
+    let plan = lend::Plan {
+        parts,
+        rounds: args.common.rounds as usize,
+        window: args.common.window,
+        seed: args.common.seed,
+        quiet,
+    };
+    let output = lend::run(&plan, Stop::on_signals()?)?;
     show(&args.common, &output)
 }
 

@@ -10,29 +10,29 @@ use super::probe::{self, NoProbe, Probe};
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(in crate::cmd) struct Tally {
     /// Packets with a probe that is right.
-    pub(super) probes: u64,
+    pub(in crate::cmd) probes: u64,
     /// Numbers missing between the first and the last that came.
-    pub(super) lost: u64,
+    pub(in crate::cmd) lost: u64,
     /// Came after one with a higher number.
-    pub(super) reordered: u64,
+    pub(in crate::cmd) reordered: u64,
     /// Came again.
-    pub(super) duplicated: u64,
+    pub(in crate::cmd) duplicated: u64,
     /// Something in them is not as it was sent.
-    pub(super) corrupt: u64,
+    pub(in crate::cmd) corrupt: u64,
     /// Carry no probe.
-    pub(super) other: u64,
+    pub(in crate::cmd) other: u64,
 }
 
 impl Tally {
     /// How many packets were looked at.
-    pub(super) fn seen(&self) -> u64 {
+    pub(in crate::cmd) fn seen(&self) -> u64 {
         self.probes + self.corrupt + self.other
     }
 
     /// Whether all that was sent came once, in order, unchanged.
-    pub(super) fn is_clean(&self) -> bool {
+    pub(in crate::cmd) fn is_clean(&self) -> bool {
         let Tally { lost, reordered, duplicated, corrupt, .. } = *self;
         [lost, reordered, duplicated, corrupt] == [0; 4]
     }
@@ -40,7 +40,7 @@ impl Tally {
 
 /// Checks packets as they come.
 #[derive(Debug)]
-pub(super) struct Checker {
+pub(in crate::cmd) struct Checker {
     tally: Tally,
     streams: HashMap<u32, Stream>,
     latency: Histogram<u64>,
@@ -52,7 +52,7 @@ pub(super) struct Checker {
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Checker {
-    pub(super) fn new() -> Checker {
+    pub(in crate::cmd) fn new() -> Checker {
         let digits = 2;
         let longest = LONGEST.as_nanos() as u64;
         let latency = Histogram::new_with_max(longest, digits).expect("both are in range");
@@ -60,12 +60,12 @@ impl Checker {
         Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill }
     }
 
-    pub(super) fn tally(&self) -> Tally {
+    pub(in crate::cmd) fn tally(&self) -> Tally {
         self.tally
     }
 
     /// Looks at one packet, in the parts in which it came, at this time of the monotonic clock.
-    pub(super) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
+    pub(in crate::cmd) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
         match self.probe(parts) {
             Ok(probe) => {
                 self.tally.probes += 1;
@@ -83,7 +83,10 @@ impl Checker {
     }
 
     /// Delays at these quantiles, if any could be told.
-    pub(super) fn delays<const N: usize>(&self, quantiles: [f64; N]) -> Option<[Duration; N]> {
+    pub(in crate::cmd) fn delays<const N: usize>(
+        &self,
+        quantiles: [f64; N],
+    ) -> Option<[Duration; N]> {
         let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
         (!self.latency.is_empty()).then(|| quantiles.map(at))
     }

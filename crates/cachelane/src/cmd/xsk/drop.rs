@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let places = args.places.places(threads)?;
     if args.run.dry_run {
         setup::check_queues(&device, &queues)?;
-        println!("{}", setup::would_map(&args.memory, queues.len()));
+        println!("{}", setup::would_map(&args.memory, queues.len(), false));
         for (number, &queue) in queues.iter().enumerate() {
             let place = places[number % threads];
             println!("{}", setup::would_open(&device, queue, &args.sockets, place));
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         println!("would change nothing else on this host");
         return Ok(Exit::Ok);
     }
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len())?;
+    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), false)?;
     let options = args.sockets.options(true, false);
     let bind = |&queue: &u32| Socket::bind(&umem, &device, queue, &options);
     let sockets = queues.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
@@ -90,11 +90,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let work = |receiver: Receiver| -> Work { Box::new(move |context| receiver.run(context)) };
     drop(umem);
     let session = Session {
+        process: "xsk",
         command: "drop",
         interfaces: vec![args.interface.clone()],
         pool,
         control: Arc::new(Control::new(args.run.count)),
-        programs: vec![program],
+        programs: vec![Arc::new(Mutex::new(program))],
         threads: places.into_iter().zip(receivers.into_iter().map(work)).collect(),
         announcement: format!(
             "receiving {} on {device}, queue{} {}",
@@ -102,6 +103,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
             if queues.len() == 1 { "" } else { "s" },
             queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
+        beside: &(),
     };
     let outcome = session.run(&args.run, quiet)?;
     let fields = json!({"queues": queues, "sockets": more.lines});

@@ -4,7 +4,7 @@ mod bell;
 mod direct;
 mod split;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use frames::{FrameArea, LaneCache};
 use serde_json::json;
@@ -126,7 +126,7 @@ impl<'a> Plan<'a> {
     }
 
     fn dry_run(&self) -> anyhow::Result<Exit> {
-        println!("{}", setup::would_map(&self.args.memory, self.socket_count()));
+        println!("{}", setup::would_map(&self.args.memory, self.socket_count(), false));
         for device in self.devices() {
             setup::check_queues(device, &self.queues)?;
             for (number, &queue) in self.queues.iter().enumerate() {
@@ -173,7 +173,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if args.run.dry_run {
         return plan.dry_run();
     }
-    let (pool, umem) = setup::memory(&args.memory, &plan.places, plan.socket_count())?;
+    let (pool, umem) = setup::memory(&args.memory, &plan.places, plan.socket_count(), false)?;
     let homes = 0..plan.places.len();
     let mut caches = homes.map(|home| pool.cache(home as u16)).collect::<Result<Vec<_>, _>>()?;
     let mut sockets = Vec::new();
@@ -194,13 +194,15 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         to => direct(&plan, caches, from, to),
     };
     let session = Session {
+        process: "xsk",
         command: "forward",
         interfaces: plan.devices().map(|device| device.name().to_owned()).collect(),
         pool,
         control: Arc::new(Control::new(args.run.count)),
-        programs,
+        programs: programs.into_iter().map(Mutex::new).map(Arc::new).collect(),
         threads: plan.places.iter().copied().zip(work).collect(),
         announcement: format!("forwarding {}", plan.describe()),
+        beside: &(),
     };
     let outcome = session.run(&args.run, quiet)?;
     let fields = json!({"queues": plan.queues, "sockets": more.lines, "split": args.split});

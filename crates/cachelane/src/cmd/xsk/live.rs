@@ -8,20 +8,20 @@ use super::meter::{DROPS, Totals, dropped};
 
 /// How things stand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(in crate::cmd) struct Sample {
     /// Since the start.
-    pub(super) seconds: Duration,
+    pub(in crate::cmd) seconds: Duration,
     /// Since the sample before.
-    pub(super) span: Duration,
-    pub(super) totals: Totals,
+    pub(in crate::cmd) span: Duration,
+    pub(in crate::cmd) totals: Totals,
     /// The sample before.
-    pub(super) before: Totals,
-    pub(super) census: Census,
+    pub(in crate::cmd) before: Totals,
+    pub(in crate::cmd) census: Census,
 }
 
 impl Sample {
     /// Received and sent since the sample before, in packets and bits a second.
-    pub(super) fn rates(&self) -> Rates {
+    pub(in crate::cmd) fn rates(&self) -> Rates {
         let (now, before) = (&self.totals, &self.before);
         let rate = |now: u64, before: u64| per_second(now.saturating_sub(before), self.span);
         Rates {
@@ -49,21 +49,21 @@ impl Sample {
 
 /// Packets and bits a second.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rates {
-    pub(super) rx_pps: f64,
-    pub(super) rx_bits: f64,
-    pub(super) tx_pps: f64,
-    pub(super) tx_bits: f64,
+pub(in crate::cmd) struct Rates {
+    pub(in crate::cmd) rx_pps: f64,
+    pub(in crate::cmd) rx_bits: f64,
+    pub(in crate::cmd) tx_pps: f64,
+    pub(in crate::cmd) tx_bits: f64,
 }
 
 /// A number of things in this time, a second; 0 for no time.
-pub(super) fn per_second(count: u64, time: Duration) -> f64 {
+pub(in crate::cmd) fn per_second(count: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
 /// Three digits and a prefix: `1.23 M`, `45.6 k`, `7`.
-pub(super) fn si(value: f64) -> String {
+pub(in crate::cmd) fn si(value: f64) -> String {
     let (scaled, prefix) = match value {
         v if v >= 999.5e6 => (v / 1e9, " G"),
         v if v >= 999.5e3 => (v / 1e6, " M"),
@@ -79,13 +79,18 @@ pub(super) fn si(value: f64) -> String {
     format!("{scaled:.digits$}{prefix}")
 }
 
-/// The line, in at most `width` characters: with all words, or with short ones, or cut.
-pub(super) fn line(sample: &Sample, width: usize) -> String {
-    let long = long(sample);
+/// The line, in at most `width` characters: with all words, or with short ones, or cut. What the
+/// command has to say `beside` it comes first.
+pub(in crate::cmd) fn line(sample: &Sample, beside: Option<&str>, width: usize) -> String {
+    let after = |line: String| match beside {
+        Some(beside) => format!("{beside} | {line}"),
+        None => line,
+    };
+    let long = after(long(sample));
     if long.chars().count() <= width {
         return long;
     }
-    let short = short(sample);
+    let short = after(short(sample));
     match short.chars().count() <= width {
         true => short,
         false => short.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
@@ -93,7 +98,7 @@ pub(super) fn line(sample: &Sample, width: usize) -> String {
 }
 
 /// Characters in a line of stderr, where the live line is; 80 where it is no terminal.
-pub(super) fn width() -> usize {
+pub(in crate::cmd) fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     // A full line would make some terminals go to the next one.
     size.map_or(80, |size| usize::from(size.ws_col)).max(21) - 1
@@ -171,35 +176,43 @@ mod tests {
     fn a_wide_line_says_everything() {
         let expected = "rx 1.15 Mpps 589 Mbit/s | drops: rx_ring_full 12 | frames: cache 126, \
                         depot 1922, inbox 0, rings 2048, held 3";
-        assert_eq!(line(&sample(), 200), expected);
+        assert_eq!(line(&sample(), None, 200), expected);
         let nothing = Sample { totals: Totals::default(), ..sample() };
-        assert!(line(&nothing, 200).starts_with("no packets yet | no drops | frames: cache 126"));
+        assert!(
+            line(&nothing, None, 200).starts_with("no packets yet | no drops | frames: cache 126")
+        );
     }
 
     #[test]
     fn a_narrow_line_has_what_matters_and_fits() {
         let expected = "1.15Mpps 589Mb/s drop 12 c126 d1922 i0 r2048";
-        assert_eq!(line(&sample(), 60), expected);
+        assert_eq!(line(&sample(), None, 60), expected);
         for width in 1..200 {
-            assert!(line(&sample(), width).chars().count() <= width, "{width}");
+            assert!(line(&sample(), None, width).chars().count() <= width, "{width}");
         }
-        assert_eq!(line(&sample(), 20), "1.15Mpps 589Mb/s dr…");
+        assert_eq!(line(&sample(), None, 20), "1.15Mpps 589Mb/s dr…");
+    }
+
+    #[test]
+    fn what_a_command_has_to_say_comes_first() {
+        let said = line(&sample(), Some("2 borrowers"), 70);
+        assert!(said.starts_with("2 borrowers | 1.15Mpps 589Mb/s drop 12"), "{said}");
     }
 
     #[test]
     fn a_packet_that_is_counted_as_two_drops_is_one() {
         let statistics = Statistics { rx_dropped: 9, fill_ring_empty: 7, ..Statistics::default() };
         let totals = Totals { statistics, ..sample().totals };
-        assert!(line(&Sample { totals, ..sample() }, 60).contains(" drop 9 "));
+        assert!(line(&Sample { totals, ..sample() }, None, 60).contains(" drop 9 "));
     }
 
     #[test]
     fn what_is_shown_is_what_changed() {
         let again = Sample { before: sample().totals, ..sample() };
         assert!(
-            line(&again, 200).starts_with("rx 0 pps 0 bit/s | no drops"),
+            line(&again, None, 200).starts_with("rx 0 pps 0 bit/s | no drops"),
             "{}",
-            line(&again, 200)
+            line(&again, None, 200)
         );
     }
 

@@ -10,45 +10,45 @@ use super::check::Tally;
 
 /// One thread's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
-    pub(super) rx_packets: Counter,
-    pub(super) rx_bytes: Counter,
-    pub(super) tx_packets: Counter,
-    pub(super) tx_bytes: Counter,
+pub(in crate::cmd) struct Meter {
+    pub(in crate::cmd) rx_packets: Counter,
+    pub(in crate::cmd) rx_bytes: Counter,
+    pub(in crate::cmd) tx_packets: Counter,
+    pub(in crate::cmd) tx_bytes: Counter,
     published: Mutex<Published>,
 }
 
 /// What only the thread itself can read, as it last wrote it down.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Published {
-    pub(super) outstanding: Outstanding,
-    pub(super) statistics: Statistics,
+pub(in crate::cmd) struct Published {
+    pub(in crate::cmd) outstanding: Outstanding,
+    pub(in crate::cmd) statistics: Statistics,
     /// When the first and the latest packet went through.
-    pub(super) active: Option<(Instant, Instant)>,
-    pub(super) tally: Tally,
+    pub(in crate::cmd) active: Option<(Instant, Instant)>,
+    pub(in crate::cmd) tally: Tally,
 }
 
 impl Meter {
-    pub(super) fn publish(&self, published: Published) {
+    pub(in crate::cmd) fn publish(&self, published: Published) {
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
     }
 }
 
 /// All threads' numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Meters(Arc<[Meter]>);
+pub(in crate::cmd) struct Meters(Arc<[Meter]>);
 
 impl Meters {
-    pub(super) fn new(threads: usize) -> Meters {
+    pub(in crate::cmd) fn new(threads: usize) -> Meters {
         Meters((0..threads).map(|_| Meter::default()).collect())
     }
 
-    pub(super) fn of(&self, thread: usize) -> &Meter {
+    pub(in crate::cmd) fn of(&self, thread: usize) -> &Meter {
         &self.0[thread]
     }
 
     /// Adds them up.
-    pub(super) fn totals(&self) -> Totals {
+    pub(in crate::cmd) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for meter in self.0.iter() {
             totals.rx_packets += meter.rx_packets.value();
@@ -64,7 +64,7 @@ impl Meters {
     ///
     /// # Errors
     /// A name that the registry holds already.
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
+    pub(in crate::cmd) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
         for (name, unit, help, read) in TRAFFIC {
             let meters = self.clone();
             registry.counter(&format!("xsk.{name}"), unit, help, move || read(&meters.totals()))?;
@@ -84,7 +84,7 @@ impl Meters {
 }
 
 /// Packets that the kernel has dropped. In copy mode it counts one for which there is no frame twice.
-pub(super) fn dropped(statistics: &Statistics) -> u64 {
+pub(in crate::cmd) fn dropped(statistics: &Statistics) -> u64 {
     let Statistics { rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, .. } =
         *statistics;
     rx_ring_full + rx_dropped.max(fill_ring_empty) + rx_invalid + tx_invalid
@@ -102,7 +102,7 @@ const TRAFFIC: [Traffic; 4] = [
 ];
 
 /// Why the kernel drops packets: a name, what it means, and how many it has dropped.
-pub(super) const DROPS: [Drops; 5] = [
+pub(in crate::cmd) const DROPS: [Drops; 5] = [
     ("rx_ring_full", "The receive ring was full.", |s| s.rx_ring_full),
     ("fill_ring_empty", "There was no frame to receive into.", |s| s.fill_ring_empty),
     ("rx_dropped", "Too long for a frame and others; in copy mode also without a frame.", |s| {
@@ -113,7 +113,7 @@ pub(super) const DROPS: [Drops; 5] = [
 ];
 
 /// The sockets' rings: a name, what it means, and how many frames are there.
-pub(super) const RINGS: [Ring; 4] = [
+pub(in crate::cmd) const RINGS: [Ring; 4] = [
     ("fill", "Frames for the kernel to receive into.", |o| o.fill),
     ("rx", "Frames received, not yet taken.", |o| o.rx),
     ("tx", "Frames for the kernel to send.", |o| o.tx),
@@ -122,19 +122,19 @@ pub(super) const RINGS: [Ring; 4] = [
 
 /// All threads' numbers, added up.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
-    pub(super) rx_packets: u64,
-    pub(super) rx_bytes: u64,
-    pub(super) tx_packets: u64,
-    pub(super) tx_bytes: u64,
-    pub(super) outstanding: Outstanding,
-    pub(super) statistics: Statistics,
-    pub(super) active: Option<(Instant, Instant)>,
-    pub(super) tally: Tally,
+pub(in crate::cmd) struct Totals {
+    pub(in crate::cmd) rx_packets: u64,
+    pub(in crate::cmd) rx_bytes: u64,
+    pub(in crate::cmd) tx_packets: u64,
+    pub(in crate::cmd) tx_bytes: u64,
+    pub(in crate::cmd) outstanding: Outstanding,
+    pub(in crate::cmd) statistics: Statistics,
+    pub(in crate::cmd) active: Option<(Instant, Instant)>,
+    pub(in crate::cmd) tally: Tally,
 }
 
 impl Totals {
-    pub(super) fn add(&mut self, other: &Published) {
+    pub(in crate::cmd) fn add(&mut self, other: &Published) {
         let (to, from) = (&mut self.outstanding, &other.outstanding);
         to.fill += from.fill;
         to.rx += from.rx;
@@ -159,7 +159,7 @@ impl Totals {
     }
 
     /// Seconds from the first to the latest packet.
-    pub(super) fn seconds(&self) -> f64 {
+    pub(in crate::cmd) fn seconds(&self) -> f64 {
         self.active.map_or(0.0, |(from, to)| to.duration_since(from).as_secs_f64())
     }
 }

@@ -12,25 +12,26 @@ use crate::args::duration;
 /// How long it runs and what it prints.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Run")]
-pub(super) struct RunArgs {
+pub(in crate::cmd) struct RunArgs {
     /// End after this many packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) count: Option<u64>,
+    pub(in crate::cmd) count: Option<u64>,
     /// End after this time
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    pub(super) time: Option<Duration>,
+    pub(in crate::cmd) time: Option<Duration>,
     /// Time between two live lines, or with --json between two lines of JSON
     #[arg(long, value_name = "TIME", value_parser = interval)]
-    pub(super) interval: Option<Duration>,
+    pub(in crate::cmd) interval: Option<Duration>,
     /// Print JSON: one object at the end, and with --interval one for each interval, a line each
     #[arg(long)]
-    pub(super) json: bool,
+    pub(in crate::cmd) json: bool,
     /// Check what can be checked, say what would be done, and do nothing
     #[arg(long)]
-    pub(super) dry_run: bool,
+    pub(in crate::cmd) dry_run: bool,
 }
 
-fn interval(s: &str) -> Result<Duration, String> {
+/// Reads the time between two lines.
+pub(in crate::cmd) fn interval(s: &str) -> Result<Duration, String> {
     const LEAST: Duration = Duration::from_millis(10);
     let interval = duration(s)?;
     if interval < LEAST {
@@ -42,10 +43,10 @@ fn interval(s: &str) -> Result<Duration, String> {
 /// Which queues, and where their threads run.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Queues and threads")]
-pub(super) struct PlaceArgs {
+pub(in crate::cmd) struct PlaceArgs {
     /// Queues of the device: a list such as 0-3,6
     #[arg(long, value_name = "LIST")]
-    pub(super) queues: Option<Queues>,
+    pub(in crate::cmd) queues: Option<Queues>,
     /// Pin the threads, one after the other, to these CPUs: a list such as 0-3,8, or lane:N, or
     /// all [default: threads are not pinned]
     #[arg(long, value_name = "CPUS")]
@@ -57,16 +58,16 @@ pub(super) struct PlaceArgs {
 
 /// Where one thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(in crate::cmd) struct Place {
     /// The CPU that it is pinned to.
-    pub(super) cpu: Option<usize>,
+    pub(in crate::cmd) cpu: Option<usize>,
     /// Its lane; threads that are not pinned are taken for neighbours.
-    pub(super) lane: u16,
+    pub(in crate::cmd) lane: u16,
 }
 
 impl PlaceArgs {
     /// The places of so many threads.
-    pub(super) fn places(&self, threads: usize) -> anyhow::Result<Vec<Place>> {
+    pub(in crate::cmd) fn places(&self, threads: usize) -> anyhow::Result<Vec<Place>> {
         let Some(spec) = &self.cpus else {
             return Ok(vec![Place { cpu: None, lane: 0 }; threads]);
         };
@@ -86,20 +87,21 @@ impl PlaceArgs {
 /// The frames.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Memory")]
-pub(super) struct MemoryArgs {
-    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket]
+pub(in crate::cmd) struct MemoryArgs {
+    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket; 8192
+    /// where they are lent]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     frames: Option<u32>,
     /// Bytes of a frame: 2048 or 4096
     #[arg(long, value_name = "BYTES", default_value_t = 2048)]
-    pub(super) frame_size: u32,
+    pub(in crate::cmd) frame_size: u32,
     /// Huge pages under the frames: never, try or require
     #[arg(long, value_name = "WHEN", default_value = "try", value_enum)]
     huge_pages: Huge,
     /// What happens to a frame that is freed away from its home: recycle, defer or auto (knob
     /// frames.alien_free)
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = |s: &str| s.parse::<AlienFree>())]
-    pub(super) alien_free: AlienFree,
+    pub(in crate::cmd) alien_free: AlienFree,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -110,20 +112,20 @@ enum Huge {
 }
 
 impl MemoryArgs {
-    /// The area for so many sockets.
-    pub(super) fn area(&self, sockets: usize) -> AreaOptions {
-        const FOR_EACH: u32 = 4096;
+    /// The area for so many sockets, for this process or to be shared with others.
+    pub(in crate::cmd) fn area(&self, sockets: usize, shared: bool) -> AreaOptions {
+        let for_each = if shared { 8192 } else { 4096_u32 };
         let huge_pages = match self.huge_pages {
             Huge::Never => HugePages::Never,
             Huge::Try => HugePages::Try,
             Huge::Require => HugePages::Require,
         };
-        let enough = FOR_EACH.saturating_mul(sockets as u32);
+        let enough = for_each.saturating_mul(sockets as u32);
         AreaOptions {
             frames: self.frames.unwrap_or(enough),
             frame_size: self.frame_size,
             huge_pages,
-            shared: false,
+            shared,
         }
     }
 }
@@ -131,23 +133,23 @@ impl MemoryArgs {
 /// The sockets.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Sockets")]
-pub(super) struct SocketArgs {
+pub(in crate::cmd) struct SocketArgs {
     /// Whether the device reads and writes the frames itself: auto, copy or zero-copy
     #[arg(long, default_value = "auto", value_enum)]
     mode: ModeArg,
     /// Slots of each of a socket's rings, a power of two
     #[arg(long, value_name = "N", default_value_t = 2048)]
-    pub(super) ring: u32,
+    pub(in crate::cmd) ring: u32,
     /// The most packets that are handled in one go
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
-    pub(super) batch: u32,
+    pub(in crate::cmd) batch: u32,
     /// Process the device's packets in this command's own calls, polling so long, instead of in
     /// interrupts
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) busy_poll: Option<u32>,
+    pub(in crate::cmd) busy_poll: Option<u32>,
     /// Let a packet lie in several frames
     #[arg(long)]
-    pub(super) multi_buffer: bool,
+    pub(in crate::cmd) multi_buffer: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -159,7 +161,7 @@ enum ModeArg {
 
 impl SocketArgs {
     /// A socket that receives, sends, or does both.
-    pub(super) fn options(&self, receives: bool, sends: bool) -> SocketOptions {
+    pub(in crate::cmd) fn options(&self, receives: bool, sends: bool) -> SocketOptions {
         /// As much as the kernel gives without privileges of its own.
         const BUDGET: u32 = 64;
         let mode = match self.mode {
@@ -182,7 +184,7 @@ impl SocketArgs {
     }
 
     /// As people read it.
-    pub(super) fn mode(&self) -> &'static str {
+    pub(in crate::cmd) fn mode(&self) -> &'static str {
         match self.mode {
             ModeArg::Auto => "zero-copy where the device can, else copy",
             ModeArg::Copy => "copy",
@@ -194,7 +196,7 @@ impl SocketArgs {
 /// The XDP program: where it runs and what it takes from the kernel.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Which packets")]
-pub(super) struct FilterArgs {
+pub(in crate::cmd) struct FilterArgs {
     /// Take only UDP to these ports, separated by commas; the kernel gets the rest
     #[arg(long, value_name = "LIST", value_delimiter = ',', group = "filter")]
     udp_port: Vec<u16>,
@@ -218,7 +220,7 @@ enum XdpArg {
 }
 
 impl FilterArgs {
-    pub(super) fn program(&self, multi_buffer: bool) -> ProgramOptions {
+    pub(in crate::cmd) fn program(&self, multi_buffer: bool) -> ProgramOptions {
         let attach = match self.xdp {
             XdpArg::Auto => Attach::Auto,
             XdpArg::Native => Attach::Native,
@@ -237,7 +239,7 @@ impl FilterArgs {
     }
 
     /// What it takes, as people read it.
-    pub(super) fn what(&self) -> String {
+    pub(in crate::cmd) fn what(&self) -> String {
         match self.filter() {
             Filter::Everything => "every packet".into(),
             Filter::UdpPorts(ports) => {
@@ -250,7 +252,7 @@ impl FilterArgs {
     }
 
     /// Where it runs, as people read it.
-    pub(super) fn attach(&self) -> &'static str {
+    pub(in crate::cmd) fn attach(&self) -> &'static str {
         match self.xdp {
             XdpArg::Auto => "in the driver, or generic where that cannot be",
             XdpArg::Native => "in the driver",

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 
 /// Prints the outcome and says how the command ends. `more` is what the command adds: lines for
 /// people, fields for programs.
-pub(super) fn finish(outcome: &Outcome, json: bool, more: &More) -> anyhow::Result<Exit> {
+pub(in crate::cmd) fn finish(outcome: &Outcome, json: bool, more: &More) -> anyhow::Result<Exit> {
     let text = match json {
         true => format!("{}\n", object(outcome, more)),
         false => summary(outcome, more),
@@ -27,18 +27,18 @@ pub(super) fn finish(outcome: &Outcome, json: bool, more: &More) -> anyhow::Resu
 
 /// What a command adds to the outcome.
 #[derive(Debug, Default)]
-pub(super) struct More {
-    pub(super) lines: Vec<String>,
-    pub(super) fields: Map<String, Value>,
+pub(in crate::cmd) struct More {
+    pub(in crate::cmd) lines: Vec<String>,
+    pub(in crate::cmd) fields: Map<String, Value>,
     /// Something was found that should not be.
-    pub(super) findings: bool,
+    pub(in crate::cmd) findings: bool,
 }
 
 /// One interval.
-pub(super) fn sample(command: &str, sample: &Sample) -> Value {
+pub(in crate::cmd) fn sample(command: &str, sample: &Sample, more: Map<String, Value>) -> Value {
     let Rates { rx_pps, rx_bits, tx_pps, tx_bits } = sample.rates();
     let frames = PLACES.iter().map(|(name, _, read)| (*name, read(&sample.census)));
-    json!({
+    let mut object = json!({
         "schema": 1,
         "command": command,
         "event": "interval",
@@ -48,7 +48,9 @@ pub(super) fn sample(command: &str, sample: &Sample) -> Value {
         "drops": drops(&sample.totals),
         "frames": frames.map(|(name, n)| (name.to_owned(), n.into())).collect::<Map<_, Value>>(),
         "rings": rings(&sample.totals),
-    })
+    });
+    more.into_iter().for_each(|(name, value)| object[name] = value);
+    object
 }
 
 fn object(outcome: &Outcome, more: &More) -> Value {

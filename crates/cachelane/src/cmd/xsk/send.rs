@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let places = args.places.places(queues.len())?;
     if args.run.dry_run {
         setup::check_queues(&device, &queues)?;
-        println!("{}", setup::would_map(&args.memory, queues.len()));
+        println!("{}", setup::would_map(&args.memory, queues.len(), false));
         for (&queue, &place) in queues.iter().zip(&places) {
             println!("{}", setup::would_open(&device, queue, &args.sockets, place));
         }
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         println!("would change nothing else on this host");
         return Ok(Exit::Ok);
     }
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len())?;
+    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), false)?;
     write_everywhere(&pool, &template)?;
     let mut more = More::default();
     let run_id = random::<u32>() & 0xffff_ff00;
@@ -149,6 +149,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     }
     drop(umem);
     let session = Session {
+        process: "xsk",
         command: "send",
         interfaces: vec![args.interface.clone()],
         pool,
@@ -156,6 +157,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         programs: Vec::new(),
         threads,
         announcement: format!("sending {}", describe(args, &recipe, &template)),
+        beside: &(),
     };
     let outcome = session.run(&args.run, quiet)?;
     let fields = json!({"size": args.packets.size, "queues": queues, "sockets": more.lines});

@@ -1,13 +1,15 @@
 //! From the start of the threads to their end: signals, the time that is up, the live line.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use frames::FramePool;
+use knobs::Registry;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use xsk::{Program, ProgramCounters, Socket};
@@ -19,7 +21,7 @@ use crate::cmd::{control, frames_knob};
 
 /// When the threads are to end.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(in crate::cmd) struct Control {
     // Relaxed throughout: a thread that hears of the end a turn later is as good, and the counts
     // order nothing.
     stop: AtomicBool,
@@ -29,13 +31,13 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(limit: Option<u64>) -> Control {
+    pub(in crate::cmd) fn new(limit: Option<u64>) -> Control {
         let (claimed, done) = (AtomicU64::new(0), AtomicU64::new(0));
         Control { stop: AtomicBool::new(false), limit, claimed, done }
     }
 
     #[inline]
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::cmd) fn is_over(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
@@ -45,7 +47,7 @@ impl Control {
 
     /// How many of `most` packets this thread may take of the number after which the run ends.
     #[inline]
-    pub(super) fn claim(&self, most: usize) -> usize {
+    pub(in crate::cmd) fn claim(&self, most: usize) -> usize {
         let Some(limit) = self.limit else { return most };
         let share = |claimed: u64| (limit - claimed).min(most as u64);
         let update = |claimed| Some(claimed + share(claimed));
@@ -57,7 +59,7 @@ impl Control {
     /// Of those claimed, so many have been dealt with, and so many did not come. The last one ends
     /// the run.
     #[inline]
-    pub(super) fn settle(&self, done: usize, not_come: usize) {
+    pub(in crate::cmd) fn settle(&self, done: usize, not_come: usize) {
         let Some(limit) = self.limit else { return };
         if not_come > 0 {
             self.claimed.fetch_sub(not_come as u64, Relaxed);
@@ -70,8 +72,8 @@ impl Control {
 
 /// What a thread has besides its sockets.
 #[derive(Debug)]
-pub(super) struct Context {
-    pub(super) control: Arc<Control>,
+pub(in crate::cmd) struct Context {
+    pub(in crate::cmd) control: Arc<Control>,
     meters: Meters,
     thread: usize,
     publish: Instant,
@@ -79,24 +81,28 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn meter(&self) -> &Meter {
+    pub(in crate::cmd) fn meter(&self) -> &Meter {
         self.meters.of(self.thread)
     }
 
     /// Packets have gone through.
     #[inline]
-    pub(super) fn saw_packets(&mut self, now: Instant) {
+    pub(in crate::cmd) fn saw_packets(&mut self, now: Instant) {
         let (first, _) = self.published.active.unwrap_or((now, now));
         self.published.active = Some((first, now));
     }
 
-    pub(super) fn tally(&mut self, tally: super::check::Tally) {
+    pub(in crate::cmd) fn tally(&mut self, tally: super::check::Tally) {
         self.published.tally = tally;
     }
 
     /// To be called in each turn of the loop: writes down what others want to see, now and then.
     #[inline]
-    pub(super) fn turn<'a>(&mut self, now: Instant, sockets: impl IntoIterator<Item = &'a Socket>) {
+    pub(in crate::cmd) fn turn<'a>(
+        &mut self,
+        now: Instant,
+        sockets: impl IntoIterator<Item = &'a Socket>,
+    ) {
         const EVERY: Duration = Duration::from_millis(50);
         if now >= self.publish {
             self.publish = now + EVERY;
@@ -105,7 +111,7 @@ impl Context {
     }
 
     /// Writes it down now.
-    pub(super) fn write_down<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Socket>) {
+    pub(in crate::cmd) fn write_down<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Socket>) {
         let mut sum = Totals::default();
         for socket in sockets {
             let outstanding = socket.outstanding();
@@ -120,32 +126,65 @@ impl Context {
 }
 
 /// What a thread does until the control says that it is over.
-pub(super) type Work = Box<dyn FnOnce(&mut Context) -> anyhow::Result<()> + Send>;
+pub(in crate::cmd) type Work = Box<dyn FnOnce(&mut Context) -> anyhow::Result<()> + Send>;
+
+/// What a command has beside its sockets.
+pub(in crate::cmd) trait Beside {
+    /// Adds its knobs and counters.
+    ///
+    /// # Errors
+    /// A name that the registry holds already.
+    fn register(&self, _registry: &Registry) -> Result<(), knobs::Error> {
+        Ok(())
+    }
+
+    /// A part of the live line.
+    fn words(&self) -> Option<String> {
+        None
+    }
+
+    /// Fields of each interval's JSON.
+    fn fields(&self) -> Map<String, Value> {
+        Map::new()
+    }
+
+    /// The threads are about to end.
+    fn ending(&self) {}
+}
+
+/// Nothing.
+impl Beside for () {}
+
+/// The program on a device, for those who put sockets into it and take them out.
+pub(in crate::cmd) type SharedProgram = Arc<Mutex<Program>>;
 
 /// Everything that runs.
-pub(super) struct Session {
-    /// `send`, `drop` or `forward`.
-    pub(super) command: &'static str,
-    pub(super) interfaces: Vec<String>,
-    pub(super) pool: FramePool,
-    pub(super) control: Arc<Control>,
-    pub(super) programs: Vec<Program>,
+pub(in crate::cmd) struct Session<'a> {
+    /// What its control socket says it is: `xsk` or `lend`.
+    pub(in crate::cmd) process: &'static str,
+    /// `send`, `drop`, `forward` or `lend`.
+    pub(in crate::cmd) command: &'static str,
+    pub(in crate::cmd) interfaces: Vec<String>,
+    pub(in crate::cmd) pool: FramePool,
+    pub(in crate::cmd) control: Arc<Control>,
+    pub(in crate::cmd) programs: Vec<SharedProgram>,
     /// What each thread does, and where.
-    pub(super) threads: Vec<(Place, Work)>,
+    pub(in crate::cmd) threads: Vec<(Place, Work)>,
     /// What it says once everything runs.
-    pub(super) announcement: String,
+    pub(in crate::cmd) announcement: String,
+    pub(in crate::cmd) beside: &'a dyn Beside,
 }
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(in crate::cmd) enum Ended {
     Count,
     Time,
     Signal,
 }
 
 impl Ended {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::cmd) fn name(self) -> &'static str {
         match self {
             Ended::Count => "count",
             Ended::Time => "time",
@@ -156,39 +195,41 @@ impl Ended {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) command: &'static str,
-    pub(super) interfaces: Vec<String>,
-    pub(super) ended: Ended,
-    pub(super) seconds: f64,
-    pub(super) totals: Totals,
-    pub(super) program: Option<ProgramCounters>,
-    pub(super) pool: frames::Counters,
-    pub(super) alien_free: frames::AlienFree,
-    pub(super) frames: u32,
+pub(in crate::cmd) struct Outcome {
+    pub(in crate::cmd) command: &'static str,
+    pub(in crate::cmd) interfaces: Vec<String>,
+    pub(in crate::cmd) ended: Ended,
+    pub(in crate::cmd) seconds: f64,
+    pub(in crate::cmd) totals: Totals,
+    pub(in crate::cmd) program: Option<ProgramCounters>,
+    pub(in crate::cmd) pool: frames::Counters,
+    pub(in crate::cmd) alien_free: frames::AlienFree,
+    pub(in crate::cmd) frames: u32,
     /// Frames that did not come back, and what is known of them.
-    pub(super) leak: Option<(u32, String)>,
+    pub(in crate::cmd) leak: Option<(u32, String)>,
 }
 
-impl Session {
+impl Session<'_> {
     /// Runs the threads until the count is reached, the time is up or a signal comes, and takes
     /// everything down.
-    pub(super) fn run(self, run: &RunArgs, quiet: bool) -> anyhow::Result<Outcome> {
+    pub(in crate::cmd) fn run(self, run: &RunArgs, quiet: bool) -> anyhow::Result<Outcome> {
         let mut signals =
             Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
-        let Session { command, interfaces, pool, control, programs, threads, announcement } = self;
+        let Session { process, command, interfaces, pool, control, programs, threads, .. } = self;
         let meters = Meters::new(threads.len());
-        let server = control::open("xsk", |registry| {
+        let server = control::open(process, |registry| {
             meters.register(registry)?;
+            self.beside.register(registry)?;
             frames_knob::register(&pool, registry)
         });
         let start = Instant::now();
         let threads = spawn(threads, &control, &meters);
-        tracing::info!("{announcement}");
-        let mut view = View::new(command, run, quiet, &meters, &pool);
+        tracing::info!("{}", self.announcement);
+        let mut view = View::new(command, run, quiet, &meters, &pool, self.beside);
         let ended = threads.as_ref().map_or(Ok(Ended::Signal), |threads| {
             follow(threads, &control, start, run.time, &mut signals, &mut view)
         });
+        self.beside.ending();
         control.end();
         let outcome = threads.and_then(join);
         view.close();
@@ -282,8 +323,11 @@ fn join(threads: Vec<Thread>) -> anyhow::Result<()> {
     results.into_iter().collect()
 }
 
-fn sum(programs: &[Program]) -> Option<ProgramCounters> {
-    let mut all = programs.iter().filter_map(|program| program.counters().ok());
+fn sum(programs: &[SharedProgram]) -> Option<ProgramCounters> {
+    let counters = |program: &SharedProgram| {
+        program.lock().unwrap_or_else(PoisonError::into_inner).counters().ok()
+    };
+    let mut all = programs.iter().filter_map(counters);
     let mut sum = all.next()?;
     for one in all {
         sum.redirected += one.redirected;

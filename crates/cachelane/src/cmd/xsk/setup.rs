@@ -8,7 +8,7 @@ use crate::exit::usage;
 
 /// The queues of a device that are meant: those that were asked for, or else `default` of all
 /// that it has. Queues that it does not have are refused by the socket that wants one.
-pub(super) fn queues(
+pub(in crate::cmd) fn queues(
     places: &PlaceArgs,
     device: &Device,
     default: impl Fn(u32) -> Vec<u32>,
@@ -20,7 +20,7 @@ pub(super) fn queues(
 }
 
 /// Refuses what a socket would refuse, for a dry run, which makes none.
-pub(super) fn check_queues(device: &Device, queues: &[u32]) -> anyhow::Result<()> {
+pub(in crate::cmd) fn check_queues(device: &Device, queues: &[u32]) -> anyhow::Result<()> {
     let there = device.queues()?;
     match queues.iter().find(|&&queue| queue >= there) {
         Some(queue) => Err(usage(format!(
@@ -30,13 +30,15 @@ pub(super) fn check_queues(device: &Device, queues: &[u32]) -> anyhow::Result<()
     }
 }
 
-/// The frames, for threads in these places, registered for so many sockets.
-pub(super) fn memory(
+/// The frames, for threads in these places, registered for so many sockets; `shared` if other
+/// processes are to map them.
+pub(in crate::cmd) fn memory(
     args: &MemoryArgs,
     places: &[Place],
     sockets: usize,
+    shared: bool,
 ) -> anyhow::Result<(FramePool, Umem)> {
-    let area = FrameArea::new(&args.area(sockets))?;
+    let area = FrameArea::new(&args.area(sockets, shared))?;
     let options = PoolOptions {
         homes: places.iter().map(|place| place.lane).collect(),
         caches: u16::try_from(places.len() + 1).unwrap_or(u16::MAX),
@@ -49,7 +51,7 @@ pub(super) fn memory(
 }
 
 /// The program on a device, with all its sockets in place.
-pub(super) fn program<'a>(
+pub(in crate::cmd) fn program<'a>(
     device: &Device,
     filter: &FilterArgs,
     sockets: &SocketArgs,
@@ -68,14 +70,19 @@ pub(super) fn program<'a>(
 }
 
 /// What a dry run says of the memory.
-pub(super) fn would_map(args: &MemoryArgs, sockets: usize) -> String {
-    let AreaOptions { frames, frame_size, .. } = args.area(sockets);
+pub(in crate::cmd) fn would_map(args: &MemoryArgs, sockets: usize, shared: bool) -> String {
+    let AreaOptions { frames, frame_size, .. } = args.area(sockets, shared);
     let bytes = u64::from(frames) * u64::from(frame_size);
     format!("would map {bytes} bytes of memory: {frames} frames of {frame_size} bytes")
 }
 
 /// What a dry run says of a socket.
-pub(super) fn would_open(device: &Device, queue: u32, args: &SocketArgs, place: Place) -> String {
+pub(in crate::cmd) fn would_open(
+    device: &Device,
+    queue: u32,
+    args: &SocketArgs,
+    place: Place,
+) -> String {
     let thread = match place.cpu {
         Some(cpu) => format!("its thread pinned to CPU {cpu}"),
         None => "its thread not pinned".into(),
@@ -88,7 +95,7 @@ pub(super) fn would_open(device: &Device, queue: u32, args: &SocketArgs, place: 
 }
 
 /// What a dry run says of the program.
-pub(super) fn would_attach(device: &Device, filter: &FilterArgs) -> String {
+pub(in crate::cmd) fn would_attach(device: &Device, filter: &FilterArgs) -> String {
     format!(
         "would attach an XDP program to {device} ({}) that takes {} from the kernel on these queues",
         filter.attach(),

@@ -11,26 +11,29 @@ use super::live::{self, Sample};
 use super::meter::{Meters, Totals};
 use super::options::RunArgs;
 use super::report;
+use super::session::Beside;
 
 /// What is shown, and when.
-pub(super) struct View<'a> {
+pub(in crate::cmd) struct View<'a> {
     command: &'static str,
     json: bool,
     every: Option<Duration>,
     meters: &'a Meters,
     pool: &'a FramePool,
+    beside: &'a dyn Beside,
     bar: ProgressBar,
     start: Instant,
     last: (Instant, Totals),
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(
+    pub(in crate::cmd) fn new(
         command: &'static str,
         run: &RunArgs,
         quiet: bool,
         meters: &'a Meters,
         pool: &'a FramePool,
+        beside: &'a dyn Beside,
     ) -> View<'a> {
         let terminal = io::stderr().is_terminal() && !quiet;
         let bar = ProgressBar::no_length();
@@ -46,11 +49,11 @@ impl<'a> View<'a> {
         let every = run.interval.or(live).filter(|_| terminal || run.json);
         let start = Instant::now();
         let last = (start, Totals::default());
-        View { command, json: run.json, every, meters, pool, bar, start, last }
+        View { command, json: run.json, every, meters, pool, beside, bar, start, last }
     }
 
     /// Shows the next line if it is time.
-    pub(super) fn turn(&mut self) -> anyhow::Result<()> {
+    pub(in crate::cmd) fn turn(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some(every) = self.every.filter(|&every| now >= self.last.0 + every) else {
             return Ok(());
@@ -59,14 +62,19 @@ impl<'a> View<'a> {
         // In step with the interval, however late this turn comes.
         let at = if now > self.last.0 + 2 * every { now } else { self.last.0 + every };
         self.last = (at, sample.totals);
-        self.bar.set_message(live::line(&sample, live::width()));
+        self.bar.set_message(self.line(&sample, live::width()));
         if self.json {
-            let mut line = report::sample(self.command, &sample).to_string();
+            let fields = self.beside.fields();
+            let mut line = report::sample(self.command, &sample, fields).to_string();
             line.push('\n');
             let mut out = io::stdout().lock();
             out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("cannot print")?;
         }
         Ok(())
+    }
+
+    fn line(&self, sample: &Sample, width: usize) -> String {
+        live::line(sample, self.beside.words().as_deref(), width)
     }
 
     fn sample(&self, now: Instant) -> Sample {
@@ -76,12 +84,12 @@ impl<'a> View<'a> {
         Sample { seconds, span, totals, before: self.last.1, census }
     }
 
-    pub(super) fn log(&self) {
-        let line = live::line(&self.sample(Instant::now()), usize::MAX);
+    pub(in crate::cmd) fn log(&self) {
+        let line = self.line(&self.sample(Instant::now()), usize::MAX);
         self.bar.suspend(|| tracing::info!("{line}"));
     }
 
-    pub(super) fn close(&self) {
+    pub(in crate::cmd) fn close(&self) {
         self.bar.finish_and_clear();
     }
 }

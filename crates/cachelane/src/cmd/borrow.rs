@@ -1,0 +1,148 @@
+//! `cachelane borrow`: receives packets that a lender lends, where they lie.
+//!
+//! A thread for each connection receives and gives back (`worker`), and hands packets to what is
+//! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The main thread
+//! follows them until the lender, the time or a signal ends it (`session`), and reports.
+
+mod meter;
+mod pcap;
+mod report;
+mod session;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lend::{Borrower, BorrowerOptions};
+
+use crate::args::duration;
+use crate::cmd::xsk::options::interval;
+use crate::exit::{Exit, usage};
+use pcap::Capture;
+use session::Session;
+use worker::Task;
+
+/// Receive packets that a lender lends, without a copy
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+Needs no privilege but to open the socket. Nothing is done to the packets: what their lender \
+receives, the kernel does not get, whether it is borrowed or not.
+
+A borrower has a quota of packets that it has not given back; what comes beyond that the lender \
+drops, and it is counted here. Without --mirror, packets are shared out among all borrowers of a \
+lender, each flow to one of them.
+
+It ends with the lender (exit code 0), with --for, or with a signal. Signals: SIGINT and SIGTERM \
+end it. SIGUSR1 logs how it goes.
+
+Examples:
+  cachelane borrow /run/lend
+  cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
+  cachelane borrow /run/lend --worker 4 --for 10s --json")]
+pub(crate) struct Args {
+    /// The lender's socket
+    #[arg(value_name = "PATH")]
+    socket: PathBuf,
+    /// Count packets and bytes; what is done if nothing else is asked for
+    #[arg(long, group = "task")]
+    count: bool,
+    /// Write packets to a capture file, with timestamps in nanoseconds; - is stdout
+    #[arg(long, value_name = "FILE", group = "task")]
+    pcap: Option<PathBuf>,
+    /// Run so many workers, each with its own connection and its share of the flows, that read
+    /// every byte
+    #[arg(long, value_name = "N", group = "task", value_parser = clap::value_parser!(u16).range(1..=64))]
+    worker: Option<u16>,
+    /// The most bytes of a packet that --pcap writes
+    #[arg(long, value_name = "BYTES", default_value_t = 262_144, requires = "pcap", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    snaplen: u32,
+    /// What the lender calls it in its tables, up to 48 bytes [default: what it does]
+    #[arg(long)]
+    name: Option<String>,
+    /// Ask for so many packets at a time for each of the lender's threads [default: the lender's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    quota: Option<u32>,
+    /// Get every packet, beside the borrowers that share them out
+    #[arg(long)]
+    mirror: bool,
+    /// Never sleep: the lender does not have to wake it, and a CPU is busy all the time
+    #[arg(long)]
+    spin: bool,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// How long it runs and what it prints.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Run")]
+struct RunArgs {
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Time between two live lines, or with --json between two lines of JSON
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    interval: Option<Duration>,
+    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
+    let writes_to_stdout = args.pcap.as_deref() == Some(Path::new("-"));
+    if writes_to_stdout && args.run.json {
+        return Err(usage("--json prints where --pcap - writes packets (expected a file)".into()));
+    }
+    let borrowers = (0..args.worker.unwrap_or(1)).map(|number| connect(args, number));
+    let borrowers = borrowers.collect::<anyhow::Result<Vec<_>>>()?;
+    let (quota, channels) = (borrowers[0].quota(), borrowers[0].channels());
+    // Only now: who is refused leaves the file as it is.
+    let mut capture = match &args.pcap {
+        Some(path) => Some(Capture::create(path, args.snaplen)?),
+        None => None,
+    };
+    let tasks = borrowers.into_iter().map(|borrower| {
+        let task = match capture.take() {
+            Some(capture) => Task::Capture(Box::new(capture)),
+            None if args.worker.is_some() => Task::Read,
+            None => Task::Count,
+        };
+        (borrower, task)
+    });
+    let session = Session { tasks: tasks.collect(), spin: args.spin };
+    let what = match (&args.pcap, args.worker) {
+        (Some(path), _) => format!("writing to {}", pcap::name(path)),
+        (_, Some(1)) => "reading with 1 worker".into(),
+        (_, Some(workers)) => format!("reading with {workers} workers"),
+        _ => "counting".into(),
+    };
+    let socket = args.socket.display();
+    tracing::info!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
+    let outcome = session.run(&args.run, quiet)?;
+    report::finish(args, &outcome)
+}
+
+fn connect(args: &Args, number: u16) -> anyhow::Result<Borrower> {
+    let name = match (&args.name, args.worker) {
+        (Some(name), Some(2..)) => format!("{name}-{number}"),
+        (Some(name), _) => name.clone(),
+        (None, Some(_)) => format!("worker-{number}"),
+        (None, None) if args.pcap.is_some() => "pcap".into(),
+        (None, None) => "count".into(),
+    };
+    let quota = args.quota.unwrap_or(0);
+    let options =
+        BorrowerOptions { name, quota, mirror: args.mirror, ..BorrowerOptions::default() };
+    Ok(Borrower::connect(&args.socket, &options)?)
+}
+
+impl Args {
+    /// What is done, as programs read it.
+    fn task(&self) -> &'static str {
+        match (&self.pcap, self.worker) {
+            (Some(_), _) => "pcap",
+            (_, Some(_)) => "worker",
+            _ => "count",
+        }
+    }
+}

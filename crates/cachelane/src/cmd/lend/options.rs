@@ -1,0 +1,150 @@
+//! What `cachelane lend` takes on the command line beside what the AF_XDP tools take.
+
+use std::path::PathBuf;
+
+use frames::Accounting;
+use lend::LenderOptions;
+
+use crate::cmd::xsk::options::SocketArgs;
+use crate::exit::usage;
+
+/// Who may borrow, and how much.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Borrowers")]
+pub(super) struct LendArgs {
+    /// Path of the Unix socket that borrowers connect to
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Who may connect: the mode of the socket's file, in octal
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
+    socket_mode: u32,
+    /// The group of the socket's file: a name or a number [default: this process's]
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    socket_group: Option<u32>,
+    /// The most loans that a borrower has at a time in each queue
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    quota: u32,
+    /// The most borrowers at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    borrowers: u8,
+    /// Frames that are never lent, so that there are always some to receive into [default: a
+    /// fill ring for each queue, and 1024]
+    #[arg(long, value_name = "N")]
+    reserve: Option<u32>,
+    /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
+    /// (on) (knob lend.autorelease)
+    #[arg(long, value_name = "off|on", default_value = "off", value_parser = accounting)]
+    autorelease: Accounting,
+}
+
+impl LendArgs {
+    /// For a pool of so many frames that these queues share.
+    pub(super) fn options(
+        &self,
+        frames: u32,
+        queues: u32,
+        sockets: &SocketArgs,
+    ) -> anyhow::Result<LenderOptions> {
+        let reserve = self.reserve.unwrap_or((sockets.ring + 1024) * queues);
+        let left = frames.saturating_sub(reserve);
+        let one = self.quota.saturating_mul(queues);
+        if left < one {
+            return Err(usage(format!(
+                "{frames} frames less a reserve of {reserve} are too few for one borrower: a quota \
+                 of {} in {queues} queue(s) needs {one} (more --frames, or a smaller --quota)",
+                self.quota
+            )));
+        }
+        Ok(LenderOptions {
+            mode: self.socket_mode,
+            group: self.socket_group,
+            borrowers: usize::from(self.borrowers),
+            quota: self.quota,
+            reserve,
+            accounting: self.autorelease,
+            ..LenderOptions::new(&self.socket)
+        })
+    }
+}
+
+/// `queue 0`, `queues 0, 1`.
+pub(super) fn queues(queues: &[u32]) -> String {
+    let numbers: Vec<String> = queues.iter().map(ToString::to_string).collect();
+    format!("queue{} {}", if queues.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+/// What a dry run says of the socket.
+pub(super) fn would_listen(options: &LenderOptions) -> String {
+    let group = options.group.map_or_else(String::new, |group| format!(", group {group}"));
+    format!(
+        "would listen at {} (mode {:04o}{group}) for up to {} borrowers, each with at most {} loans \
+         in each queue; {} frames are never lent; autorelease {}",
+        options.socket.display(),
+        options.mode,
+        options.borrowers,
+        options.quota,
+        options.reserve,
+        name(options.accounting)
+    )
+}
+
+/// As the knob has it.
+pub(super) fn name(accounting: Accounting) -> &'static str {
+    match accounting {
+        Accounting::Counters => "off",
+        Accounting::Ledgers => "on",
+    }
+}
+
+/// Reads what [`name`] writes.
+pub(super) fn accounting(s: &str) -> Result<Accounting, String> {
+    match s {
+        "off" => Ok(Accounting::Counters),
+        "on" => Ok(Accounting::Ledgers),
+        _ => Err(format!("'{s}' is neither (expected off or on)")),
+    }
+}
+
+fn mode(s: &str) -> Result<u32, String> {
+    let digits = s.strip_prefix("0o").unwrap_or(s);
+    let parsed = u32::from_str_radix(digits, 8).ok().filter(|&mode| mode <= 0o777);
+    parsed.ok_or_else(|| format!("'{s}' is not a mode (expected octal such as 0660)"))
+}
+
+/// A group's number, or its name in /etc/group.
+fn group(s: &str) -> Result<u32, String> {
+    if let Ok(number) = s.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(s)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    number.ok_or_else(|| format!("'{s}' is no group of /etc/group (expected a name or a number)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_and_groups_are_read_as_other_programs_take_them() {
+        for (given, expected) in [("0660", 0o660), ("600", 0o600), ("0o777", 0o777)] {
+            assert_eq!(mode(given), Ok(expected));
+        }
+        for given in ["", "8", "01000", "-1", "rw"] {
+            assert!(mode(given).unwrap_err().contains(&format!("'{given}'")));
+        }
+        assert_eq!((group("7"), group("root")), (Ok(7), Ok(0)));
+        assert!(group("no-such-group").unwrap_err().contains("'no-such-group'"));
+    }
+
+    #[test]
+    fn both_ways_of_keeping_account_are_read_as_they_are_written() {
+        for way in [Accounting::Counters, Accounting::Ledgers] {
+            assert_eq!(accounting(name(way)), Ok(way));
+        }
+        assert!(accounting("maybe").unwrap_err().contains("'maybe'"));
+    }
+}

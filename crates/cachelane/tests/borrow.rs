@@ -1,0 +1,395 @@
+//! `cachelane borrow` against a lender in this process.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, Output};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::{Place, ends_within, root, text};
+use frames::{Accounting, AreaOptions, FrameArea, FramePool, LaneCache, Packet, PoolOptions};
+use lend::{Distributor, Lender, LenderOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The longest that a run in these tests takes once it has a reason to end.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A lender whose packets the test makes.
+struct Rig {
+    place: Place,
+    socket: PathBuf,
+    pool: FramePool,
+    cache: LaneCache,
+    lender: Option<Lender>,
+    distributors: Vec<Distributor>,
+}
+
+impl Rig {
+    fn new(set: impl FnOnce(&mut LenderOptions)) -> Rig {
+        let place = Place::new();
+        let socket = place.path().join("lend");
+        let options = AreaOptions { frames: 512, shared: true, ..AreaOptions::default() };
+        let area = FrameArea::new(&options).expect("memory");
+        let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
+        let mut options = LenderOptions::new(&socket);
+        options.quota = 32;
+        set(&mut options);
+        let (lender, distributors) = Lender::open(&pool, 2, &options).expect("a lender");
+        let cache = pool.cache(0).expect("a cache");
+        Rig { place, socket, pool, cache, lender: Some(lender), distributors }
+    }
+
+    fn lender(&self) -> &Lender {
+        self.lender.as_ref().expect("it has not ended")
+    }
+
+    /// Starts the command as the lender's borrower, and waits until so many have joined.
+    fn start(&mut self, args: &[&str], borrowers: usize) -> Child {
+        let socket = self.socket.to_str().expect("text").to_owned();
+        let args = [&["borrow", &socket], args].concat();
+        let mut child = self.place.command(&args).spawn().expect("it starts");
+        let until = Instant::now() + SOON;
+        loop {
+            self.collect();
+            // Joined, and known to each distributor.
+            if self.lender().borrowers().len() == borrowers
+                && self.distributors.iter().all(Distributor::is_wanted)
+            {
+                return child;
+            }
+            let ended = child.try_wait().expect("its status");
+            assert!(ended.is_none() && Instant::now() < until, "{ended:?}: {:?}", error(child));
+            std::thread::yield_now();
+        }
+    }
+
+    fn collect(&mut self) {
+        for distributor in &mut self.distributors {
+            distributor.collect(&mut self.cache);
+        }
+    }
+
+    /// Lends packets with these contents through a distributor: of each, its parts.
+    fn lend(&mut self, through: usize, packets: &[Vec<Vec<u8>>]) {
+        let mut all = Vec::new();
+        for parts in packets {
+            for (at, bytes) in parts.iter().enumerate() {
+                let mut frame = self.cache.get().expect("a free frame");
+                self.pool.area().bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
+                let more = at + 1 < parts.len();
+                all.push(Packet { more, ..Packet::new(frame, bytes.len() as u32) });
+            }
+        }
+        self.distributors[through].lend(&mut all, &mut self.cache);
+    }
+
+    /// Waits until everything came back.
+    fn settle(&mut self) {
+        let until = Instant::now() + SOON;
+        while self.distributors.iter().any(|each| each.on_loan() > 0) {
+            assert!(Instant::now() < until, "it does not give back");
+            self.collect();
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the lender: no frame is missing.
+    fn end(mut self) {
+        self.end_lender();
+        let Rig { pool, cache, .. } = self;
+        drop(cache);
+        pool.close().expect("every frame came back");
+    }
+
+    fn end_lender(&mut self) {
+        if let Some(lender) = self.lender.take() {
+            lender.close();
+        }
+        self.distributors.clear();
+    }
+}
+
+/// UDP, the flow's number as source port, of this many bytes.
+fn udp(flow: u16, len: usize) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    bytes.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes.extend(flow.to_be_bytes());
+    bytes.extend([0, 53, 0, 26, 0, 0]);
+    bytes.resize(len, flow as u8);
+    bytes
+}
+
+/// A packet of each flow, in one part each.
+fn flows(flows: std::ops::Range<u16>, len: usize) -> Vec<Vec<Vec<u8>>> {
+    flows.map(|flow| vec![udp(flow, len)]).collect()
+}
+
+fn error(mut child: Child) -> String {
+    let mut said = String::new();
+    // Whatever there is.
+    let _ = child.kill();
+    let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
+    said
+}
+
+fn ends(child: Child) -> Output {
+    let output = ends_within(child, SOON);
+    assert!(output.status.success(), "{output:?}");
+    output
+}
+
+fn object(output: &Output) -> Value {
+    let last = text(&output.stdout).lines().last().expect("a line");
+    serde_json::from_str(last).expect("JSON")
+}
+
+#[test]
+fn packets_bytes_and_drops_are_counted_until_the_lender_ends() {
+    for more in [&[][..], &["--count", "--spin", "--name", "me", "--quota", "20"]] {
+        let mut rig = Rig::new(|_| {});
+        let child = rig.start(&[&["--json"], more].concat(), 1);
+        let quota = if more.is_empty() { 32 } else { 20 };
+        let [status] = &rig.lender().borrowers()[..] else { panic!("one") };
+        assert_eq!(status.name, if more.is_empty() { "count" } else { "me" });
+        for _ in 0..10 {
+            rig.lend(0, &flows(0..10, 100));
+            rig.lend(1, &flows(0..5, 60));
+            rig.settle();
+        }
+        // At once more than its quota.
+        rig.lend(1, &flows(0..40, 60));
+        rig.settle();
+        rig.end();
+        let output = ends(child);
+        assert!(text(&output.stderr).contains("the lender has ended"), "{output:?}");
+        let counted = object(&output);
+        let expect = |name: &str, value: u64| assert_eq!(counted[name], value, "{name}: {counted}");
+        expect("packets", 150 + quota);
+        expect("bytes", 10 * (1000 + 300) + quota * 60);
+        expect("dropped", 40 - quota);
+        expect("quota", quota);
+        expect("channels", 2);
+        assert_eq!((&counted["task"], &counted["ended_by"]), (&"count".into(), &"lender".into()));
+    }
+}
+
+#[test]
+fn people_get_a_summary_and_a_line_a_worker() {
+    let mut rig = Rig::new(|_| {});
+    let child = rig.start(&["--worker", "3", "--name", "w"], 3);
+    let mut names: Vec<_> = rig.lender().borrowers().into_iter().map(|each| each.name).collect();
+    names.sort();
+    assert_eq!(names, ["w-0", "w-1", "w-2"]);
+    for _ in 0..5 {
+        rig.lend(0, &flows(0..30, 64));
+        rig.settle();
+    }
+    rig.end();
+    let output = ends(child);
+    let said = text(&output.stdout);
+    let lines: Vec<Vec<&str>> =
+        said.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["worker", "packets", "bytes", "rate", "dropped"], "{said}");
+    let packets: Vec<u64> = (1..4).map(|at| lines[at][1].parse().expect("a number")).collect();
+    assert_eq!(packets.iter().sum::<u64>(), 150, "{said}");
+    assert!(packets.iter().all(|&packets| packets > 0 && packets % 5 == 0), "whole flows: {said}");
+    assert!(said.contains("received 150 packets, 9600 bytes in "), "{said}");
+    assert!(said.ends_with("no drops\n"), "{said}");
+}
+
+/// A record of a capture file: its time, its length on the wire, its bytes.
+type Record = (Duration, u32, Vec<u8>);
+
+fn parse_pcap(bytes: &[u8]) -> (u32, Vec<Record>) {
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    assert_eq!((word(0), word(4), word(20)), (0xa1b2_3c4d, 0x0004_0002, 1), "the header");
+    let (mut at, mut records) = (24, Vec::new());
+    while at < bytes.len() {
+        let (time, len) = (Duration::new(word(at).into(), word(at + 4)), word(at + 8) as usize);
+        records.push((time, word(at + 12), bytes[at + 16..at + 16 + len].to_vec()));
+        at += 16 + len;
+    }
+    (word(16), records)
+}
+
+#[test]
+fn a_capture_file_has_every_packet_as_it_was_and_its_time() {
+    let mut rig = Rig::new(|_| {});
+    let file = rig.place.path().join("file.pcap");
+    let child = rig.start(&["--pcap", "file.pcap"], 1);
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let mut packets = flows(0..8, 90);
+    packets.push(vec![udp(9, 2048), vec![7; 2048], vec![8; 100]]);
+    packets.extend(flows(10..12, 60));
+    rig.lend(0, &packets);
+    rig.settle();
+    rig.end_lender();
+    let after = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let output = ends(child);
+    assert!(text(&output.stdout).contains("received 11 packets"), "{output:?}");
+    assert!(text(&output.stdout).ends_with("written to file.pcap\n"), "{output:?}");
+    let (snaplen, records) = parse_pcap(&std::fs::read(file).expect("the file"));
+    assert_eq!(snaplen, 262_144);
+    let expected: Vec<Vec<u8>> = packets.iter().map(|parts| parts.concat()).collect();
+    assert_eq!(records.iter().map(|record| record.2.clone()).collect::<Vec<_>>(), expected);
+    for (time, len, bytes) in &records {
+        assert!((before..=after).contains(time), "{time:?}");
+        assert_eq!(*len as usize, bytes.len());
+    }
+    rig.end();
+}
+
+#[test]
+fn a_capture_on_stdout_can_be_followed_and_is_whole_after_a_signal() {
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--pcap", "-", "--snaplen", "70"], 1);
+    let mut stdout = child.stdout.take().expect("a pipe");
+    let mut captured = vec![0; 24];
+    stdout.read_exact(&mut captured).expect("the header");
+    for _ in 0..3 {
+        rig.lend(0, &flows(0..2, 100));
+        // What was lent can be read before there is more.
+        let mut records = [0; 2 * (16 + 70)];
+        stdout.read_exact(&mut records).expect("two records");
+        captured.extend(records);
+    }
+    rig.settle();
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = ends(child);
+    stdout.read_to_end(&mut captured).expect("the end");
+    let (snaplen, records) = parse_pcap(&captured);
+    assert_eq!((snaplen, records.len()), (70, 6));
+    assert!(records.iter().all(|(_, len, bytes)| (*len, bytes.len()) == (100, 70)));
+    assert_eq!(records[1].2, udp(1, 100)[..70]);
+    let said = text(&output.stderr);
+    assert!(said.contains("received 6 packets, 600 bytes"), "{said}");
+    rig.end();
+}
+
+#[test]
+fn when_nobody_reads_the_capture_any_more_it_ends() {
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--pcap", "-"], 1);
+    drop(child.stdout.take());
+    rig.lend(0, &flows(0..1, 100));
+    let output = ends(child);
+    assert!(!text(&output.stderr).contains("rror"), "{output:?}");
+    rig.settle();
+    rig.end();
+}
+
+#[test]
+fn intervals_are_lines_of_json_and_a_signal_ends_it() {
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--json", "--interval", "10ms", "--worker", "1"], 1);
+    rig.lend(0, &flows(0..4, 100));
+    rig.settle();
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut next = || -> Value {
+        let line = lines.next().expect("a line").expect("text");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    let mut line = next();
+    while line["packets"] != 4 {
+        line = next();
+    }
+    assert_eq!((&line["event"], &line["bytes"]), (&"interval".into(), &400.into()), "{line}");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    while line["event"] == "interval" {
+        line = next();
+    }
+    let (by, task) = (&line["ended_by"], &line["task"]);
+    assert_eq!((by, task), (&"signal".into(), &"worker".into()), "{line}");
+    assert_eq!(line["workers"][0]["packets"], 4, "{line}");
+    ends(child);
+    rig.end();
+}
+
+#[test]
+fn the_time_ends_it() {
+    let rig = Rig::new(|_| {});
+    let socket = rig.socket.to_str().expect("text");
+    let output = rig.place.command(&["borrow", socket, "--for", "20ms", "--json"]).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(object(&output)["ended_by"], "time");
+    rig.end();
+}
+
+#[test]
+fn a_mirror_gets_everything_beside_others() {
+    let mut rig = Rig::new(|_| {});
+    let one = rig.start(&["--json"], 1);
+    let all = rig.start(&["--json", "--mirror"], 2);
+    for _ in 0..3 {
+        rig.lend(1, &flows(0..20, 60));
+        rig.settle();
+    }
+    rig.end();
+    for child in [one, all] {
+        assert_eq!(object(&ends(child))["packets"], 60);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_named_with_its_exit_code() {
+    let rig = Rig::new(|options| options.accounting = Accounting::Ledgers);
+    let lend = rig.socket.to_str().expect("text");
+    let long = "x".repeat(49);
+    let cases: [(&[&str], i32, &[&str]); 11] = [
+        (&["nowhere"], 1, &["nowhere: there is no such socket: is the lender running?"]),
+        (&[lend, "--mirror"], 1, &[lend, "the lender refuses: "]),
+        (&[lend, "--name", &long], 2, &[&long, "at most 48 bytes"]),
+        (&[lend, "--json", "--pcap", "-"], 2, &["--json", "--pcap -"]),
+        (&[lend, "--count", "--pcap", "x"], 2, &["--count", "--pcap"]),
+        (&[lend, "--worker", "2", "--pcap", "x"], 2, &["--worker", "--pcap"]),
+        (&[lend, "--worker", "0"], 2, &["0 is not in 1..=64"]),
+        (&[lend, "--snaplen", "9"], 2, &["--pcap <FILE>"]),
+        (&[lend, "--quota", "0"], 2, &["--quota"]),
+        (&[lend, "--interval", "1ms"], 2, &["too short"]),
+        (&[lend, "--pcap", "no/such/folder"], 1, &["cannot write no/such/folder", "No such file"]),
+    ];
+    for (args, code, parts) in cases {
+        let output = rig.place.command(&[&["borrow"], args].concat()).output().expect("it runs");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{args:?}: {part} is missing: {said}");
+        }
+        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    }
+    rig.end();
+}
+
+#[test]
+fn root_it_needs_no_privilege_but_to_open_the_socket() {
+    if !root("root_it_needs_no_privilege_but_to_open_the_socket") {
+        return;
+    }
+    for (mode, code) in [(0o600, 4), (0o666, 0)] {
+        let mut rig = Rig::new(|options| options.mode = mode);
+        let socket = rig.socket.to_str().expect("text").to_owned();
+        let mut command = rig.place.unprivileged(&["borrow", &socket, "--json"]);
+        let child = command.spawn().expect("it starts");
+        if code == 0 {
+            let until = Instant::now() + SOON;
+            while !rig.distributors.iter().all(Distributor::is_wanted) {
+                assert!(Instant::now() < until, "{}", error(child));
+                rig.collect();
+                std::thread::yield_now();
+            }
+            assert_eq!(rig.lender().borrowers()[0].uid, 65_534);
+            rig.lend(0, &flows(0..9, 60));
+            rig.settle();
+            rig.end_lender();
+        }
+        let output = ends_within(child, SOON);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        match code {
+            0 => assert_eq!(object(&output)["packets"], 9),
+            _ => assert!(text(&output.stderr).contains("Permission denied"), "{output:?}"),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! `cachelane lend` as a user meets it: packets over links between test hosts, borrowers that come
+//! and go, and ends of every kind.
+
+mod common;
+
+use std::collections::HashMap;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use common::xsk::{Running, Scene, has_program, number};
+use common::{comes_true, root, text};
+use lab::Link;
+use lab::traffic::{UdpOptions, UdpSender};
+use lend::{Borrower, BorrowerOptions, Loan, Wait};
+use rustix::process::Signal;
+
+const PORT: u16 = 9000;
+const FLOWS: u32 = 32;
+
+/// A lender on the second end of a link.
+struct Lending {
+    lender: Running,
+    link: Link,
+    socket: PathBuf,
+    scene: Scene,
+}
+
+impl Lending {
+    fn start(name: &str, more: &[&str]) -> Lending {
+        let scene = Scene::new(name);
+        let link = scene.link("a", "b");
+        let socket = scene.place.path().join("lend.sock");
+        let lender = lend(&scene, &link, &socket, more);
+        Lending { lender, link, socket, scene }
+    }
+
+    fn borrow(&self, name: &str, quota: u32) -> Borrower {
+        borrow(&self.socket, name, quota)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.scene.counter(&self.lender, name)
+    }
+
+    /// Sends datagrams of many flows; returns once the borrowers get them: what is sent before
+    /// the first one is there is the kernel's.
+    fn send(&self, rate: u64) -> UdpSender {
+        let options = UdpOptions { rate: Some(rate), flows: FLOWS, ..UdpOptions::default() };
+        let target = self.link.b.socket(PORT);
+        let sender = UdpSender::start(&self.link.a.host, target, &options).expect("a sender");
+        assert!(comes_true(|| self.counter("lend.lent") > 0), "nothing is lent");
+        sender
+    }
+}
+
+fn lend(scene: &Scene, link: &Link, socket: &Path, more: &[&str]) -> Running {
+    let (port, path) = (PORT.to_string(), socket.to_str().expect("text"));
+    let args = ["lend", &link.b.device, "--udp-port", &port, "--socket", path, "--json"];
+    scene.start(&link.b.host, &[&args[..], more].concat(), "lending UDP to port 9000 on")
+}
+
+fn borrow(socket: &Path, name: &str, quota: u32) -> Borrower {
+    let options = BorrowerOptions { name: name.into(), quota, ..BorrowerOptions::default() };
+    Borrower::connect(socket, &options).expect("a borrower")
+}
+
+/// The flow and the number of a datagram: `lab::traffic::udp` says how they are written.
+fn datagram(bytes: &[u8]) -> (u32, u64) {
+    const PAYLOAD: usize = 14 + 20 + 8;
+    let header = bytes[PAYLOAD..].first_chunk::<16>().expect("a header");
+    assert_eq!(&header[..4], b"CLud");
+    let flow = u32::from_be_bytes(*header[4..].first_chunk().expect("four bytes"));
+    (flow, u64::from_be_bytes(*header[8..].first_chunk().expect("eight bytes")))
+}
+
+/// Receives until `enough` says so; what it says is asked again when nothing has come for a while.
+fn receive(borrower: &mut Borrower, mut each: impl FnMut(&[u8]), enough: impl Fn() -> bool) {
+    let mut loans: Vec<Loan> = Vec::new();
+    while !enough() {
+        if borrower.wait(Some(Duration::from_millis(5))).expect("a lender") == Wait::Closed {
+            return;
+        }
+        borrower.receive(&mut loans, 64).expect("loans");
+        loans.iter().for_each(|loan| each(borrower.bytes(loan)));
+        borrower.give_back(loans.drain(..));
+    }
+}
+
+#[test]
+fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
+    if !root("root_two_borrowers_share_the_flows_and_every_flow_stays_in_order") {
+        return;
+    }
+    for autorelease in ["off", "on"] {
+        let lending = Lending::start("lendflows", &["--autorelease", autorelease]);
+        let mut borrowers = ["one", "two"].map(|name| lending.borrow(name, 256));
+        let done = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let work = |borrower: &mut Borrower| {
+                let mut last: HashMap<u32, u64> = HashMap::new();
+                let each = |bytes: &[u8]| {
+                    let (flow, number) = datagram(bytes);
+                    let before = last.insert(flow, number);
+                    assert!(before.is_none_or(|before| before < number), "flow {flow}");
+                };
+                receive(borrower, each, || done.load(Relaxed));
+                last
+            };
+            let threads: Vec<_> =
+                borrowers.iter_mut().map(|borrower| scope.spawn(move || work(borrower))).collect();
+            let sender = lending.send(5_000);
+            assert!(comes_true(|| lending.counter("lend.lent") >= 5_000));
+            sender.finish();
+            let quiet = || {
+                let [lent, returned, dropped] = ["lent", "returned", "dropped"]
+                    .map(|of| lending.counter(&format!("lend.{of}")));
+                dropped == 0 && lent == returned
+            };
+            assert!(comes_true(quiet));
+            done.store(true, Relaxed);
+            threads.into_iter().map(|thread| thread.join().expect("flows")).collect::<Vec<_>>()
+        });
+        let all: usize = seen.iter().map(HashMap::len).sum();
+        assert_eq!(all, FLOWS as usize, "a flow is with one borrower, and none is missing");
+        assert!(seen.iter().all(|flows| flows.len() > 1), "{seen:?}");
+        let got = lending.lender.object();
+        assert_eq!((&got["schema"], &got["command"]), (&1.into(), &"lend".into()));
+        assert_eq!(number(&got, "/lend/lent"), number(&got, "/lend/returned"), "{got:#}");
+        assert_eq!(number(&got, "/lend/lent"), number(&got, "/rx/packets"), "{got:#}");
+        assert_eq!(number(&got, "/frames/leaked"), 0);
+        assert_eq!(got["lend"]["autorelease"], autorelease);
+        let names: Vec<_> = got["borrowers"].as_array().expect("a list").iter().collect();
+        assert_eq!(names.len(), 2, "{got:#}");
+        assert!(names.iter().all(|b| number(b, "/lent") > 0 && number(b, "/out") == 0));
+    }
+}
+
+#[test]
+fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
+    if !root("root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it") {
+        return;
+    }
+    for autorelease in ["off", "on"] {
+        let lending = Lending::start("lendkill", &["--autorelease", autorelease]);
+        let mut lives = lending.borrow("lives", 0);
+        let path = lending.socket.to_str().expect("text");
+        let dies = ["borrow", path, "--count", "--name", "dies"];
+        let mut command = lending.scene.command(&dies);
+        let dies = Running(Some(command.spawn().expect("it starts")));
+        assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
+        let (done, sender) = (AtomicBool::new(false), lending.send(20_000));
+        let flows = std::thread::scope(|scope| {
+            let living = scope.spawn(|| {
+                let mut flows: HashMap<u32, Instant> = HashMap::new();
+                let each = |bytes: &[u8]| {
+                    flows.insert(datagram(bytes).0, Instant::now());
+                };
+                receive(&mut lives, each, || done.load(Relaxed));
+                flows
+            });
+            let lent = lending.counter("lend.lent");
+            assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
+            dies.end(Signal::KILL);
+            assert!(comes_true(|| lending.counter("lend.left") == 1));
+            let killed = Instant::now();
+            let lent = lending.counter("lend.lent");
+            assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
+            sender.finish();
+            assert!(comes_true(|| lending.counter("lend.on_loan") == 0));
+            done.store(true, Relaxed);
+            let flows = living.join().expect("flows");
+            flows.into_values().filter(|last| *last > killed).count()
+        });
+        assert_eq!(flows, FLOWS as usize, "those of the dead one as well");
+        let got = lending.lender.object();
+        assert_eq!(number(&got, "/frames/leaked"), 0, "{got:#}");
+        assert_eq!((number(&got, "/lend/joined"), number(&got, "/lend/left")), (2, 1), "{got:#}");
+        assert_eq!(got["borrowers"].as_array().map(Vec::len), Some(1), "{got:#}");
+    }
+}
+
+/// A socket of the kernel's that the lent packets would go to, and one to send them from.
+fn plain(link: &Link) -> (UdpSocket, impl Fn() + use<>) {
+    let address = link.b.socket(PORT);
+    let bind = move || UdpSocket::bind(address);
+    let socket = link.b.host.run(bind).expect("the host").expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let client = link.a.host.run(|| UdpSocket::bind("0.0.0.0:0")).expect("the host").expect("one");
+    let send = move || {
+        client.send_to(b"hello", address).expect("sent");
+    };
+    (socket, send)
+}
+
+#[test]
+fn root_without_borrowers_packets_are_the_kernels() {
+    if !root("root_without_borrowers_packets_are_the_kernels") {
+        return;
+    }
+    let lending = Lending::start("lendnobody", &[]);
+    let (socket, send) = plain(&lending.link);
+    let arrives = || {
+        send();
+        socket.recv(&mut [0; 16]).is_ok()
+    };
+    assert!(has_program(&lending.link.b) && comes_true(arrives));
+    for _ in 0..2 {
+        let mut borrower = lending.borrow("tap", 0);
+        let lent = || {
+            send();
+            let mut loans = Vec::new();
+            borrower.wait(Some(Duration::from_millis(100))).expect("a lender");
+            borrower.receive(&mut loans, 64).expect("loans");
+            let there = loans.iter().any(|loan| borrower.bytes(loan)[42..].starts_with(b"hello"));
+            borrower.give_back(loans);
+            there
+        };
+        let mut lent = lent;
+        let until = Instant::now() + Duration::from_secs(30);
+        while !lent() {
+            assert!(Instant::now() < until, "nothing is lent");
+        }
+        // What was sent before the queue was switched may still be there.
+        assert!(comes_true(|| !arrives()));
+        drop(borrower);
+        assert!(comes_true(arrives), "when the last borrower has gone");
+    }
+    let got = lending.lender.object();
+    assert!(number(&got, "/program/no_socket") > 0, "{got:#}");
+    assert!(comes_true(arrives));
+}
+
+#[test]
+fn root_however_the_lender_ends_borrowers_see_it_and_the_kernel_goes_on() {
+    if !root("root_however_the_lender_ends_borrowers_see_it_and_the_kernel_goes_on") {
+        return;
+    }
+    let scene = Scene::new("lendends");
+    let link = scene.link("a", "b");
+    let path = scene.place.path().join("lend.sock");
+    let (socket, send) = plain(&link);
+    let arrives = || {
+        send();
+        socket.recv(&mut [0; 16]).is_ok()
+    };
+    // The socket that a killed one left behind is the next one's.
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        let lender = lend(&scene, &link, &path, &[]);
+        let mut borrower = borrow(&path, "tap", 0);
+        assert!(comes_true(|| {
+            send();
+            scene.counter(&lender, "lend.on_loan") > 0
+        }));
+        let output = lender.end(signal);
+        assert_eq!(output.status.success(), signal != Signal::KILL, "{output:?}");
+        let mut loans = Vec::new();
+        let mut last = borrower.wait(Some(Duration::from_secs(20)));
+        while matches!(last, Ok(Wait::Ready)) {
+            borrower.receive(&mut loans, 64).expect("what was lent before");
+            // Its bytes are there for as long as the borrower is.
+            assert!(loans.iter().all(|loan| borrower.bytes(loan)[42..].starts_with(b"hello")));
+            last = borrower.wait(Some(Duration::from_secs(20)));
+        }
+        assert_eq!(last.expect("a clean end"), Wait::Closed, "{signal:?}");
+        borrower.give_back(loans);
+        assert!(comes_true(arrives), "{signal:?}");
+        assert!(comes_true(|| !has_program(&link.b)), "{signal:?}");
+        assert_eq!(path.exists(), signal == Signal::KILL, "{signal:?}");
+    }
+}
+
+#[test]
+fn root_the_knob_is_refused_by_name_while_frames_are_on_loan() {
+    if !root("root_the_knob_is_refused_by_name_while_frames_are_on_loan") {
+        return;
+    }
+    let lending = Lending::start("lendknob", &[]);
+    let set = |value: &str| {
+        let pid = lending.lender.pid();
+        let args = ["knob", "set", "lend.autorelease", value, "--pid", &pid];
+        lending.scene.command(&args).output().expect("it runs")
+    };
+    assert!(set("on").status.success() && set("off").status.success());
+    lending.scene.set_alien_free(&lending.lender, "defer");
+    let mut borrower = lending.borrow("hoarder", 64);
+    let sender = lending.send(1_000);
+    assert!(comes_true(|| lending.counter("lend.on_loan") == 64), "it gives nothing back");
+    let refused = set("on");
+    assert!(!refused.status.success(), "{refused:?}");
+    for part in ["64", "hoarder"] {
+        assert!(text(&refused.stderr).contains(part), "{part}: {refused:?}");
+    }
+    sender.finish();
+    assert!(comes_true(|| lending.counter("lend.dropped") > 0), "what is over its quota");
+    let mut loans = Vec::new();
+    borrower.receive(&mut loans, 64).expect("loans");
+    borrower.give_back(loans);
+    assert!(comes_true(|| set("on").status.success()));
+    let got = lending.lender.object();
+    assert_eq!(got["lend"]["autorelease"], "on");
+    assert_eq!((&got["alien_free"], number(&got, "/frames/leaked")), (&"defer".into(), 0));
+}
+
+#[test]
+fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
+    if !root("root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named") {
+        return;
+    }
+    let scene = Scene::new("lenddry");
+    let link = scene.link("a", "b");
+    let device = link.b.device.as_str();
+    let path = scene.place.path().join("lend.sock");
+    let socket = path.to_str().expect("text");
+    let given = ["lend", device, "--socket", socket, "--socket-mode", "0660", "--udp-port", "53"];
+    let output = scene.run(&link.b.host, &[&given[..], &["--dry-run"]].concat());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    for part in [
+        "8192 frames of 2048 bytes",
+        "takes UDP to port 53 from the kernel",
+        "lend.sock (mode 0660) for up to 64 borrowers, each with at most 1024 loans",
+        "would change nothing else on this host",
+    ] {
+        assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+    }
+    assert!(!path.exists() && !has_program(&link.b));
+    let file = scene.place.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let file = file.to_str().expect("text");
+    let cases: [(&[&str], i32, &[&str]); 8] = [
+        (&["nope", "--socket", socket], 2, &["no device 'nope'"]),
+        (&[device], 2, &["--socket"]),
+        (&[device, "--socket", socket, "--socket-mode", "rw"], 2, &["'rw'", "0660"]),
+        (&[device, "--socket", socket, "--socket-group", "no-such"], 2, &["'no-such'"]),
+        (&[device, "--socket", socket, "--quota", "0"], 2, &["--quota"]),
+        (&[device, "--socket", socket, "--quota", "9000"], 2, &["9000", "--frames"]),
+        (&[device, "--socket", socket, "--autorelease", "x"], 2, &["'x'", "off or on"]),
+        (&[device, "--socket", file], 1, &[file]),
+    ];
+    for (args, code, parts) in cases {
+        let output = scene.run(&link.b.host, &[&["lend"], args].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{args:?}: {part} is missing: {said}");
+        }
+        assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    }
+    assert!(!has_program(&link.b));
+}
