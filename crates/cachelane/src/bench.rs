@@ -6,10 +6,14 @@
 
 pub(crate) mod bridge;
 pub(crate) mod frames;
+pub(crate) mod lend;
+mod peer;
+mod places;
 pub(crate) mod relay;
 pub(crate) mod relay_process;
 mod series;
 mod stop;
+mod worker;
 
 pub(crate) use series::{Progress, Series};
 pub(crate) use stop::Stop;

@@ -7,6 +7,7 @@
 
 mod bridge_fastpath;
 mod frames_pool;
+mod lend_accounts;
 mod output;
 mod relay_against_proxy;
 mod relay_cpus;
@@ -24,7 +25,7 @@ pub(crate) use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
-const ENTRIES: [Entry; 7] = [
+const ENTRIES: [Entry; 8] = [
     sockmap_buffer::RATE,
     relay_against_proxy::PER_CPU,
     relay_against_proxy::LATENCY,
@@ -32,6 +33,7 @@ const ENTRIES: [Entry; 7] = [
     bridge_fastpath::RATE,
     frames_pool::RATE,
     xsk_send::RATE,
+    lend_accounts::RATE,
 ];
 
 /// Something that can be off and on while traffic flows.

@@ -117,19 +117,97 @@ fn bench_frames_says_which_peers_are_absent_and_why() {
     assert!(names.contains(&&"get+put single: frames / crossbeam".into()), "{names:?}");
 }
 
-/// Runs it, with programs looked for in this folder only.
 fn bench_frames(args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
+    bench("frames", args, path)
+}
+
+/// Runs an experiment, with programs looked for in this folder only.
+fn bench(name: &str, args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
     let _turn = turn();
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachelane"));
     if let Some(path) = path {
         command.env("PATH", path);
     }
-    let output = command.args(["bench", "frames", "--json"]).args(args).output().unwrap();
+    let output = command.args(["bench", name, "--json"]).args(args).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &"frames".into()));
+    assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &name.into()));
     json
+}
+
+/// By part, whether the bench of lend can measure it as this user.
+const LEND_RATIOS: [(&str, bool); 6] = [
+    ("take+return one core: counters / ledger", true),
+    ("take+return two cores: counters / ledger", true),
+    ("worker idle points: counters - ledger", true),
+    ("delivered pps: lend / af_packet", true),
+    ("delivered pps: c / rust", false),
+    ("delivered pps: python / rust", false),
+];
+
+#[test]
+fn root_bench_lend_gives_every_claimed_ratio() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root_bench_lend_gives_every_claimed_ratio: needs root");
+        return;
+    }
+    let json = bench("lend", &["--rounds", "1", "--window", "100ms"], None);
+    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
+    for (name, has_bar) in LEND_RATIOS {
+        let there = ratios.iter().any(|ratio| {
+            ratio["name"] == name
+                && ratio["median"].as_f64().is_some()
+                && ratio["bar"].is_object() == has_bar
+        });
+        let peer = name.rsplit_once(" / ").map_or("", |(cases, peer)| match peer {
+            "rust" => cases.rsplit_once(' ').map_or("", |(_, language)| language),
+            peer => peer,
+        });
+        let said = absent.iter().any(|text| {
+            [format!("{peer}: "), format!("borrower in {peer}: ")]
+                .iter()
+                .any(|said| !peer.is_empty() && text.starts_with(said))
+        });
+        assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
+    }
+    // What is installed and cannot be built is a defect.
+    assert!(!absent.iter().any(|text| text.contains("cannot be built")), "{absent:?}");
+    let cases = json["cases"].as_array().unwrap();
+    for case in ["cpu time per packet, 64 bytes at 1 kpps, lend", "delivered pps, 1500 bytes, lend"]
+    {
+        let there = cases.iter().any(|c| c["name"] == case && c["median"].as_f64() > Some(0.0));
+        assert!(there, "no case '{case}' in {cases:?}");
+    }
+}
+
+#[test]
+fn bench_lend_says_what_is_absent_and_why() {
+    let nothing = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
+    let args = ["--only", "accounting", "--rounds", "1", "--window", "5ms"];
+    let json = bench("lend", &args, Some(nothing.path()));
+    assert_eq!(
+        json["ratios"].as_array().unwrap().iter().filter(|r| r["bar"].is_object()).count(),
+        2
+    );
+    if rustix::process::geteuid().is_root() {
+        let args = ["--only", "delivered", "--rounds", "1", "--window", "50ms"];
+        // Without a compiler and without Python in its path.
+        for program in ["env", "ethtool", "ip", "setpriv"] {
+            let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(std::path::Path::new);
+            let found = folders.iter().map(|dir| dir.join(program)).find(|path| path.exists());
+            let found = found.unwrap_or_else(|| panic!("no {program}"));
+            std::os::unix::fs::symlink(found, nothing.path().join(program)).unwrap();
+        }
+        let json = bench("lend", &args, Some(nothing.path()));
+        let absent = texts(&json["absent"]);
+        for said in [
+            "af_packet: the C compiler, cc, cannot be run",
+            "borrower in c: the C compiler, cc, cannot be run",
+        ] {
+            assert!(absent.iter().any(|text| text.starts_with(said)), "'{said}' in {absent:?}");
+        }
+    }
 }
 
 fn texts(array: &serde_json::Value) -> Vec<&str> {

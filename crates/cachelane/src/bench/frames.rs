@@ -10,12 +10,9 @@
 mod memory;
 mod passing;
 mod patterns;
-mod peer;
-mod places;
 mod pools;
 mod threads;
 mod tradeoff;
-mod worker;
 mod xsk;
 
 use std::time::Duration;
@@ -25,11 +22,12 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use trial::bench::{BenchOutput, Host};
 
+use super::peer::Builder;
+use super::places::Places;
 use super::{Progress, Series, Stop};
 use crate::pmu::Pmu;
 pub(crate) use passing::Passing;
-use peer::Builder;
-use places::Places;
+pub(super) use pools::frame_pool;
 pub(crate) use xsk::Sending;
 
 /// The experiment's parts, in the order in which they run.

@@ -6,7 +6,7 @@ use std::io::IsTerminal as _;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trial::bench::{Bar, BenchOutput, Case, RatioOut};
-use trial::paired_ratio;
+use trial::{paired_difference, paired_ratio};
 
 /// Runs by case, in the order in which the cases came up.
 #[derive(Debug, Default)]
@@ -55,11 +55,24 @@ impl Series {
             }
         }
         let ratio = paired_ratio(to_runs, of_runs).with_context(|| format!("ratio {name}"))?;
-        let ratio = RatioOut::new(name, &ratio);
-        output.ratios.push(match bar {
-            Some(bar) => ratio.with_bar(bar),
-            None => ratio,
-        });
+        push(output, RatioOut::new(name, &ratio), bar);
+        Ok(())
+    }
+
+    /// Adds the difference `of - less` to `output`, paired by run, if both cases were measured.
+    pub(crate) fn difference(
+        &self,
+        output: &mut BenchOutput,
+        name: &str,
+        (of, less): (&str, &str),
+        bar: Option<Bar>,
+    ) -> anyhow::Result<()> {
+        let (Some(of_runs), Some(less_runs)) = (self.runs.get(of), self.runs.get(less)) else {
+            return Ok(());
+        };
+        let found = paired_difference(less_runs, of_runs);
+        let found = found.with_context(|| format!("difference {name}"))?;
+        push(output, RatioOut::new(name, &found), bar);
         Ok(())
     }
 
@@ -80,6 +93,13 @@ impl Series {
         };
         self.order.iter().map(case).collect()
     }
+}
+
+fn push(output: &mut BenchOutput, ratio: RatioOut, bar: Option<Bar>) {
+    output.ratios.push(match bar {
+        Some(bar) => ratio.with_bar(bar),
+        None => ratio,
+    });
 }
 
 /// A progress line on a terminal; nothing in a pipe.

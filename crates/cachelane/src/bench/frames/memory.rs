@@ -11,8 +11,8 @@ use trial::bench::Bar;
 
 use super::Bench;
 use super::patterns::{self, Pattern};
-use super::peer::{Builder, Peer, Program};
 use super::pools::{QueuePool, frame_pool, queue_pool};
+use crate::bench::peer::{Builder, Peer, Program};
 
 /// Objects of every pool.
 const OBJECTS: u32 = 8192;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use frames::FramePool;
 
 use super::patterns::{self, Pattern};
-use super::places::Places;
 use super::pools::{QueuePool, frame_pool, queue_pool};
+use crate::bench::places::{self, Places};
 
 /// Frames of each pool.
 const FRAMES: u32 = 8192;
@@ -28,13 +28,7 @@ impl Passing {
 
     /// The CPUs, for people.
     pub(crate) fn place(&self) -> String {
-        match self.cpus.as_slice() {
-            [one] => format!("CPU {one}"),
-            cpus => {
-                let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
-                format!("CPUs {}", cpus.join(" and "))
-            }
-        }
+        places::text(&self.cpus)
     }
 
     /// Seconds a frame, from our pool.

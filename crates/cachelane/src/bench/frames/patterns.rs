@@ -10,7 +10,7 @@ use std::time::Duration;
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::pools::{Handle, Pool};
-use super::worker::{self, Run, Waiting, Work};
+use crate::bench::worker::{self, Run, Waiting, Work};
 
 /// Objects that go at a time where they go in bulk.
 pub(super) const BATCH: usize = 32;

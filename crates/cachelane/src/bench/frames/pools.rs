@@ -44,7 +44,7 @@ pub(super) trait Handle: Send {
 }
 
 /// A pool of so many frames with a home for each CPU, in these lanes.
-pub(super) fn frame_pool(frames: u32, lanes: &[u16]) -> anyhow::Result<FramePool> {
+pub(in crate::bench) fn frame_pool(frames: u32, lanes: &[u16]) -> anyhow::Result<FramePool> {
     let area = FrameArea::new(&AreaOptions {
         frames,
         frame_size: FRAME_SIZE,

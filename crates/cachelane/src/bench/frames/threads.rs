@@ -7,8 +7,8 @@ use rand::seq::SliceRandom as _;
 use super::Bench;
 use super::memory::{Subject, mempool_args};
 use super::patterns::Pattern;
-use super::peer::{Peer, Program};
 use super::pools::{frame_pool, queue_pool};
+use crate::bench::peer::{Peer, Program};
 
 /// Threads on each of two CPUs.
 const PER_CPU: [usize; 3] = [1, 4, 8];

@@ -19,7 +19,7 @@ use trial::bench::Bar;
 
 use super::Bench;
 use super::pools::frame_pool;
-use super::worker::join;
+use crate::bench::worker::join;
 use traffic::Traffic;
 
 /// Slices of a measurement under one value of the knob.

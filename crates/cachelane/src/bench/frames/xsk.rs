@@ -18,8 +18,8 @@ use trial::bench::Bar;
 use xsk::{Attach, Device, ProgramOptions};
 
 use super::Bench;
-use super::peer::{Builder, Peer, Program};
-use super::places::Places;
+use crate::bench::peer::{Builder, Peer, Program};
+use crate::bench::places::Places;
 
 /// Measurements of a round.
 pub(super) const STEPS: usize = 9;

@@ -50,7 +50,7 @@ static inline void relax(void)
 #endif
 }
 
-/* One turn of waiting for another thread; bench/frames/worker.rs does the same. */
+/* One turn of waiting for another thread; bench/worker.rs does the same. */
 static inline void wait_turn(unsigned *turns)
 {
 	if (++*turns < 256) {

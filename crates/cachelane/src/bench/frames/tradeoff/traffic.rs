@@ -9,7 +9,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Pattern, Setting};
 use crate::bench::frames::patterns::{ALIEN_RING, ALL_RING, BATCH, Ends, all_rings};
-use crate::bench::frames::worker::{Waiting, pin};
+use crate::bench::worker::{Waiting, pin};
 
 /// Frames of a burst: two caches full, and less than a ring.
 const BURST: usize = 512;

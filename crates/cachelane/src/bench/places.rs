@@ -11,6 +11,17 @@ pub(super) struct Places {
     far: Option<Vec<usize>>,
 }
 
+/// CPUs, for people.
+pub(super) fn text(cpus: &[usize]) -> String {
+    match cpus {
+        [one] => format!("CPU {one}"),
+        cpus => {
+            let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
+            format!("CPUs {}", cpus.join(" and "))
+        }
+    }
+}
+
 impl Places {
     /// As the host and this process's affinity have it.
     pub(super) fn detect() -> anyhow::Result<Places> {

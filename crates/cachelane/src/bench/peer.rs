@@ -17,10 +17,11 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the sources include.
-const HEADERS: [(&str, &str); 3] = [
-    ("peer.h", include_str!("peers/peer.h")),
-    ("patterns.h", include_str!("peers/patterns.h")),
-    ("spsc.h", include_str!("peers/spsc.h")),
+const HEADERS: [(&str, &str); 4] = [
+    ("cachelane_lend.h", include_str!("../../../../clients/c/cachelane_lend.h")),
+    ("peer.h", include_str!("frames/peers/peer.h")),
+    ("patterns.h", include_str!("frames/peers/patterns.h")),
+    ("spsc.h", include_str!("frames/peers/spsc.h")),
 ];
 
 /// One of the programs.
@@ -35,6 +36,10 @@ pub(super) enum Program {
     Mimalloc,
     /// A plain AF_XDP loop.
     XdpPlain,
+    /// AF_PACKET rings.
+    AfPacket,
+    /// A borrower that reads every byte.
+    LendReader,
 }
 
 /// A folder in which programs are built.
@@ -58,14 +63,18 @@ impl Program {
             Program::Mempool { equal_ring: true } => "dpdk_mempool_equal_ring",
             Program::Mimalloc => "mimalloc",
             Program::XdpPlain => "xdp_plain",
+            Program::AfPacket => "af_packet",
+            Program::LendReader => "lend_reader",
         }
     }
 
     fn source(self) -> &'static str {
         match self {
-            Program::Mempool { .. } => include_str!("peers/dpdk_mempool.c"),
-            Program::Mimalloc => include_str!("peers/mimalloc.c"),
-            Program::XdpPlain => include_str!("peers/xdp_plain.c"),
+            Program::Mempool { .. } => include_str!("frames/peers/dpdk_mempool.c"),
+            Program::Mimalloc => include_str!("frames/peers/mimalloc.c"),
+            Program::XdpPlain => include_str!("frames/peers/xdp_plain.c"),
+            Program::AfPacket => include_str!("lend/peers/af_packet.c"),
+            Program::LendReader => include_str!("lend/peers/lend_reader.c"),
         }
     }
 
@@ -78,7 +87,7 @@ impl Program {
                 Ok(flags)
             }
             Program::Mimalloc => Ok(vec!["-lmimalloc".into()]),
-            Program::XdpPlain => Ok(Vec::new()),
+            Program::XdpPlain | Program::AfPacket | Program::LendReader => Ok(Vec::new()),
         }
     }
 }

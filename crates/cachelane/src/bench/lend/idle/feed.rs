@@ -1,0 +1,256 @@
+//! Where packets come from, and the network that they come over.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use frames::{Accounting, FramePool, LaneCache};
+use lab::{End, Lab, LinkOptions, Process};
+use lend::Distributor;
+use serde_json::Value;
+use tempfile::TempDir;
+use xsk::{Attach, Device, Packet, Program, ProgramOptions, Socket, SocketOptions, Umem};
+
+use super::worker::{BATCH, Outcome, Worker, run};
+use super::{WORKERS, Who};
+use crate::bench::lend::books::Ledger;
+use crate::bench::lend::lending::{QUOTA, SIZE, fill, lend, ports, shared_pool};
+
+/// Where packets come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feed {
+    Memory,
+    /// The same, with workers on the data thread's CPU as well: they meet at the lock.
+    MemorySpread,
+    Veth,
+}
+
+/// What the measurements of one feed have in common.
+pub(super) struct Net {
+    feed: Feed,
+    /// The data thread's CPU.
+    feeding: usize,
+    /// The workers'.
+    working: Vec<usize>,
+    dir: TempDir,
+    link: Option<(Lab, [End; 2])>,
+}
+
+impl Net {
+    pub(super) fn build(feed: Feed, cpus: &[usize]) -> anyhow::Result<Net> {
+        let dir = tempfile::Builder::new().prefix("cachelane-bench-").tempdir();
+        let dir = dir.context("cannot make a temporary folder")?;
+        let link = match feed {
+            Feed::Memory | Feed::MemorySpread => None,
+            Feed::Veth => {
+                ensure!(rustix::process::geteuid().is_root(), "AF_XDP on test hosts needs root");
+                let lab = Lab::new("bench-lend")?;
+                let [a, b] = [lab.host("a")?, lab.host("b")?];
+                let link = lab.link(&a, &b, LinkOptions::default())?;
+                Some((lab, [link.a, link.b]))
+            }
+        };
+        let working = match feed {
+            Feed::MemorySpread => cpus.to_vec(),
+            Feed::Memory | Feed::Veth => vec![cpus[cpus.len() - 1]],
+        };
+        Ok(Net { feed, feeding: cpus[0], working, dir, link })
+    }
+
+    /// A rate that no machine holds.
+    pub(super) fn too_much(&self) -> f64 {
+        match self.feed {
+            Feed::Memory | Feed::MemorySpread => 40e6,
+            Feed::Veth => 2e6,
+        }
+    }
+
+    /// Four flows to four workers.
+    pub(super) fn measure(&self, who: Who, rate: f64, window: Duration) -> anyhow::Result<Outcome> {
+        let pool = shared_pool(1)?;
+        let mut cache = pool.cache(0)?;
+        let (accounting, ledger) = match who {
+            Who::Lend(accounting) => (accounting, None),
+            Who::Ledger(locking) => {
+                let ledger = Ledger::new(locking, QUOTA * WORKERS as u32);
+                (Accounting::Counters, Some(ledger))
+            }
+        };
+        let (lender, mut distributor, mut borrowers) =
+            lend(&pool, accounting, WORKERS, self.dir.path(), &mut cache)?;
+        let first = ports(&mut distributor, &mut borrowers, &mut cache)?;
+        let worker = |borrower| Worker::new(borrower, ledger.clone());
+        let workers: Vec<_> = borrowers.into_iter().map(worker).collect();
+        let outcome = match &self.link {
+            None => {
+                fill_all(&pool, &mut cache, first);
+                let feed = move || from_memory(cache, distributor, rate, window);
+                run(workers, self.feeding, &self.working, feed)
+            }
+            Some((lab, [from, to])) => {
+                let mut receiver = Receiver::new(&pool, to, cache)?;
+                let sender = Sending { lab, from, first, rate, window, cpu: self.feeding };
+                let feed = move || receiver.run(distributor, &sender);
+                run(workers, self.feeding, &self.working, feed)
+            }
+        }?;
+        lender.close();
+        pool.close().map_err(|leak| anyhow::anyhow!("frames were lost: {leak}"))?;
+        Ok(outcome)
+    }
+}
+
+/// Writes a packet into every frame: of each flow as many.
+fn fill_all(pool: &FramePool, cache: &mut LaneCache, first: u16) {
+    let mut frames = Vec::new();
+    cache.get_bulk(pool.area().frames() as usize, &mut frames);
+    for (number, frame) in frames.iter_mut().enumerate() {
+        fill(pool.area(), frame, first + (number % WORKERS) as u16);
+    }
+    cache.put_bulk(&mut frames);
+}
+
+/// Hands out packets that are in memory at a rate, as a device does that interrupts every
+/// [`INTERRUPT`]; how many were due, and in which time. What cannot be handed out in time is lost.
+fn from_memory(
+    mut cache: LaneCache,
+    mut distributor: Distributor,
+    rate: f64,
+    window: Duration,
+) -> anyhow::Result<(u64, f64)> {
+    /// How much a device keeps for a thread that is late.
+    const QUEUE: u64 = 16_384;
+    let (mut frames, mut packets) = (Vec::new(), Vec::new());
+    let (mut due, mut done, mut next) = (0, 0, Duration::ZERO);
+    let start = Instant::now();
+    loop {
+        let elapsed = start.elapsed();
+        if elapsed >= window {
+            break;
+        }
+        if elapsed >= next {
+            next = elapsed + INTERRUPT;
+            due = (elapsed.as_secs_f64() * rate) as u64;
+            done = done.max(due.saturating_sub(QUEUE));
+        }
+        distributor.collect(&mut cache);
+        let now = (due - done).min(BATCH as u64) as usize;
+        if now == 0 {
+            std::hint::spin_loop();
+            continue;
+        }
+        done += now as u64;
+        cache.get_bulk(now, &mut frames);
+        packets.extend(frames.drain(..).map(|frame| Packet::new(frame, SIZE as u32)));
+        distributor.lend_burst(&mut packets, &mut cache, done < due);
+        cache.maintain();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    drain(&mut distributor, &mut cache)?;
+    Ok((due, seconds))
+}
+
+/// How far apart a device's interrupts are when it is busy: what drivers set by default is 8 to
+/// 50 microseconds (`rx-usecs` of ethtool).
+const INTERRUPT: Duration = Duration::from_micros(50);
+
+/// Waits until the workers have returned everything.
+fn drain(distributor: &mut Distributor, cache: &mut LaneCache) -> anyhow::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while distributor.on_loan() > 0 {
+        ensure!(Instant::now() < until, "{} frames do not come back", distributor.on_loan());
+        distributor.collect(cache);
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// How long anything may take besides its measurement.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The data thread's queue of the veth.
+struct Receiver {
+    socket: Socket,
+    cache: LaneCache,
+    _program: Program,
+}
+
+impl Receiver {
+    fn new(pool: &FramePool, to: &End, mut cache: LaneCache) -> anyhow::Result<Receiver> {
+        let open = move || {
+            let device = Device::find(&to.device)?;
+            let umem = Umem::new(pool.clone())?;
+            let options = SocketOptions { tx_size: 0, ..SocketOptions::default() };
+            let mut socket = Socket::bind(&umem, &device, 0, &options)?;
+            socket.fill(&mut cache, usize::MAX);
+            let options = ProgramOptions { attach: Attach::Native, ..ProgramOptions::default() };
+            let mut program = Program::attach(&device, &options)?;
+            program.insert(&socket)?;
+            anyhow::Ok(Receiver { socket, cache, _program: program })
+        };
+        to.host.run(open)?
+    }
+
+    /// Hands out what comes until the sender has ended and nothing is left.
+    fn run(
+        &mut self,
+        mut distributor: Distributor,
+        sender: &Sending<'_>,
+    ) -> anyhow::Result<(u64, f64)> {
+        let mut sending = sender.start()?;
+        let (mut packets, mut quiet) = (Vec::new(), 0);
+        // Twenty milliseconds in which nothing came after the sender's end.
+        while quiet < 20 {
+            distributor.collect(&mut self.cache);
+            self.socket.fill(&mut self.cache, usize::MAX);
+            let count = self.socket.receive(&mut packets, BATCH);
+            if count > 0 {
+                distributor.lend_burst(&mut packets, &mut self.cache, count == BATCH);
+                quiet = 0;
+            } else if !self.socket.wait(Some(Duration::from_millis(1)))? {
+                quiet += u32::from(sending.try_wait()?.is_some());
+            }
+            self.cache.maintain();
+        }
+        drain(&mut distributor, &mut self.cache)?;
+        sender.sent(sending)
+    }
+}
+
+/// A sender at a rate: four flows.
+struct Sending<'a> {
+    lab: &'a Lab,
+    from: &'a End,
+    first: u16,
+    rate: f64,
+    window: Duration,
+    cpu: usize,
+}
+
+impl Sending<'_> {
+    fn start(&self) -> anyhow::Result<Process> {
+        let command = std::env::current_exe().context("cannot find this program")?;
+        let runtime_dir = format!("CACHELANE_RUNTIME_DIR={}", self.lab.dir().join("run").display());
+        let (first, last) = (self.first, self.first + WORKERS as u16 - 1);
+        let count = (self.rate * self.window.as_secs_f64()).ceil();
+        let args = format!(
+            "send {} --json --size {SIZE} --sport {first}-{last} --rate {:.0} --count {count} --cpus {}",
+            self.from.device, self.rate, self.cpu
+        );
+        let command = self.from.host.command("env").arg(runtime_dir).arg(command);
+        let command = command.args(["--quiet", "xsk"]).args(args.split(' '));
+        Ok(command.stdout(Stdio::piped()).spawn()?)
+    }
+
+    /// How many packets were due, and in which time: more than were sent where the sender was late.
+    fn sent(&self, mut sending: Process) -> anyhow::Result<(u64, f64)> {
+        let status = sending.wait_within(PATIENCE)?;
+        ensure!(status.success(), "cachelane xsk send ended with {status}");
+        let stdout = sending.pipes().stdout.take().context("no output")?;
+        let report: Value = serde_json::from_reader(stdout).context("its report")?;
+        let sent = report["tx"]["packets"].as_u64().context("its report has no packets")?;
+        let seconds = report["active_seconds"].as_f64().context("its report has no time")?;
+        // By a hundredth it may be late.
+        Ok((sent.max((seconds * self.rate * 0.99) as u64), seconds.max(1e-3)))
+    }
+}
