@@ -129,8 +129,8 @@ fn bad_values_are_named_with_what_was_expected_and_exit_with_2() {
 #[test]
 fn a_port_in_use_is_an_error_that_names_the_address() {
     let dir = runtime_dir();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let _holder = TcpListener::bind(taken).unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
     let args = ["relay", "--listen", &taken.to_string(), "--to", "127.0.0.1:1"];
     let output = run(dir.path(), &args);
     assert_eq!(output.status.code(), Some(1));
@@ -149,7 +149,8 @@ fn too_few_open_files_is_said_with_how_many_connections_they_allow() {
 #[test]
 fn a_dry_run_says_what_it_would_do_and_listens_on_nothing() {
     let dir = runtime_dir();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // An address of its own: nobody else takes the port meanwhile.
+    let free = TcpListener::bind("127.44.0.1:0").unwrap().local_addr().unwrap();
     let args = ["relay", "--listen", &free.to_string(), "--to", "127.0.0.1:1", "--dry-run"];
     let output = run(dir.path(), &args);
     assert_eq!(output.status.code(), Some(0));
