@@ -112,6 +112,8 @@ impl Channel {
     ) -> Taken {
         let mut refused = 0;
         let (tokens, is_out_of_step) = match self.back.take() {
+            // Nearly always: nothing is written.
+            Ok(returned) if returned.len() == 0 => return Taken::default(),
             Ok(returned) => {
                 let count = returned.len();
                 table.give_back_many(
