@@ -15,5 +15,22 @@ mod series;
 mod stop;
 mod worker;
 
+use std::time::Duration;
+
 pub(crate) use series::{Progress, Series};
 pub(crate) use stop::Stop;
+
+/// How much of an experiment with parts of type `P` is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan<P> {
+    /// Parts to run.
+    pub(crate) parts: Vec<P>,
+    /// Times that each case is measured.
+    pub(crate) rounds: usize,
+    /// Length of one measurement.
+    pub(crate) window: Duration,
+    /// Seed of the order of the cases.
+    pub(crate) seed: u64,
+    /// No progress line.
+    pub(crate) quiet: bool,
+}

@@ -15,8 +15,6 @@ mod threads;
 mod tradeoff;
 mod xsk;
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -24,7 +22,7 @@ use trial::bench::{BenchOutput, Host};
 
 use super::peer::Builder;
 use super::places::Places;
-use super::{Progress, Series, Stop};
+use super::{Plan, Progress, Series, Stop};
 use crate::pmu::Pmu;
 pub(crate) use passing::Passing;
 pub(super) use pools::frame_pool;
@@ -43,24 +41,9 @@ pub(crate) enum Part {
     Xsk,
 }
 
-/// How much is measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Parts to run.
-    pub(crate) parts: Vec<Part>,
-    /// Times that each case is measured.
-    pub(crate) rounds: usize,
-    /// Length of one measurement.
-    pub(crate) window: Duration,
-    /// Seed of the order of the cases.
-    pub(crate) seed: u64,
-    /// No progress line.
-    pub(crate) quiet: bool,
-}
-
 /// What the parts share.
 struct Bench<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<Part>,
     stop: Stop,
     places: Places,
     builder: Builder,
@@ -72,7 +55,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps() * plan.rounds).sum();
     let mut bench = Bench {
         plan,

@@ -11,15 +11,13 @@ mod idle;
 mod lending;
 mod wire;
 
-use std::time::Duration;
-
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use trial::bench::{BenchOutput, Host};
 
 use super::peer::Builder;
 use super::places::Places;
-use super::{Progress, Series, Stop};
+use super::{Plan, Progress, Series, Stop};
 pub(crate) use accounting::Keeping;
 
 /// The experiment's parts, in the order in which they run.
@@ -36,24 +34,9 @@ pub(crate) enum Part {
     Crossover,
 }
 
-/// How much is measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Parts to run.
-    pub(crate) parts: Vec<Part>,
-    /// Times that each case is measured.
-    pub(crate) rounds: usize,
-    /// Length of one measurement.
-    pub(crate) window: Duration,
-    /// Seed of the order of the cases.
-    pub(crate) seed: u64,
-    /// No progress line.
-    pub(crate) quiet: bool,
-}
-
 /// What the parts share.
 struct Bench<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<Part>,
     stop: Stop,
     places: Places,
     builder: Builder,
@@ -64,7 +47,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps() * plan.rounds).sum();
     let mut bench = Bench {
         plan,

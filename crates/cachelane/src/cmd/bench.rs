@@ -9,7 +9,7 @@ use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Stop, bridge, frames, lend, relay};
+use crate::bench::{Plan, Stop, bridge, frames, lend, relay};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -113,13 +113,8 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn run_relay(args: &RelayArgs, quiet: bool) -> anyhow::Result<Exit> {
-    use clap::ValueEnum as _;
-    let parts = match args.only.as_slice() {
-        [] => relay::Part::value_variants().to_vec(),
-        only => only.to_vec(),
-    };
     let plan = relay::Plan {
-        parts,
+        parts: parts(&args.only),
         rounds: args.common.rounds as usize,
         window: args.common.window,
         memory: args.memory_time,
@@ -132,13 +127,8 @@ fn run_relay(args: &RelayArgs, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn run_bridge(args: &BridgeArgs, quiet: bool) -> anyhow::Result<Exit> {
-    use clap::ValueEnum as _;
-    let parts = match args.only.as_slice() {
-        [] => bridge::Part::value_variants().to_vec(),
-        only => only.to_vec(),
-    };
     let plan = bridge::Plan {
-        parts,
+        parts: parts(&args.only),
         rounds: args.common.rounds as usize,
         window: args.common.window,
         entries: args.entries,
@@ -150,37 +140,26 @@ fn run_bridge(args: &BridgeArgs, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn run_frames(args: &FramesArgs, quiet: bool) -> anyhow::Result<Exit> {
-    use clap::ValueEnum as _;
-    let parts = match args.only.as_slice() {
-        [] => frames::Part::value_variants().to_vec(),
-        only => only.to_vec(),
-    };
-    let plan = frames::Plan {
-        parts,
-        rounds: args.common.rounds as usize,
-        window: args.common.window,
-        seed: args.common.seed,
-        quiet,
-    };
-    let output = frames::run(&plan, Stop::on_signals()?)?;
+    let output = frames::run(&plan(&args.common, &args.only, quiet), Stop::on_signals()?)?;
     show(&args.common, &output)
 }
 
 fn run_lend(args: &LendArgs, quiet: bool) -> anyhow::Result<Exit> {
-    use clap::ValueEnum as _;
-    let parts = match args.only.as_slice() {
-        [] => lend::Part::value_variants().to_vec(),
-        only => only.to_vec(),
-    };
-    let plan = lend::Plan {
-        parts,
-        rounds: args.common.rounds as usize,
-        window: args.common.window,
-        seed: args.common.seed,
-        quiet,
-    };
-    let output = lend::run(&plan, Stop::on_signals()?)?;
+    let output = lend::run(&plan(&args.common, &args.only, quiet), Stop::on_signals()?)?;
     show(&args.common, &output)
+}
+
+fn plan<P: clap::ValueEnum>(common: &Common, only: &[P], quiet: bool) -> Plan<P> {
+    let rounds = common.rounds as usize;
+    Plan { parts: parts(only), rounds, window: common.window, seed: common.seed, quiet }
+}
+
+/// The parts that were asked for; all if none was.
+fn parts<P: clap::ValueEnum>(only: &[P]) -> Vec<P> {
+    match only {
+        [] => P::value_variants().to_vec(),
+        only => only.to_vec(),
+    }
 }
 
 /// Prints the output, and writes the page if it was asked for.
