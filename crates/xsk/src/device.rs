@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -82,6 +82,14 @@ impl Device {
         Ok(self.link()?.mac)
     }
 
+    /// What kind of device it is, if it is one that software makes: veth, tun, bridge.
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    pub fn kind(&self) -> Result<Option<String>> {
+        Ok(self.link()?.kind)
+    }
+
     fn link(&self) -> Result<Link> {
         ask(self.index).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => Error::new(
@@ -100,11 +108,12 @@ impl fmt::Display for Device {
 }
 
 /// What netlink says of a device.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Link {
     mtu: u32,
     queues: u32,
     mac: [u8; 6],
+    kind: Option<String>,
 }
 
 /// Asks for one device (`RTM_GETLINK`).
@@ -141,6 +150,12 @@ fn read(link: &LinkMessage) -> Link {
             }
             LinkAttribute::Address(address) => {
                 found.mac = address.as_slice().try_into().unwrap_or_default();
+            }
+            LinkAttribute::LinkInfo(infos) => {
+                found.kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
             }
             _ => (),
         }
@@ -198,6 +213,7 @@ mod tests {
         assert_eq!((device.name(), device.queues().expect("queues")), ("lo", 1));
         assert!(device.mtu().expect("an MTU") >= 1280);
         assert_eq!(device.mac().expect("an address"), [0; 6]);
+        assert_eq!(device.kind().expect("a state"), None);
     }
 
     #[test]

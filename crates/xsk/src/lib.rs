@@ -18,6 +18,8 @@ mod device;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod hook;
+#[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
 mod program;
@@ -37,9 +39,11 @@ pub use error::{Error, ErrorKind, Result};
 #[cfg(not(loom))]
 pub use frames::Packet;
 #[cfg(not(loom))]
+pub use hook::{Attach, Hook};
+#[cfg(not(loom))]
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 #[cfg(not(loom))]
-pub use program::{Attach, Filter, Program, ProgramCounters, ProgramOptions};
+pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
 #[cfg(not(loom))]
 pub use socket::{Outstanding, Socket, Statistics};
 #[cfg(not(loom))]

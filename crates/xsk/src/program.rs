@@ -5,17 +5,14 @@
 //! the byte cast of its plain struct.
 #![allow(unsafe_code)]
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, ProgramHandle};
-use rustix::io::Errno;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use crate::{Device, Error, ErrorKind, Result, Socket};
+use crate::{Attach, Device, Error, ErrorKind, Hook, Result, Socket};
 
-mod hook;
 #[cfg(test)]
 mod tests;
 
@@ -32,18 +29,6 @@ const FILTER_IP_PROTOCOL: u32 = 3;
 
 /// Room for queues that a device gets while the program is on it.
 const SPARE_QUEUES: u32 = 64;
-
-/// Where in the device's path the program runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Attach {
-    /// In the driver where it can, else generic.
-    #[default]
-    Auto,
-    /// In the driver, before the kernel makes a buffer, or an error.
-    Native,
-    /// On the kernel's buffers; any device.
-    Generic,
-}
 
 /// Which packets go to the sockets; the kernel gets the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,9 +76,7 @@ pub struct ProgramCounters {
 /// that ends.
 #[derive(Debug)]
 pub struct Program {
-    device: Device,
-    attached: Attach,
-    link: OwnedFd,
+    hook: Hook,
     loaded: Loaded,
 }
 
@@ -114,21 +97,11 @@ impl Program {
     /// this kind, `NotPermitted`, `Unsupported` if the kernel does not load it, and `Invalid` (no
     /// port) of [`ErrorKind`].
     pub fn attach(device: &Device, options: &ProgramOptions) -> Result<Self> {
-        refuse_if_present(device)?;
+        Hook::refuse_if_taken(device)?;
         let loaded = Loaded::new(options, device.queues()?.saturating_add(SPARE_QUEUES))?;
-        let attach = |attach| hook::attach(loaded.program.as_fd(), device, attach);
-        let (link, attached) = match options.attach {
-            Attach::Auto => match attach(Attach::Native) {
-                // What the driver said tells more than that generic is not there either.
-                Err(native) if worth_generic(&native) => {
-                    (attach(Attach::Generic).map_err(|_| native), Attach::Generic)
-                }
-                link => (link, Attach::Native),
-            },
-            given => (attach(given), given),
-        };
-        let link = link.map_err(|error| explain(device, options, error))?;
-        Ok(Self { device: device.clone(), attached, link, loaded })
+        let program = loaded.program.as_fd();
+        let hook = Hook::attach(device, program, options.attach, options.multi_buffer)?;
+        Ok(Self { hook, loaded })
     }
 
     /// Chosen packets of the socket's queue go to it from now on, until it is closed. Replaces
@@ -137,7 +110,7 @@ impl Program {
     /// # Errors
     /// `Invalid` if the socket is on another device, or does not receive.
     pub fn insert(&mut self, socket: &Socket) -> Result<()> {
-        let (device, queue) = (&self.device, socket.queue());
+        let (device, queue) = (self.hook.device(), socket.queue());
         if socket.device().index() != device.index() {
             return Err(Error::invalid(format!(
                 "the socket is on {}, the program on {device}: expected the same device",
@@ -161,10 +134,11 @@ impl Program {
     /// `NoQueue` for a number that no queue of the device has.
     pub fn remove(&mut self, queue: u32) -> Result<()> {
         self.loaded.sockets.delete(&queue.to_ne_bytes()).map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput => {
-                Error::new(ErrorKind::NoQueue, format!("{} has no queue {queue}", self.device))
-            }
-            _ => system(&format!("{}: cannot free queue {queue}", self.device), &error),
+            libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput => Error::new(
+                ErrorKind::NoQueue,
+                format!("{} has no queue {queue}", self.hook.device()),
+            ),
+            _ => system(&format!("{}: cannot free queue {queue}", self.hook.device()), &error),
         })
     }
 
@@ -174,24 +148,18 @@ impl Program {
     /// What the system reports.
     pub fn counters(&self) -> Result<ProgramCounters> {
         let counted = self.loaded.counters();
-        counted
-            .map_err(|error| system(&format!("{}: cannot read the counters", self.device), &error))
+        let device = self.hook.device();
+        counted.map_err(|error| system(&format!("{device}: cannot read the counters"), &error))
     }
 
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
     pub fn attached(&self) -> Attach {
-        self.attached
+        self.hook.attached()
     }
 
     /// The device that it is on.
     pub fn device(&self) -> &Device {
-        &self.device
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        hook::detach(self.link.as_fd());
+        self.hook.device()
     }
 }
 
@@ -262,68 +230,6 @@ impl Loaded {
         }
         Ok(sum)
     }
-}
-
-/// Whether what the driver said may be different for a generic program.
-fn worth_generic(error: &io::Error) -> bool {
-    let never = [Errno::BUSY, Errno::EXIST, Errno::PERM, Errno::ACCESS, Errno::NODEV];
-    !never.iter().any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
-}
-
-fn refuse_if_present(device: &Device) -> Result<()> {
-    let ids = hook::programs(device).map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NODEV) => gone(device),
-        _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
-    })?;
-    if ids.is_empty() {
-        return Ok(());
-    }
-    let name = |id: &u32| match ProgramHandle::from_prog_id(*id) {
-        Ok(program) => format!("'{}' (id {id})", program.name().to_string_lossy()),
-        Err(_) => format!("id {id}"),
-    };
-    let names = ids.iter().map(name).collect::<Vec<_>>().join(", ");
-    Err(Error::new(
-        ErrorKind::ProgramPresent,
-        format!(
-            "{device} has an XDP program already: {names}; expected none (`ip link set {device} \
-             xdp off` removes it, unless a process holds it: `bpftool net` and `bpftool link`)"
-        ),
-    ))
-}
-
-fn explain(device: &Device, options: &ProgramOptions, error: io::Error) -> Error {
-    match Errno::from_io_error(&error) {
-        // One that came between looking and attaching.
-        Some(Errno::BUSY | Errno::EXIST) => refuse_if_present(device).err().unwrap_or_else(|| {
-            let message = format!("{device} has another XDP program");
-            Error::caused(ErrorKind::ProgramPresent, message, error)
-        }),
-        Some(Errno::PERM | Errno::ACCESS) => {
-            let message = format!("{device}: attaching an XDP program needs CAP_NET_ADMIN");
-            Error::caused(ErrorKind::NotPermitted, message, error)
-        }
-        Some(Errno::NODEV) => gone(device),
-        Some(Errno::RANGE | Errno::INVAL) if !options.multi_buffer => {
-            let mtu = device.mtu().map_or_else(|_| "unknown".into(), |mtu| mtu.to_string());
-            let message = format!(
-                "{device}: its driver refuses the XDP program, maybe for its MTU of {mtu}; expected \
-                 a smaller one, multi-buffer, or generic"
-            );
-            Error::caused(ErrorKind::NoXdp, message, error)
-        }
-        _ => {
-            let kind = match options.attach {
-                Attach::Native => "its driver takes no XDP program; expected generic or auto",
-                Attach::Auto | Attach::Generic => "it takes no XDP program",
-            };
-            Error::caused(ErrorKind::NoXdp, format!("{device}: {kind}"), error)
-        }
-    }
-}
-
-fn gone(device: &Device) -> Error {
-    Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"))
 }
 
 fn system(what: &str, error: &libbpf_rs::Error) -> Error {
