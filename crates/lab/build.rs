@@ -1,4 +1,5 @@
-//! Builds the BPF objects of the stock sockmap peer and of the frame generators.
+//! Builds the BPF objects of the stock sockmap peer, of the frame generators and of the program
+//! that passes all.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
     let include = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["generator", "live", "sockmap_stock"] {
+    for name in ["generator", "live", "pass", "sockmap_stock"] {
         let source = format!("src/bpf/{name}.bpf.c");
         if let Err(error) = SkeletonBuilder::new()
             .source(&source)

@@ -18,12 +18,14 @@
 //! # }
 //! ```
 
+mod attribute;
 mod bridge;
 mod command;
 mod error;
 mod host;
 mod lab;
 mod link;
+mod pass;
 pub mod peer;
 mod tempdir;
 pub mod traffic;
@@ -35,6 +37,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use host::Host;
 pub use lab::Lab;
 pub use link::{DeviceCounters, End, Link, LinkOptions, Mac, Subnet};
+pub use pass::PassProgram;
 
 /// A duration as the system calls want it; one that does not fit is as good as for ever.
 pub(crate) fn timespec(duration: std::time::Duration) -> rustix::time::Timespec {

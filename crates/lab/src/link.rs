@@ -13,10 +13,9 @@ use crate::{Error, Host, Result};
 pub struct LinkOptions {
     /// The addresses' subnet; none lets the lab choose one that no other link of it has.
     pub subnet: Option<Subnet>,
-    /// Turns segmentation and receive offloads (TSO, GSO, GRO) off at both ends, so that the
-    /// receiver sees packets of the size that a wire carries.
-    ///
-    /// Checksum offload stays on: a packet's checksum may be partial, as inside one machine.
+    /// Turns segmentation and receive offloads (TSO, GSO, GRO) and checksum offload off at both
+    /// ends, so that the receiver sees packets as a wire carries them: of its size, and with
+    /// their checksums filled in.
     pub wire_like: bool,
     /// Largest packet in bytes, 1280 to 65535.
     pub mtu: u16,
@@ -184,7 +183,7 @@ pub(crate) fn address(host: &Host, device: &str, subnet: Subnet, number: u8) -> 
 }
 
 fn wire_like(host: &Host, device: &str) -> Result<()> {
-    let features = ["tso", "off", "gso", "off", "gro", "off"];
+    let features = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
     host.command("ethtool").args(["-K", device]).args(features).run().map(drop)
 }
 

@@ -279,3 +279,22 @@ fn root_a_dropped_lab_leaves_nothing() {
     assert!(comes_true(|| !namespaces().contains(&namespace)));
     assert_eq!(machine_network(), before);
 }
+
+#[test]
+fn root_a_devices_files_are_those_of_its_own_namespace() {
+    if !root("root_a_devices_files_are_those_of_its_own_namespace") {
+        return;
+    }
+    let lab = Lab::new("files").expect("a lab");
+    // Both are called eth0, as the machine's may be.
+    let (a, b) = pair(&lab, LinkOptions { mtu: 1400, ..LinkOptions::default() });
+    assert_eq!(a.attribute("mtu").expect("reads"), "1400");
+    b.set_attribute("queues/rx-0/rps_cpus", "1").expect("writes");
+    let read = |end: &End| end.attribute("queues/rx-0/rps_cpus").expect("reads");
+    let is_set = |mask: &str| mask.trim_matches(['0', ',']) == "1";
+    assert_eq!([&a, &b].map(|end| is_set(&read(end))), [false, true]);
+    for name in ["../lo/mtu", "/sys/class/net/lo/mtu", "queues/../../lo/mtu"] {
+        assert_eq!(a.attribute(name).expect_err(name).kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(a.attribute("none").expect_err("none").kind(), ErrorKind::Io);
+}

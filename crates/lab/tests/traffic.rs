@@ -13,8 +13,8 @@ use lab::{
     BridgeOptions, ErrorKind, Host, Lab, LinkOptions,
     traffic::{
         BulkOptions, BulkServer, BulkSession, Close, ConnectOptions, ConnectSession, Direction,
-        EchoOptions, EchoServer, IdleSession, RrOptions, RrSession, UdpOptions, UdpReceiver,
-        UdpSender,
+        EchoOptions, EchoServer, ExchangeWindow, IdleSession, Moves, RrOptions, RrSession,
+        UdpOptions, UdpReceiver, UdpSender,
     },
 };
 
@@ -310,4 +310,39 @@ fn a_sender_without_a_count_sends_until_it_is_finished() {
     let sent = sender.finish();
     assert!(sent >= 100);
     assert!(comes_true(|| receiver.counters().total().span == sent));
+}
+
+#[test]
+fn threads_take_as_many_connections_as_they_may_and_move() {
+    let moves = Moves { cpus: vec![0], every: 5 };
+    let options = EchoOptions {
+        threads: 4,
+        request: 64,
+        per_thread: Some(2),
+        moves: Some(moves),
+        look: true,
+        ..Default::default()
+    };
+    let server = EchoServer::start(&here(), LOOPBACK, options).expect("a server");
+    let options = RrOptions { connections: 8, verify: true, ..Default::default() };
+    let session = RrSession::start(&here(), server.address(), &options).expect("connects");
+    // All eight are answered only if each thread has two of them.
+    let fresh = |window: ExchangeWindow| window.exchanges > 100 && window.corrupt == 0;
+    assert!(comes_true(|| fresh(session.measure(SHORT)) && server.counters().open == 8));
+    let window = session.measure(Duration::from_millis(300));
+    assert!(window.longest_pending < Duration::from_millis(250), "{window:?}");
+    let counters = server.counters();
+    assert!(counters.moves >= counters.answered / 5 - 8, "{counters:?}");
+    assert!(counters.looked_at >= counters.answered && counters.looked_at > 0, "{counters:?}");
+    assert!(counters.same_cpu <= counters.looked_at, "{counters:?}");
+    // A place that is left is taken again.
+    drop(session);
+    assert!(comes_true(|| server.counters().open == 0));
+    let session = RrSession::start(
+        &here(),
+        server.address(),
+        &RrOptions { connections: 8, ..Default::default() },
+    );
+    assert!(comes_true(|| server.counters().open == 8));
+    assert!(session.expect("connects").measure(SHORT).exchanges > 0);
 }

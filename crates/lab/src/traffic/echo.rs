@@ -10,8 +10,12 @@ use std::{
     thread,
 };
 
+use rustix::{io::Errno, net::sockopt::socket_incoming_cpu, thread::sched_getcpu};
+
 use super::{
-    check_cpus, listen, local_addr, pin,
+    Moves, check_cpus, listen, local_addr,
+    moves::Mover,
+    pin,
     poller::{EventFlags, Poller, Ready},
 };
 use crate::{Error, Host, Result};
@@ -36,11 +40,27 @@ pub struct EchoOptions {
     /// Close a connection after this many answers, so that the server is the side with the
     /// sockets in TIME_WAIT; none: leave it to the client.
     pub close_after: Option<u64>,
+    /// Most connections that one thread has at a time; once it has them, it leaves others to the
+    /// other threads. None: it takes all that come.
+    pub per_thread: Option<usize>,
+    /// How the threads move from CPU to CPU, instead of being pinned to `cpus`; none: they do not.
+    pub moves: Option<Moves>,
+    /// Look at each receive where its last packet was processed: [`EchoCounters::same_cpu`].
+    pub look: bool,
 }
 
 impl Default for EchoOptions {
     fn default() -> Self {
-        Self { threads: 1, cpus: Vec::new(), request: 1, response: None, close_after: None }
+        Self {
+            threads: 1,
+            cpus: Vec::new(),
+            request: 1,
+            response: None,
+            close_after: None,
+            per_thread: None,
+            moves: None,
+            look: false,
+        }
     }
 }
 
@@ -55,6 +75,13 @@ pub struct EchoCounters {
     pub answered: u64,
     /// Connections that could not be accepted, for lack of file descriptors for instance.
     pub refused: u64,
+    /// Moves of threads.
+    pub moves: u64,
+    /// Receives that were looked at.
+    pub looked_at: u64,
+    /// Of them, those of a thread on the CPU that had processed the connection's last packet
+    /// (`SO_INCOMING_CPU`).
+    pub same_cpu: u64,
 }
 
 /// A running echo server; dropping it closes its connections.
@@ -75,6 +102,9 @@ struct Shared {
     open: AtomicU64,
     answered: AtomicU64,
     refused: AtomicU64,
+    moves: AtomicU64,
+    looked_at: AtomicU64,
+    same_cpu: AtomicU64,
 }
 
 impl EchoServer {
@@ -87,7 +117,11 @@ impl EchoServer {
         if options.threads == 0 || options.request == 0 {
             return Err(Error::invalid("an echo server without threads or with empty requests"));
         }
+        if options.per_thread == Some(0) || options.moves.as_ref().is_some_and(|m| m.every == 0) {
+            return Err(Error::invalid("an echo server without connections, or that always moves"));
+        }
         check_cpus(&options.cpus)?;
+        check_cpus(options.moves.as_ref().map_or(&[], |moves| &moves.cpus))?;
         let listener = host.run(|| listen(address))??;
         listener.set_nonblocking(true).map_err(|error| Error::io("the listener", error))?;
         let address = local_addr(&listener)?;
@@ -99,20 +133,20 @@ impl EchoServer {
             open: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            moves: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            same_cpu: AtomicU64::new(0),
         });
         let mut server = Self { address, shared, workers: Vec::new() };
         for index in 0..server.shared.options.threads {
             let poller = Arc::new(Poller::new()?);
-            // Exclusive: a new connection wakes one thread.
-            let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-            poller
-                .add(&server.shared.listener, LISTENER, flags)
+            (server.shared.listen(&poller))
                 .map_err(|error| Error::io("waiting for connections", error))?;
             let (shared, waker) = (server.shared.clone(), poller.clone());
             let thread = host.spawn_thread("echo", move || {
                 // A CPU that is not there has been refused.
-                if pin(&shared.options.cpus, index).is_ok() {
-                    Worker::new(&shared, &poller).run();
+                if let Ok(mover) = shared.options.place(index) {
+                    Worker::new(&shared, &poller, mover).run();
                 }
             })?;
             server.workers.push((waker, thread));
@@ -132,7 +166,40 @@ impl EchoServer {
             open: self.shared.open.load(Relaxed),
             answered: self.shared.answered.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),
+            moves: self.shared.moves.load(Relaxed),
+            looked_at: self.shared.looked_at.load(Relaxed),
+            same_cpu: self.shared.same_cpu.load(Relaxed),
         }
+    }
+}
+
+impl EchoOptions {
+    /// Puts the calling thread, the `index`th, where it belongs.
+    fn place(&self, index: usize) -> Result<Option<Mover<'_>>> {
+        match &self.moves {
+            Some(moves) => Mover::start(moves, index, self.threads).map(Some),
+            None => pin(&self.cpus, index).map(|()| None),
+        }
+    }
+}
+
+impl Shared {
+    /// Has a thread be told of new connections.
+    fn listen(&self, poller: &Poller) -> Result<(), Errno> {
+        // Exclusive: a new connection wakes one thread. Where that may have enough of them, all
+        // are to know, or one is left to nobody.
+        let flags = match self.options.per_thread {
+            None => EventFlags::IN | EventFlags::EXCLUSIVE,
+            Some(_) => EventFlags::IN,
+        };
+        poller.add(&self.listener, LISTENER, flags)
+    }
+
+    /// Looks where the packets of what was just received were processed.
+    fn look(&self, stream: &TcpStream) {
+        let same = socket_incoming_cpu(stream).is_ok_and(|cpu| cpu as usize == sched_getcpu());
+        self.looked_at.fetch_add(1, Relaxed);
+        self.same_cpu.fetch_add(u64::from(same), Relaxed);
     }
 }
 
@@ -152,6 +219,9 @@ impl Drop for EchoServer {
 struct Worker<'a> {
     shared: &'a Shared,
     poller: &'a Poller,
+    mover: Option<Mover<'a>>,
+    /// Whether it is told of new connections.
+    listens: bool,
     slots: Vec<Option<Connection>>,
     free: Vec<usize>,
     buffer: Vec<u8>,
@@ -175,9 +245,28 @@ enum Next {
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared, poller: &'a Poller) -> Self {
+    fn new(shared: &'a Shared, poller: &'a Poller, mover: Option<Mover<'a>>) -> Self {
         let (slots, free) = (Vec::new(), Vec::new());
-        Self { shared, poller, slots, free, buffer: vec![0; BUFFER] }
+        Self { shared, poller, mover, listens: true, slots, free, buffer: vec![0; BUFFER] }
+    }
+
+    fn is_full(&self) -> bool {
+        let open = self.slots.len() - self.free.len();
+        self.shared.options.per_thread.is_some_and(|most| open >= most)
+    }
+
+    /// Asks for new connections as long as it takes some.
+    fn listen(&mut self) {
+        let wants = !self.is_full();
+        if wants == self.listens {
+            return;
+        }
+        let done = match wants {
+            true => self.shared.listen(self.poller),
+            false => self.poller.remove(&self.shared.listener),
+        };
+        // Otherwise it is tried again with the next connection.
+        self.listens = if done.is_ok() { wants } else { self.listens };
     }
 
     fn run(mut self) {
@@ -197,12 +286,15 @@ impl<'a> Worker<'a> {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPT_BATCH {
+            if self.is_full() {
+                break;
+            }
             let stream = match self.shared.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     self.shared.refused.fetch_add(1, Relaxed);
-                    return;
+                    break;
                 }
             };
             self.shared.accepted.fetch_add(1, Relaxed);
@@ -221,13 +313,17 @@ impl<'a> Worker<'a> {
             self.slots[slot] = Some(Connection::new(stream));
             self.shared.open.fetch_add(1, Relaxed);
         }
+        self.listen();
     }
 
     fn serve(&mut self, slot: usize) {
         // None if an earlier event of the same batch closed it.
         let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
-        let wrote = !connection.unsent.is_empty();
+        let (wrote, answered) = (!connection.unsent.is_empty(), connection.answered);
         let mut next = connection.step(self.shared, &mut self.buffer);
+        if let Some(mover) = &mut self.mover {
+            mover.answered(connection.answered - answered, &self.shared.moves);
+        }
         if next != Next::Close && wrote != (next == Next::Write) {
             let flags = if next == Next::Write { EventFlags::OUT } else { EventFlags::IN };
             if self.poller.modify(&connection.stream, slot as u64, flags).is_err() {
@@ -239,6 +335,7 @@ impl<'a> Worker<'a> {
             self.slots[slot] = None;
             self.free.push(slot);
             self.shared.open.fetch_sub(1, Relaxed);
+            self.listen();
         }
     }
 }
@@ -257,6 +354,9 @@ impl Connection {
             Ok(0) => Next::Close,
             Ok(received) => {
                 let options = &shared.options;
+                if options.look {
+                    shared.look(&self.stream);
+                }
                 let whole = (self.begun + received) / options.request;
                 self.begun = (self.begun + received) % options.request;
                 match options.response {

@@ -18,7 +18,7 @@ use libbpf_rs::{Object, ProgramInput};
 use super::{check_cpus, pin};
 use crate::{Error, Host, Mac, Result};
 use object::{Count, Maps, Setting, load};
-pub(super) use object::{bpf, index, missing};
+pub(super) use object::{index, missing};
 pub use sink::FrameSink;
 
 /// Bytes of a frame, without the checksum that a wire would add: the least that Ethernet has.
@@ -94,7 +94,7 @@ impl FrameGenerator {
         if from.count == 0 || to.count == 0 {
             return Err(Error::invalid("0 stations: expected at least 1"));
         }
-        let maps = Maps::of(&load(None)?).map_err(|error| bpf("the generator", error))?;
+        let maps = Maps::of(&load(None)?).map_err(|error| Error::bpf("the generator", error))?;
         let settings = [
             (Setting::Port, index(host, device)?),
             (Setting::Sources, from.count),
@@ -103,7 +103,8 @@ impl FrameGenerator {
             (Setting::FirstTarget, to.end()),
         ];
         for (setting, value) in settings {
-            maps.put(setting, value).map_err(|error| bpf("setting up the generator", error))?;
+            maps.put(setting, value)
+                .map_err(|error| Error::bpf("setting up the generator", error))?;
         }
         let frame = frame(from.first, to.first);
         Ok(Self { host: host.clone(), device: device.into(), maps: Arc::new(maps), frame })
@@ -164,7 +165,7 @@ impl FrameGenerator {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read.
     pub fn counters(&self) -> Result<FrameCounters> {
-        let get = |count| self.maps.read(count).map_err(|e| bpf("reading the generator", e));
+        let get = |count| self.maps.read(count).map_err(|e| Error::bpf("reading the generator", e));
         Ok(FrameCounters { injected: get(Count::Injected)?, refused: get(Count::Refused)? })
     }
 
@@ -177,7 +178,7 @@ impl FrameGenerator {
         let found = object.progs_mut().find(|found| found.name() == program);
         match found.ok_or_else(missing).and_then(|program| program.test_run(input).map(drop)) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                Err(bpf(&format!("injecting frames into {}", self.device), error))
+                Err(Error::bpf(&format!("injecting frames into {}", self.device), error))
             }
             _ => Ok(()),
         }

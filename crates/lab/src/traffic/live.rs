@@ -12,7 +12,7 @@ use std::{
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 
-use super::generator::{bpf, index, missing, udp_frame};
+use super::generator::{index, missing, udp_frame};
 use super::{check_cpus, pin};
 use crate::{End, Error, Mac, Result};
 
@@ -78,7 +78,7 @@ impl LiveSender {
         check_cpus(&cpus)?;
         let settings = [index(&from.host, &from.device)?, first_port.into(), ports.into()];
         let (mut object, settings) =
-            load(settings).map_err(|error| bpf("the sender of live frames", error))?;
+            load(settings).map_err(|error| Error::bpf("the sender of live frames", error))?;
         let frame = udp_frame(size, [from.mac, to], ADDRESSES);
         let shared = Arc::new(Sending::default());
         let sending = Arc::clone(&shared);
@@ -87,8 +87,8 @@ impl LiveSender {
             let mut going = pin(&cpus, 0);
             // Relaxed: a call more or less does not matter.
             while going.is_ok() && !sending.stop.load(Relaxed) {
-                going =
-                    send(&mut object, &frame).map_err(|error| bpf("sending live frames", error));
+                going = send(&mut object, &frame)
+                    .map_err(|error| Error::bpf("sending live frames", error));
             }
             if let Err(error) = going {
                 *sending.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

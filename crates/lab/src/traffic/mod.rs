@@ -8,7 +8,7 @@
 //! | driver | is |
 //! |---|---|
 //! | [`BulkServer`], [`BulkSession`] | TCP streams as fast as they go, or as fast as the receiver reads |
-//! | [`EchoServer`] | answers requests on many connections |
+//! | [`EchoServer`] | answers requests on many connections; its threads can move |
 //! | [`RrSession`] | requests and responses on open connections, closed loop, latency |
 //! | [`ConnectSession`] | connections with one exchange each, closed loop, latency |
 //! | [`IdleSession`] | many connections that do nothing |
@@ -26,6 +26,7 @@ mod generator;
 mod idle;
 mod latency;
 mod live;
+mod moves;
 mod poller;
 mod rr;
 mod slot;
@@ -55,6 +56,7 @@ pub use generator::{FRAME_LEN, FrameCounters, FrameGenerator, FrameSink, Injecti
 pub use idle::IdleSession;
 pub use latency::Latency;
 pub use live::{LiveOptions, LiveSender};
+pub use moves::Moves;
 pub use rr::{RrOptions, RrSession};
 pub use stream::StreamTotals;
 pub use udp::{FlowCounters, UdpCounters, UdpOptions, UdpReceiver, UdpSender};

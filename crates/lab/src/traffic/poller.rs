@@ -50,6 +50,10 @@ impl Poller {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
+    pub(crate) fn remove(&self, fd: impl AsFd) -> Result<(), Errno> {
+        epoll::delete(&self.epoll, fd)
+    }
+
     /// Makes this and all later waits return at once.
     pub(crate) fn wake(&self) {
         // Fails only if the counter is full, and then it is readable.

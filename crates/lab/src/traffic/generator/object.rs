@@ -47,7 +47,7 @@ pub(super) fn load(maps: Option<&Maps>) -> Result<Object> {
         }
         object.load()
     };
-    load().map_err(|error| bpf("loading the programs of the frame generator", error))
+    load().map_err(|error| Error::bpf("loading the programs of the frame generator", error))
 }
 
 pub(in crate::traffic) fn index(host: &Host, device: &str) -> Result<u32> {
@@ -85,13 +85,4 @@ impl Maps {
 
 pub(in crate::traffic) fn missing() -> libbpf_rs::Error {
     io::Error::other("the object lacks a part").into()
-}
-
-pub(in crate::traffic) fn bpf(what: &str, error: libbpf_rs::Error) -> Error {
-    use libbpf_rs::ErrorKind;
-    let kind = match error.kind() {
-        ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
-        _ => io::ErrorKind::Other,
-    };
-    Error::io(what, io::Error::new(kind, error))
 }

@@ -4,8 +4,8 @@ use std::os::fd::AsFd as _;
 
 use libbpf_rs::{Object, TC_EGRESS, TC_INGRESS, TcHook};
 
-use super::object::{Count, Maps, bpf, index, load, missing};
-use crate::{End, Host, Result};
+use super::object::{Count, Maps, index, load, missing};
+use crate::{End, Error, Host, Result};
 
 /// Counts and drops the frames of [`FrameGenerator`](super::FrameGenerator)s that a device
 /// receives, and nothing else, until it is dropped.
@@ -27,11 +27,11 @@ impl FrameSink {
     /// As [`FrameGenerator::new`](super::FrameGenerator::new).
     pub fn attach(end: &End) -> Result<Self> {
         let object = load(None)?;
-        let maps = Maps::of(&object).map_err(|error| bpf("the sink", error))?;
+        let maps = Maps::of(&object).map_err(|error| Error::bpf("the sink", error))?;
         let index = index(&end.host, &end.device)?;
         end.host
             .run(|| attach(&object, index))?
-            .map_err(|error| bpf(&format!("a sink on {}", end.device), error))?;
+            .map_err(|error| Error::bpf(&format!("a sink on {}", end.device), error))?;
         Ok(Self { host: end.host.clone(), index, object, maps })
     }
 
@@ -40,7 +40,7 @@ impl FrameSink {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read.
     pub fn arrived(&self) -> Result<u64> {
-        self.maps.read(Count::Arrived).map_err(|error| bpf("reading the sink", error))
+        self.maps.read(Count::Arrived).map_err(|error| Error::bpf("reading the sink", error))
     }
 }
 

@@ -1,0 +1,77 @@
+//! An XDP program that lets every packet pass.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::ObjectBuilder;
+
+use crate::{Error, Result};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pass.bpf.o"));
+
+/// A loaded XDP program that lets every packet pass, to be put on a device.
+///
+/// For measuring on a veth what happens behind its driver. With any program, it handles each packet
+/// as a network card's driver does, in a buffer of its own; without, it hands over the socket buffer
+/// of whoever sent it. So a program that is compared with no program has the cost of that against
+/// it, which on a card it does not have; compared with this one it has not.
+#[derive(Debug)]
+pub struct PassProgram(OwnedFd);
+
+impl PassProgram {
+    /// Loads it. It takes packets in several buffers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermitted`](crate::ErrorKind::NotPermitted) without root;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) where BPF is not to be had.
+    pub fn load() -> Result<Self> {
+        let load = || -> libbpf_rs::Result<Option<OwnedFd>> {
+            let object = ObjectBuilder::default().open_memory(OBJECT)?.load()?;
+            let program = object.progs().next();
+            Ok(program.map(|program| program.as_fd().try_clone_to_owned()).transpose()?)
+        };
+        let loaded = load().map_err(|error| Error::bpf("the program that passes all", error))?;
+        Ok(Self(loaded.expect("the object was built with one program")))
+    }
+}
+
+impl AsFd for PassProgram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use libbpf_rs::{Xdp, XdpFlags};
+    use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+
+    use super::*;
+    use crate::{Lab, LinkOptions};
+
+    #[test]
+    fn root_packets_pass() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_packets_pass: needs root");
+            return;
+        }
+        let lab = Lab::new("pass").unwrap();
+        let hosts = [lab.host("a").unwrap(), lab.host("b").unwrap()];
+        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
+        let link = lab.link(&hosts[0], &hosts[1], options).unwrap();
+        let program = PassProgram::load().unwrap();
+        let attach = || {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            let index = name_to_index(&socket, &link.b.device).unwrap();
+            Xdp::new(program.as_fd()).attach(index as i32, XdpFlags::DRV_MODE).unwrap();
+        };
+        link.b.host.run(attach).unwrap();
+        assert!(link.b.host.ip(["link", "show", &link.b.device]).unwrap().contains("xdp"));
+        let to = link.b.socket(4000);
+        let listener = link.b.host.run(|| std::net::TcpListener::bind(to)).unwrap().unwrap();
+        let limit = std::time::Duration::from_secs(5);
+        link.a.host.run(|| std::net::TcpStream::connect_timeout(&to, limit)).unwrap().unwrap();
+        drop(listener);
+    }
+}
