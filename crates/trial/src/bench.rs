@@ -76,6 +76,8 @@ pub enum Bar {
     AtLeast(f64),
     /// At most this.
     AtMost(f64),
+    /// At least the first and at most the second.
+    Between(f64, f64),
 }
 
 impl BenchOutput {
@@ -159,12 +161,15 @@ impl Bar {
         match self {
             Self::AtLeast(bar) => ratio >= bar,
             Self::AtMost(bar) => ratio <= bar,
+            Self::Between(low, high) => (low..=high).contains(&ratio),
         }
     }
 
-    pub(crate) fn value(self) -> f64 {
+    /// Where it stands on an axis; a bar with two sides, twice.
+    pub(crate) fn values(self) -> Vec<f64> {
         match self {
-            Self::AtLeast(bar) | Self::AtMost(bar) => bar,
+            Self::AtLeast(bar) | Self::AtMost(bar) => vec![bar],
+            Self::Between(low, high) => vec![low, high],
         }
     }
 
@@ -172,6 +177,7 @@ impl Bar {
         match self {
             Self::AtLeast(bar) => format!("at least {bar}"),
             Self::AtMost(bar) => format!("at most {bar}"),
+            Self::Between(low, high) => format!("between {low} and {high}"),
         }
     }
 }
@@ -330,5 +336,22 @@ mod tests {
     fn bars_include_themselves() {
         assert!(Bar::AtLeast(1.0).is_met_by(1.0) && Bar::AtMost(1.0).is_met_by(1.0));
         assert!(!Bar::AtLeast(1.0).is_met_by(0.99) && !Bar::AtMost(1.0).is_met_by(1.01));
+        for (ratio, met) in [(0.94, false), (0.95, true), (1.0, true), (1.05, true), (1.06, false)]
+        {
+            assert_eq!(Bar::Between(0.95, 1.05).is_met_by(ratio), met, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn a_bar_with_two_sides_says_both() {
+        let ratio = paired_ratio(&[1.0; 6], &[1.1; 6]).unwrap();
+        let ratio = RatioOut::new("on / off", &ratio).with_bar(Bar::Between(0.95, 1.05));
+        let value = serde_json::to_value(&ratio).unwrap();
+        assert_eq!(value["bar"], json!({"between": [0.95, 1.05]}));
+        assert_eq!(serde_json::from_value::<RatioOut>(value).unwrap(), ratio);
+        let mut output = output();
+        output.ratios = vec![ratio];
+        let text = output.to_table(80, false);
+        assert!(text.contains("between 0.95 and 1.05: not met"), "{text}");
     }
 }

@@ -29,7 +29,8 @@ pub(super) struct ForestRow {
     pub(super) interval: Option<(Percent, Percent)>,
     /// The margin within which there is no difference: start and width.
     pub(super) margin: Option<(Percent, Percent)>,
-    pub(super) bar: Option<Percent>,
+    /// The sides of what was claimed.
+    pub(super) bars: Vec<Percent>,
 }
 
 /// Cases of one unit on one axis.
@@ -80,7 +81,7 @@ fn shown_ratios(page: &Page) -> Vec<f64> {
     }
     for ratio in &page.ratios {
         values.extend([ratio.median, ratio.low, ratio.high]);
-        values.extend(ratio.bar.map(Bar::value));
+        values.extend(ratio.bar.into_iter().flat_map(Bar::values));
     }
     values
 }
@@ -96,7 +97,7 @@ fn trial_row(row: &Row, scale: &Scale) -> ForestRow {
         point: row.comparison.ratio.map(|ratio| scale.at(ratio)),
         interval: interval.map(|interval| (scale.at(interval.low), scale.at(interval.high))),
         margin: Some((left, Percent(right.0 - left.0))),
-        bar: None,
+        bars: Vec::new(),
     }
 }
 
@@ -114,7 +115,7 @@ fn bench_row(ratio: &RatioOut, scale: &Scale) -> ForestRow {
         point: Some(scale.at(ratio.median)),
         interval: Some((scale.at(ratio.low), scale.at(ratio.high))),
         margin: None,
-        bar: ratio.bar.map(|bar| scale.at(bar.value())),
+        bars: ratio.bar.into_iter().flat_map(Bar::values).map(|at| scale.at(at)).collect(),
     }
 }
 

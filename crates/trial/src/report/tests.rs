@@ -62,6 +62,16 @@ fn texts(html: &str) -> String {
 }
 
 #[test]
+fn a_bar_with_two_sides_is_drawn_as_two_lines() {
+    let ratio = paired_ratio(&[1.0; 6], &[0.0; 6]).unwrap();
+    let mut output = BenchOutput::new("steer", Host::default());
+    output.ratios = vec![RatioOut::new("on / off", &ratio).with_bar(Bar::Between(0.95, 1.05))];
+    let html = Page::from_bench(&output, "cachelane bench steer").render();
+    assert_eq!(html.matches("<line class=\"bar\"").count(), 2);
+    assert!(html.contains("between 0.95 and 1.05: not met") && !html.contains("NaN"), "{html}");
+}
+
+#[test]
 fn a_page_of_trials_says_what_was_found_and_how_to_repeat_it() {
     let text = texts(&page().render());
     for expected in [

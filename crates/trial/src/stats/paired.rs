@@ -30,11 +30,12 @@ pub struct Ratio {
 ///
 /// # Errors
 /// [`ErrorKind::TooFewBlocks`] without a pair; [`ErrorKind::InvalidData`] if the slices differ in
-/// length, or hold a value that is not a finite number above 0.
+/// length, hold a value that is negative or not finite, or `a` holds a 0: nothing is a multiple of
+/// it, while a 0 of `b` is 0 times what `a` is.
 pub fn paired_ratio(a: &[f64], b: &[f64]) -> Result<Ratio, Error> {
     check(a, b)?;
-    if let Some(run) = a.iter().zip(b).position(|(a, b)| *a == 0.0 || *b == 0.0) {
-        let what = format!("run {} is 0; a ratio needs values above 0", run + 1);
+    if let Some(run) = a.iter().position(|a| *a == 0.0) {
+        let what = format!("run {} of what is divided by is 0", run + 1);
         return Err(Error::new(ErrorKind::InvalidData, what));
     }
     Ok(judge(a.iter().zip(b).map(|(a, b)| b / a).collect(), 1.0))
@@ -153,9 +154,19 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_no_times_something() {
+        let found = paired_ratio(&[4.0; 6], &[0.0; 6]).unwrap();
+        assert_eq!((found.median, found.low, found.high), (0.0, 0.0, 0.0));
+        assert!(found.p < 0.05, "{found:?}");
+        let found = paired_ratio(&[4.0; 3], &[0.0, 1.0, 2.0]).unwrap();
+        assert_eq!((found.median, found.low, found.high), (0.25, 0.0, 0.5));
+    }
+
+    #[test]
     fn runs_that_have_no_ratio_are_refused() {
         let message = |a: &[f64], b: &[f64]| paired_ratio(a, b).unwrap_err().to_string();
-        assert!(message(&[1.0, 0.0], &[1.0, 1.0]).contains("run 2 is 0"));
+        assert!(message(&[1.0, 0.0], &[1.0, 1.0]).contains("run 2 of what is divided by is 0"));
+        assert!(message(&[1.0], &[-1.0]).contains("-1"));
         assert!(message(&[1.0], &[]).contains("got 1 and 0"));
         assert!(message(&[], &[]).contains("not one pair"));
         assert!(message(&[f64::NAN], &[1.0]).contains("NaN"));
