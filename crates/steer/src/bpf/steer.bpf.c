@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Receive flow steering. The record side sees where local sockets receive and send, and writes the
+ * CPU into the flow's record; the steer side, on the device, sends a flow's packets to that CPU.
+ *
+ * A flow moves from where its packets go to somewhere else only when all that it has there is
+ * delivered: what that takes to know is told at `may_leave`.
+ */
+#include <stdbool.h>
+
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow.h"
+#include "packet.h"
+#include "rules.h"
+#include "socket.h"
+#include "steer.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* The loads before it come before the loads after it. An atomic that fetches orders what is around
+ * it; x86 orders loads by itself, and there it would wait for all stores. */
+#ifdef __TARGET_ARCH_x86
+#define LOADS_IN_ORDER() asm volatile("" : : : "memory")
+#else
+#define LOADS_IN_ORDER()                                                                           \
+	do {                                                                                       \
+		__u64 nothing = 0;                                                                 \
+		(void)__sync_fetch_and_add(&nothing, 0);                                           \
+	} while (0)
+#endif
+
+/* One less than the number of sets of records, a power of two. */
+const volatile __u32 set_mask;
+/* One less than a power of two that is at least the number of CPUs: the bits of a record that are
+ * its CPU. */
+const volatile __u32 cpu_mask;
+/* CPUs that there can be: a row of `sent` and `taken`. */
+const volatile __u32 cpus;
+/* Queues of the device. With more than one, packets carry their queue's number to the CPU. */
+const volatile __u32 queues;
+/* Not 0: a NAPI poll that used its budget leaves packets in GRO, and so does a cpumap's thread that
+ * has more to do (HZ is 1000 or more). */
+const volatile __u32 gro_outlasts_poll;
+/* 0: a flow moves at once. There for a test to see packets overtake each other. */
+const volatile __u32 keep_order = 1;
+
+/* linux/sched.h comes with too much. */
+#define TASK_INTERRUPTIBLE 1
+/* NAPI_STATE_IN_BUSY_POLL of linux/netdevice.h, whose enum has no name to find it by. */
+#define NAPI_BUSY_POLL (1UL << 6)
+/* A CPU's number and one, as part of a poll's. */
+#define CPU_BITS 11
+_Static_assert(CPUS_MAX < 1 << CPU_BITS, "a CPU has its bits");
+/* For the verifier: at least REASONS - 1, and below the room in struct counts. */
+#define REASON_MASK 15
+
+/* Fields of the kernel's structs that are read. */
+struct napi_struct {
+	unsigned long state;
+	int weight;
+} __attribute__((preserve_access_index));
+struct task_struct {
+	unsigned int __state;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
+/* The kernel begins the values of an array at a page if it can be mapped, and else in the middle of
+ * a cache line. */
+#define ALIGNED BPF_F_MMAPABLE
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct record_set);
+} records SEC(".maps");
+
+/* By queue and set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct flow_set);
+} flows SEC(".maps");
+
+/* By queue and CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct sent);
+} sent SEC(".maps");
+
+/* By CPU and queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct taken);
+} taken SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, __u32);
+	__type(value, struct target);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct bpf_cpumap_val);
+} entries SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* By queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct passed);
+} passed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct own);
+} own SEC(".maps");
+
+static __always_inline struct own *ours(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&own, &zero);
+}
+
+/* ---- the record side ---- */
+
+/* Writes the record of a flow whose consumer runs on `cpu`, if it has to be written. */
+static __always_inline void record(const struct tuple *tuple, __u32 cpu)
+{
+	__u32 hash = hash_of(tuple), at = hash & set_mask, tag = tag_of(hash, cpu_mask), zero = 0;
+	struct record_set *set = bpf_map_lookup_elem(&records, &at);
+	struct target *here = bpf_map_lookup_elem(&targets, &cpu);
+	struct settings *given = bpf_map_lookup_elem(&settings, &zero);
+	struct own *ours_here = ours();
+	struct counts *counted;
+	__u32 way, recorded;
+
+	if (!set || !here || !given || !ours_here)
+		return;
+	counted = &ours_here->counts;
+	counted->receives++;
+	way = find(set->words, tag, cpu_mask);
+	if (way < WAYS) {
+		recorded = *(volatile __u32 *)&set->words[way] & cpu_mask;
+		switch (record_rule(recorded, cpu, here, bpf_map_lookup_elem(&targets, &recorded),
+				    given->llc_affinity)) {
+		case RECORD_RIGHT:
+			counted->unchanged++;
+			return;
+		case RECORD_SAME_LANE:
+			counted->same_lane++;
+			return;
+		case RECORD_WRITE:
+			break;
+		}
+	} else {
+		counted->collisions += set->words[0] != 0;
+		way = find_empty(set->words);
+		if (way == WAYS) {
+			way = victim(set->words, hash);
+			counted->evicted++;
+		}
+	}
+	counted->written++;
+	*(volatile __u32 *)&set->words[way & (WAYS - 1)] = tag | cpu;
+}
+
+static __always_inline int on_socket(struct bpf_raw_tracepoint_args *context)
+{
+	struct tuple tuple = {};
+
+	if (counts_for(context) && tuple_of_socket((struct sock *)context->args[0], &tuple))
+		record(&tuple, bpf_get_smp_processor_id());
+	return 0;
+}
+
+SEC("raw_tp/sock_recv_length")
+int cachelane_recv(struct bpf_raw_tracepoint_args *context)
+{
+	return on_socket(context);
+}
+
+SEC("raw_tp/sock_send_length")
+int cachelane_send(struct bpf_raw_tracepoint_args *context)
+{
+	return on_socket(context);
+}
+
+/* ---- the steer side ---- */
+
+/* Whether everything that was sent to a CPU up to the packet `tail` of this queue is delivered, so
+ * that none of it can be overtaken.
+ *
+ * Packets are counted as they are taken from the CPU's queue, before they are delivered. They are
+ * once its thread sleeps, or has taken so many more. */
+static __always_inline bool has_delivered(__u32 cpu, __u32 tail, __u32 queue)
+{
+	__u32 state = 0, at = cpu * queues + queue, before;
+	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
+	struct taken *there = bpf_map_lookup_elem(&taken, &at);
+	struct task_struct *thread;
+
+	/* Of a CPU that is no target any more what its thread still has is waited for, until the
+	 * process says that this is gone. */
+	if (!target || !there || (!target->active && !target->task))
+		return true;
+	before = *(volatile __u32 *)&there->packets;
+	if ((__s32)(before - tail) < 0)
+		return false;
+	/* The count first: a thread seen asleep before it took the packets says nothing. */
+	LOADS_IN_ORDER();
+	thread = (struct task_struct *)target->task;
+	bpf_core_read(&state, sizeof(state), &thread->__state);
+	return is_delivered(before, tail, state & TASK_INTERRUPTIBLE, gro_outlasts_poll);
+}
+
+/* The poll that this CPU is in: no other CPU's, and none that is remembered. Never 0. */
+static __always_inline __u32 poll_of(const struct own *here)
+{
+	return here->poll.number << CPU_BITS | (bpf_get_smp_processor_id() + 1);
+}
+
+/* Where the bit of a flow is among those that may have a packet in GRO. */
+#define PASSED_WORD(hash) ((hash) >> 28 & 3)
+#define PASSED_BIT(hash)  (1ULL << ((hash) >> 22 & 63))
+
+/* Whether the bits are of a poll that has left nothing in GRO. */
+static __always_inline bool is_over(const struct passed *of_queue, __u32 poll)
+{
+	return of_queue->in != poll && of_queue->in == *(volatile __u32 *)&of_queue->done;
+}
+
+/* Whether a flow that takes the kernel path may leave it. Its packets may wait in GRO until the
+ * NAPI poll is over, and what is sent to a CPU may start before that. */
+static __always_inline bool may_leave(const struct own *here, __u32 hash, __u32 queue)
+{
+	struct passed *of_queue = bpf_map_lookup_elem(&passed, &queue);
+
+	if (!of_queue)
+		return false;
+	return is_over(of_queue, poll_of(here)) ||
+	       !(of_queue->bits[PASSED_WORD(hash)] & PASSED_BIT(hash));
+}
+
+/* A flow's packet takes the kernel path. */
+static __always_inline int pass(struct own *here, __u32 hash, __u32 queue, enum reason reason)
+{
+	struct passed *of_queue = bpf_map_lookup_elem(&passed, &queue);
+	__u32 poll = poll_of(here);
+
+	here->counts.kernel[reason & REASON_MASK]++;
+	here->poll.passed = queue + 1;
+	if (!of_queue)
+		return XDP_PASS;
+	if (is_over(of_queue, poll))
+		__builtin_memset(of_queue->bits, 0, sizeof(of_queue->bits));
+	of_queue->in = poll;
+	of_queue->bits[PASSED_WORD(hash)] |= PASSED_BIT(hash);
+	return XDP_PASS;
+}
+
+/* The CPU to which the flow of this hash is to go: its record's, if flows can be sent there and it
+ * is another one. */
+static __always_inline __u32 wanted(const struct record_set *set, __u32 hash, enum reason *reason)
+{
+	__u32 way = find(set->words, tag_of(hash, cpu_mask), cpu_mask), cpu;
+	struct target *target;
+
+	*reason = REASON_UNKNOWN;
+	if (way == WAYS)
+		return KERNEL_PATH;
+	cpu = *(volatile __u32 *)&set->words[way & (WAYS - 1)] & cpu_mask;
+	/* It is where it is to go. Its CPU's queue would only cost a switch to its thread. */
+	*reason = REASON_HERE;
+	if (cpu == bpf_get_smp_processor_id())
+		return KERNEL_PATH;
+	*reason = REASON_TARGET;
+	target = bpf_map_lookup_elem(&targets, &cpu);
+	return target && target->active ? cpu : KERNEL_PATH;
+}
+
+/* Writes the queue's number in front of the packet. */
+static __always_inline bool mark(struct xdp_md *context, __u32 queue)
+{
+	__u32 *meta;
+
+	if (bpf_xdp_adjust_meta(context, -(int)sizeof(*meta)))
+		return false;
+	meta = (void *)(long)context->data_meta;
+	if ((void *)(meta + 1) > (void *)(long)context->data)
+		return false;
+	*meta = queue;
+	return true;
+}
+
+/* Sends a packet to a CPU; not XDP_REDIRECT if it cannot be. */
+static __always_inline int send(struct xdp_md *context, struct own *here, __u32 queue, __u32 cpu,
+				__u32 *tail)
+{
+	__u32 at = queue * cpus + cpu;
+	struct sent *count = bpf_map_lookup_elem(&sent, &at);
+
+	if (!count || bpf_redirect_map(&entries, cpu, XDP_PASS) != XDP_REDIRECT)
+		return XDP_PASS;
+	if (queues > 1) {
+		if (!mark(context, queue))
+			return XDP_PASS;
+		here->poll.queue = queue;
+	}
+	*tail = ++count->packets;
+	return XDP_REDIRECT;
+}
+
+static __always_inline struct flow_set *flows_of(__u32 hash, __u32 queue)
+{
+	__u32 at = queue * (set_mask + 1) + (hash & set_mask);
+
+	return bpf_map_lookup_elem(&flows, &at);
+}
+
+/* A place for a flow that is to leave the kernel path: one that is free, or whose flow has nothing
+ * underway. WAYS if there is none now, or it may not leave. */
+static __always_inline __u32 room(const struct own *here, const struct flow_set *set, __u32 hash,
+				  __u32 queue)
+{
+	__u32 way;
+
+	if (keep_order && !may_leave(here, hash, queue))
+		return WAYS;
+	way = find_empty(set->words);
+	if (way < WAYS)
+		return way;
+	way = victim(set->words, hash) & (WAYS - 1);
+	return has_delivered(set->words[way] & cpu_mask, set->tails[way], queue) ? way : WAYS;
+}
+
+/* The flow at this place takes the kernel path from now on; the last one takes the place. */
+static __always_inline void forget(struct flow_set *set, __u32 way)
+{
+	__u32 last = (find_empty(set->words) - 1) & (WAYS - 1);
+
+	set->words[way] = set->words[last];
+	set->tails[way] = set->tails[last];
+	set->words[last] = 0;
+}
+
+/* A packet of a flow that takes the kernel path is to go to a CPU. It does, if nothing of the flow
+ * can be overtaken, and there is a place for it. */
+static __always_inline int leave_kernel(struct xdp_md *context, struct own *here,
+					struct flow_set *set, __u32 hash, __u32 queue, __u32 to)
+{
+	__u32 way = room(here, set, hash, queue);
+
+	if (way == WAYS) {
+		here->counts.held++;
+		return pass(here, hash, queue, REASON_ORDER);
+	}
+	way &= WAYS - 1;
+	if (send(context, here, queue, to, &set->tails[way]) != XDP_REDIRECT)
+		return pass(here, hash, queue, REASON_UNSENT);
+	set->words[way] = tag_of(hash, cpu_mask) | to;
+	here->counts.steered++;
+	here->counts.moves++;
+	return XDP_REDIRECT;
+}
+
+/* A packet of a flow whose last one went to another CPU than `to`, which may be KERNEL_PATH. It
+ * goes there, or, if it would overtake that one, to the same. */
+static __always_inline int leave_cpu(struct xdp_md *context, struct own *here, struct flow_set *set,
+				     __u32 hash, __u32 queue, __u32 way, __u32 to,
+				     enum reason reason)
+{
+	__u32 from = set->words[way] & cpu_mask;
+	bool moves = true;
+
+	if (keep_order && !has_delivered(from, set->tails[way], queue)) {
+		here->counts.held++;
+		moves = false;
+		to = from;
+	}
+	if (to != KERNEL_PATH) {
+		if (send(context, here, queue, to, &set->tails[way]) == XDP_REDIRECT) {
+			set->words[way] = tag_of(hash, cpu_mask) | to;
+			here->counts.steered++;
+			here->counts.moves += moves;
+			return XDP_REDIRECT;
+		}
+		reason = REASON_UNSENT;
+	}
+	forget(set, way);
+	return pass(here, hash, queue, reason);
+}
+
+/* A packet of a flow that is to go elsewhere than the one before: apart from what most packets
+ * take, so that this is short. */
+static __noinline int turn(struct xdp_md *context, __u32 hash, __u32 queue, __u32 to,
+			   enum reason reason)
+{
+	struct flow_set *set = flows_of(hash, queue);
+	struct own *here = ours();
+	__u32 way;
+
+	if (!set || !here)
+		return XDP_PASS;
+	way = find(set->words, tag_of(hash, cpu_mask), cpu_mask);
+	if (way == WAYS)
+		return leave_kernel(context, here, set, hash, queue, to);
+	return leave_cpu(context, here, set, hash, queue, way & (WAYS - 1), to, reason);
+}
+
+SEC("xdp.frags")
+int cachelane_steer(struct xdp_md *context)
+{
+	__u32 queue = context->rx_queue_index, hash, at, tag, to, way;
+	struct record_set *recorded;
+	struct own *here = ours();
+	struct tuple tuple = {};
+	struct flow_set *set;
+	enum reason reason;
+
+	if (!here)
+		return XDP_PASS;
+	reason = parse((void *)(long)context->data, (void *)(long)context->data_end, &tuple);
+	if (reason != REASONS) {
+		here->counts.kernel[reason & REASON_MASK]++;
+		return XDP_PASS;
+	}
+	if (queue >= queues) {
+		here->counts.kernel[REASON_QUEUE]++;
+		return XDP_PASS;
+	}
+	hash = hash_of(&tuple);
+	at = hash & set_mask;
+	tag = tag_of(hash, cpu_mask);
+	recorded = bpf_map_lookup_elem(&records, &at);
+	set = flows_of(hash, queue);
+	if (!recorded || !set)
+		return XDP_PASS;
+	/* Have both lines on their way: at which place a flow's word is cannot be predicted, so
+	 * that without it the second would wait for the first. */
+	asm volatile("" : : "r"(*(volatile __u32 *)set->words));
+	to = wanted(recorded, hash, &reason);
+	way = find(set->words, tag, cpu_mask);
+	if (way == WAYS && to == KERNEL_PATH)
+		return pass(here, hash, queue, reason);
+	if (way == WAYS || set->words[way & (WAYS - 1)] != (tag | to))
+		return turn(context, hash, queue, to, reason);
+	if (send(context, here, queue, to, &set->tails[way & (WAYS - 1)]) != XDP_REDIRECT)
+		return turn(context, hash, queue, KERNEL_PATH, REASON_UNSENT);
+	here->counts.steered++;
+	return XDP_REDIRECT;
+}
+
+/* The CPU whose queue a cpumap thread serves: the one that it runs on, but when that goes offline
+ * the kernel moves the thread to another. */
+static __always_inline __u32 served_by(const struct task_struct *thread)
+{
+	__u32 here = bpf_get_smp_processor_id(), cpu = 0;
+	struct target *target = bpf_map_lookup_elem(&targets, &here);
+	char name[sizeof(thread->comm)];
+
+	if (target && target->task == (__u64)thread)
+		return here;
+	/* "cpumap/CPU/map:ID" (kernel/bpf/cpumap.c). */
+	if (bpf_core_read(name, sizeof(name), &thread->comm))
+		return here;
+#pragma unroll
+	for (int at = 0; at < 7; at++)
+		if (name[at] != "cpumap/"[at])
+			return here;
+#pragma unroll
+	for (int at = 7; at < 11; at++) {
+		if (name[at] < '0' || name[at] > '9')
+			break;
+		cpu = cpu * 10 + name[at] - '0';
+	}
+	return cpu;
+}
+
+static __always_inline int on_taken(struct xdp_md *context)
+{
+	const struct task_struct *thread = (const struct task_struct *)bpf_get_current_task();
+	__u32 cpu = served_by(thread), queue = 0, at;
+	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
+	struct taken *count;
+
+	/* A thread that is waited for may not have run yet. */
+	if (target && (target->active ? !target->task : target->task == TASK_UNKNOWN))
+		target->task = (__u64)thread;
+	if (queues > 1) {
+		__u32 *meta = (void *)(long)context->data_meta;
+
+		if ((void *)(meta + 1) > (void *)(long)context->data)
+			return XDP_PASS;
+		queue = *meta;
+		bpf_xdp_adjust_meta(context, sizeof(*meta));
+	}
+	at = cpu * queues + queue;
+	count = bpf_map_lookup_elem(&taken, &at);
+	if (count)
+		count->packets++;
+	return XDP_PASS;
+}
+
+/* On the CPU that a packet was sent to, in the thread of its cpumap. */
+SEC("xdp.frags/cpumap")
+int cachelane_taken(struct xdp_md *context)
+{
+	return on_taken(context);
+}
+
+/* (map, packets, lost, CPU): packets went from a CPU's bulk queue into another CPU's queue. */
+SEC("raw_tp/xdp_cpumap_enqueue")
+int cachelane_queued(struct bpf_raw_tracepoint_args *context)
+{
+	__u32 zero = 0, lost = context->args[2], at;
+	struct settings *given;
+	struct sent *there;
+	struct own *here;
+
+	if (!lost)
+		return 0;
+	given = bpf_map_lookup_elem(&settings, &zero);
+	here = ours();
+	if (!given || !here || (__u32)context->args[0] != given->entries_id)
+		return 0;
+	/* A bulk queue is emptied at the end of each poll, so all that is in it is of one queue. */
+	at = here->poll.queue * cpus + (__u32)context->args[3];
+	there = bpf_map_lookup_elem(&sent, &at);
+	if (there)
+		there->packets -= lost;
+	here->counts.overflows += lost;
+	return 0;
+}
+
+/* Whether a poll has left packets in GRO: a busy poll, which is known by the NAPI's state or, at
+ * its end, by a budget of its own, or one that has used its budget, where ticks are short. */
+static __always_inline bool leaves_some(const struct napi_struct *napi, int work, int budget)
+{
+	return budget != BPF_CORE_READ(napi, weight) ||
+	       BPF_CORE_READ(napi, state) & NAPI_BUSY_POLL || (work >= budget && gro_outlasts_poll);
+}
+
+/* (NAPI, packets, budget): a poll is over. If a packet took the kernel path since the last one on
+ * this CPU, it was in this. */
+SEC("raw_tp/napi_poll")
+int cachelane_polled(struct bpf_raw_tracepoint_args *context)
+{
+	struct own *here = ours();
+	struct passed *of_queue;
+	__u32 queue;
+
+	if (!here || !here->poll.passed)
+		return 0;
+	queue = here->poll.passed - 1;
+	of_queue = bpf_map_lookup_elem(&passed, &queue);
+	if (of_queue && !leaves_some((struct napi_struct *)context->args[0], context->args[1],
+				     context->args[2]))
+		*(volatile __u32 *)&of_queue->done = poll_of(here);
+	here->poll.passed = 0;
+	here->poll.number++;
+	return 0;
+}
+
+/* ---- for tests only: what the kernel runs for no test, on given input ---- */
+
+struct tried_record {
+	struct tuple tuple;
+	__u32 cpu;
+	__u32 reserved;
+};
+
+SEC("syscall")
+int try_record(struct tried_record *tried)
+{
+	struct tuple tuple = tried->tuple;
+
+	record(&tuple, tried->cpu);
+	return 0;
+}
+
+SEC("xdp.frags")
+int try_taken(struct xdp_md *context)
+{
+	return on_taken(context);
+}

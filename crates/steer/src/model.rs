@@ -1,0 +1,458 @@
+//! The tables, the parse and the rules of the BPF programs, in plain Rust.
+//!
+//! For checking the programs (the tests run both on the same random input and compare everything
+//! after every step) and for [simulating](crate::simulate) machines that are not there. Written from
+//! the programs' description, not translated from them. It has no threads: what the programs read
+//! of each other's tables is here as it is at that moment.
+
+mod flow;
+mod packet;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use flow::{Protocol, Tuple};
+pub use packet::parse;
+pub use rules::{Lane, RecordAction, WAYS, Words, is_delivered, record_rule, victim};
+
+use crate::{Counters, Reason};
+
+/// The CPUs that there can be at most.
+pub const CPUS_MAX: u32 = crate::program::CPUS_MAX as u32;
+
+/// What is fixed for as long as the tables last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Records of flows, and states of flows for each queue: a power of two, at least [`WAYS`].
+    pub records: u32,
+    /// CPUs that there can be: 1 to [`CPUS_MAX`].
+    pub cpus: u32,
+    /// Receive queues: 1 or more.
+    pub queues: u32,
+    /// What the hash is keyed with: all but the first are multipliers, and odd.
+    pub hash_keys: [u64; 5],
+    /// Whether a flow stays where its packets go until they are delivered.
+    pub keep_order: bool,
+    /// Whether a NAPI poll that used its budget leaves packets in GRO, and so does a CPU's thread
+    /// that has more to do: where ticks are of a millisecond or less.
+    pub gro_outlasts_poll: bool,
+}
+
+/// A CPU that flows can be sent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Whether flows may be sent there.
+    pub active: bool,
+    /// The lane that it is in.
+    pub lane: Lane,
+    /// Whether it has a queue for packets of other CPUs.
+    pub entry: bool,
+    /// Whether the thread that serves that queue is known, and there.
+    pub thread: bool,
+    /// Whether that sleeps.
+    pub asleep: bool,
+}
+
+/// Packets of one receive queue at one CPU, modulo 2^32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Sent to the CPU, without those that it is known to have had no room for.
+    pub sent: u32,
+    /// Taken by it.
+    pub taken: u32,
+}
+
+/// The NAPI poll that a CPU is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polling {
+    /// The queue of the packet that was last sent to another CPU, with several queues.
+    pub queue: u32,
+    /// The queue of the flow that last took the kernel path in it.
+    pub passed: Option<u32>,
+    /// Its number on this CPU, modulo 2^32.
+    pub number: u32,
+}
+
+/// The end of a NAPI poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Packets that it handled.
+    pub work: i32,
+    /// Packets that it might have handled.
+    pub budget: i32,
+    /// The budget of a poll that is not a busy poll.
+    pub weight: i32,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes up where it is.
+    Kernel(Reason),
+    /// It is sent to this CPU.
+    Cpu(u32),
+}
+
+/// A set of the flows of one queue whose packets go to a CPU; all others take the kernel path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowSet {
+    /// Who they are, and the CPU.
+    pub words: [u32; WAYS],
+    /// The last packet's number among those of its queue sent there, from 1, modulo 2^32.
+    pub tails: [u32; WAYS],
+}
+
+/// Flows of one queue of which a packet may wait in GRO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// A bit for each of 256 groups: a packet took the kernel path.
+    pub bits: [u64; 4],
+    /// The last poll in which one did.
+    pub last: u32,
+    /// A poll that has left nothing in GRO.
+    pub done: u32,
+}
+
+/// All that the programs keep.
+#[derive(Clone, Debug)]
+pub struct Model {
+    shape: Shape,
+    words: Words,
+    records: Vec<[u32; WAYS]>,
+    /// By queue and set.
+    flows: Vec<FlowSet>,
+    /// By queue and CPU.
+    counts: Vec<Count>,
+    targets: Vec<Target>,
+    /// By queue.
+    passed: Vec<Passed>,
+    /// By CPU.
+    polling: Vec<Polling>,
+    llc_affinity: bool,
+    counters: Counters,
+}
+
+impl Model {
+    /// Empty tables, and no targets.
+    pub fn new(shape: Shape) -> Self {
+        let (cpus, queues) = (shape.cpus as usize, shape.queues as usize);
+        let words = Words::new(shape.records, shape.cpus);
+        let sets = words.sets() as usize;
+        Self {
+            words,
+            records: vec![[0; WAYS]; sets],
+            flows: vec![FlowSet::default(); sets * queues],
+            counts: vec![Count::default(); cpus * queues],
+            targets: vec![Target::default(); CPUS_MAX as usize],
+            passed: vec![Passed::default(); queues],
+            polling: vec![Polling::default(); cpus],
+            llc_affinity: false,
+            counters: Counters::default(),
+            shape,
+        }
+    }
+
+    /// A local socket received or sent on `cpu`; the tuple is that of the packets that it
+    /// receives.
+    pub fn record(&mut self, tuple: &Tuple, cpu: u32) -> RecordAction {
+        self.record_hash(tuple.hash(&self.shape.hash_keys), cpu)
+    }
+
+    /// The same of a flow whose hash is known.
+    pub fn record_hash(&mut self, hash: u32, cpu: u32) -> RecordAction {
+        self.counters.receives += 1;
+        let word = self.words.word(hash, cpu);
+        let set = &mut self.records[self.words.set_of(hash) as usize];
+        let Some(way) = self.words.find(set, hash) else {
+            let empty = set.iter().position(|word| *word == 0);
+            self.counters.collisions += u64::from(set[0] != 0);
+            self.counters.evicted += u64::from(empty.is_none());
+            self.counters.written += 1;
+            set[empty.unwrap_or_else(|| victim(set, hash))] = word;
+            return RecordAction::New;
+        };
+        let recorded = self.words.cpu(set[way]);
+        let named = self.targets[recorded as usize];
+        let (there, here) = (named.active.then_some(named.lane), self.targets[cpu as usize].lane);
+        let action = record_rule(recorded, there, cpu, here, self.llc_affinity);
+        match action {
+            RecordAction::Right => self.counters.unchanged += 1,
+            RecordAction::SameLane => self.counters.same_lane += 1,
+            RecordAction::Write | RecordAction::New => {
+                self.counters.written += 1;
+                set[way] = word;
+            }
+        }
+        action
+    }
+
+    /// A packet arrives in a queue, whose program runs on `here`.
+    pub fn packet(&mut self, packet: &[u8], queue: u32, here: u32) -> Verdict {
+        match parse(packet) {
+            Ok(_) if queue >= self.shape.queues => self.kernel(Reason::Queue),
+            Ok(tuple) => self.steer(tuple.hash(&self.shape.hash_keys), queue, here),
+            Err(reason) => self.kernel(reason),
+        }
+    }
+
+    /// A packet of a flow whose hash is known arrives in a queue, whose program runs on `here`.
+    pub fn steer(&mut self, hash: u32, queue: u32, here: u32) -> Verdict {
+        let arrival = Arrival { hash, queue, here };
+        let (wanted, reason) = self.wanted(hash, here);
+        match (self.words.find(&self.flows[self.at(arrival)].words, hash), wanted) {
+            (Some(way), to) => self.leave_cpu(arrival, way, to, reason),
+            (None, Some(cpu)) => self.leave_kernel(arrival, cpu),
+            (None, None) => self.pass(arrival, reason),
+        }
+    }
+
+    /// The packet's flow takes the kernel path so far, and is to go to a CPU.
+    fn leave_kernel(&mut self, arrival: Arrival, cpu: u32) -> Verdict {
+        let Some(way) = self.room(arrival) else {
+            self.counters.held += 1;
+            return self.pass(arrival, Reason::Order);
+        };
+        if !self.is_reachable(cpu) {
+            return self.pass(arrival, Reason::Unsent);
+        }
+        self.counters.moves += 1;
+        self.send(arrival, way, cpu)
+    }
+
+    /// The packet's flow is at a place of its set, and is to go to the same or another CPU, or to
+    /// take the kernel path.
+    fn leave_cpu(
+        &mut self,
+        arrival: Arrival,
+        way: usize,
+        to: Option<u32>,
+        reason: Reason,
+    ) -> Verdict {
+        let from = self.words.cpu(self.flows[self.at(arrival)].words[way]);
+        let stays = to == Some(from) && self.is_reachable(from);
+        let held = !stays && self.shape.keep_order && !self.is_delivered_at(arrival, way);
+        self.counters.held += u64::from(held);
+        let to = if held { Some(from) } else { to };
+        match to.filter(|cpu| self.is_reachable(*cpu)) {
+            Some(cpu) => {
+                self.counters.moves += u64::from(!stays && !held);
+                self.send(arrival, way, cpu)
+            }
+            None => {
+                let at = self.at(arrival);
+                self.flows[at].forget(way);
+                self.pass(arrival, if to.is_some() { Reason::Unsent } else { reason })
+            }
+        }
+    }
+
+    /// A packet was taken by the CPU that it had been sent to.
+    pub fn taken(&mut self, cpu: u32, queue: u32) {
+        let target = &mut self.targets[cpu as usize];
+        target.thread |= target.active;
+        let count = self.count_mut(cpu, queue);
+        count.taken = count.taken.wrapping_add(1);
+    }
+
+    /// A CPU's queue had no room for packets that were sent from `here`.
+    pub fn lost(&mut self, here: u32, cpu: u32, packets: u32) {
+        let queue = self.polling[here as usize].queue;
+        let count = self.count_mut(cpu, queue);
+        count.sent = count.sent.wrapping_sub(packets);
+        self.counters.overflows += u64::from(packets);
+    }
+
+    /// A NAPI poll is over on `here`.
+    pub fn polled(&mut self, here: u32, poll: Poll) {
+        let id = self.poll_id(here);
+        let polling = &mut self.polling[here as usize];
+        let Some(queue) = polling.passed.take() else { return };
+        polling.number = polling.number.wrapping_add(1);
+        let busy_poll = poll.budget != poll.weight;
+        let full = poll.work >= poll.budget;
+        let leaves_some = busy_poll || (full && self.shape.gro_outlasts_poll);
+        if !leaves_some {
+            self.passed[queue as usize].done = id;
+        }
+    }
+
+    /// Where flows can be sent from now on.
+    pub fn set_target(&mut self, cpu: u32, target: Target) {
+        self.targets[cpu as usize] = target;
+    }
+
+    /// Whether a record is rewritten only when its flow's consumer left the lane.
+    pub fn set_llc_affinity(&mut self, on: bool) {
+        self.llc_affinity = on;
+    }
+
+    /// Sets the counts of a queue's packets at a CPU.
+    pub fn set_count(&mut self, cpu: u32, queue: u32, count: Count) {
+        *self.count_mut(cpu, queue) = count;
+    }
+
+    /// Sets a word of a set of records: 0, or one with its highest bit set and the next not.
+    pub fn set_record(&mut self, set: u32, way: usize, word: u32) {
+        self.records[set as usize][way] = word;
+    }
+
+    /// What flows can be sent to.
+    pub fn target(&self, cpu: u32) -> Target {
+        self.targets[cpu as usize]
+    }
+
+    /// The counts of a queue's packets at a CPU.
+    pub fn count(&self, cpu: u32, queue: u32) -> Count {
+        self.counts[(queue * self.shape.cpus + cpu) as usize]
+    }
+
+    /// A set of the records.
+    pub fn records(&self, set: u32) -> [u32; WAYS] {
+        self.records[set as usize]
+    }
+
+    /// A set of a queue's states.
+    pub fn flows(&self, set: u32, queue: u32) -> FlowSet {
+        self.flows[(queue * self.words.sets() + set) as usize]
+    }
+
+    /// The queue's flows of which a packet may wait in GRO.
+    pub fn passed(&self, queue: u32) -> Passed {
+        self.passed[queue as usize]
+    }
+
+    /// The poll that a CPU is in.
+    pub fn polling(&self, cpu: u32) -> Polling {
+        self.polling[cpu as usize]
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What it was made with.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Where the flow of this hash is to go, and why to the kernel if no CPU takes it.
+    fn wanted(&self, hash: u32, here: u32) -> (Option<u32>, Reason) {
+        let set = &self.records[self.words.set_of(hash) as usize];
+        let Some(way) = self.words.find(set, hash) else { return (None, Reason::Unknown) };
+        match self.words.cpu(set[way]) {
+            cpu if cpu == here => (None, Reason::Here),
+            cpu => (self.targets[cpu as usize].active.then_some(cpu), Reason::Target),
+        }
+    }
+
+    /// A place for a flow that leaves the kernel path: a free one, or that of a flow that has
+    /// nothing underway. None if there is none, or one of its packets may wait in GRO.
+    fn room(&self, arrival: Arrival) -> Option<usize> {
+        let (word, bit) = passed_bit(arrival.hash);
+        let passed = self.passed[arrival.queue as usize];
+        let waits = passed.bits[word] & bit != 0 && !passed.is_over(self.poll_id(arrival.here));
+        if self.shape.keep_order && waits {
+            return None;
+        }
+        let set = &self.flows[self.at(arrival)];
+        let empty = set.words.iter().position(|word| *word == 0);
+        empty.or_else(|| {
+            let way = victim(&set.words, arrival.hash);
+            self.is_delivered_at(arrival, way).then_some(way)
+        })
+    }
+
+    /// Whether all that the flow at this place of the set has at its CPU is delivered, so that none
+    /// of it can be overtaken. A CPU that is no target any more holds nobody once its thread has
+    /// nothing.
+    fn is_delivered_at(&self, arrival: Arrival, way: usize) -> bool {
+        let set = &self.flows[self.at(arrival)];
+        let cpu = self.words.cpu(set.words[way]);
+        let (target, count) = (self.target(cpu), self.count(cpu, arrival.queue));
+        let gone = !target.active && !target.thread;
+        let short_ticks = self.shape.gro_outlasts_poll;
+        gone || is_delivered(count.taken, set.tails[way], target.asleep, short_ticks)
+    }
+
+    /// The poll that a CPU is in, as no other CPU's is called; never 0.
+    fn poll_id(&self, cpu: u32) -> u32 {
+        self.polling[cpu as usize].number << 11 | (cpu + 1)
+    }
+
+    /// Whether packets can be sent to a CPU.
+    fn is_reachable(&self, cpu: u32) -> bool {
+        self.targets[cpu as usize].entry && cpu < self.shape.cpus
+    }
+
+    fn send(&mut self, arrival: Arrival, way: usize, cpu: u32) -> Verdict {
+        let Arrival { hash, queue, here } = arrival;
+        if self.shape.queues > 1 {
+            self.polling[here as usize].queue = queue;
+        }
+        let count = self.count_mut(cpu, queue);
+        count.sent = count.sent.wrapping_add(1);
+        let tail = count.sent;
+        let (at, word) = (self.at(arrival), self.words.word(hash, cpu));
+        (self.flows[at].words[way], self.flows[at].tails[way]) = (word, tail);
+        self.counters.steered += 1;
+        Verdict::Cpu(cpu)
+    }
+
+    /// A packet of a flow takes the kernel path.
+    fn pass(&mut self, arrival: Arrival, reason: Reason) -> Verdict {
+        let (word, bit) = passed_bit(arrival.hash);
+        let poll = self.poll_id(arrival.here);
+        let passed = &mut self.passed[arrival.queue as usize];
+        if passed.is_over(poll) {
+            passed.bits = [0; 4];
+        }
+        passed.last = poll;
+        passed.bits[word] |= bit;
+        self.polling[arrival.here as usize].passed = Some(arrival.queue);
+        self.kernel(reason)
+    }
+
+    fn kernel(&mut self, reason: Reason) -> Verdict {
+        self.counters.kernel[reason as usize] += 1;
+        Verdict::Kernel(reason)
+    }
+
+    fn at(&self, arrival: Arrival) -> usize {
+        (arrival.queue * self.words.sets() + self.words.set_of(arrival.hash)) as usize
+    }
+
+    fn count_mut(&mut self, cpu: u32, queue: u32) -> &mut Count {
+        &mut self.counts[(queue * self.shape.cpus + cpu) as usize]
+    }
+}
+
+/// A packet of a flow, by a queue, on a CPU.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    hash: u32,
+    queue: u32,
+    here: u32,
+}
+
+impl FlowSet {
+    /// The last one takes the place.
+    fn forget(&mut self, way: usize) {
+        let end = self.words.iter().position(|word| *word == 0).unwrap_or(WAYS);
+        self.words.swap(way, end - 1);
+        self.tails[way] = self.tails[end - 1];
+        self.words[end - 1] = 0;
+    }
+}
+
+impl Passed {
+    /// Whether the bits are of a poll that has left nothing in GRO, and not of this one.
+    fn is_over(&self, poll: u32) -> bool {
+        self.last != poll && self.last == self.done
+    }
+}
+
+/// Where a flow's bit is in [`Passed`].
+fn passed_bit(hash: u32) -> (usize, u64) {
+    ((hash >> 28 & 3) as usize, 1 << (hash >> 22 & 63))
+}

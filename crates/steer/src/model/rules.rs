@@ -1,0 +1,101 @@
+//! The decisions, and the words that say where flows are.
+
+/// A lane's number.
+pub type Lane = u32;
+
+/// Words of a set: a flow's is in the set that its hash says, at any place.
+pub const WAYS: usize = 8;
+
+/// The bit that every word but the empty one has.
+const USED: u32 = 1 << 31;
+
+/// Packets after which those before have left a cpumap's thread: it takes 8 at a time, and
+/// delivers at the latest after 64.
+const DELIVERED_AFTER: i32 = 64 + 8;
+
+/// What becomes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordAction {
+    /// It says this CPU already.
+    Right,
+    /// It says another CPU of the lane, and is left alone.
+    SameLane,
+    /// It says another lane's CPU, or one that is gone, and is written.
+    Write,
+    /// There was none, and it is written.
+    New,
+}
+
+/// What becomes of the record of CPU `recorded`, if the flow's consumer runs on `cpu`, in the lane
+/// `here`. `there` is the lane of `recorded`, none if flows cannot be sent there.
+pub fn record_rule(
+    recorded: u32,
+    there: Option<Lane>,
+    cpu: u32,
+    here: Lane,
+    llc_affinity: bool,
+) -> RecordAction {
+    match there {
+        _ if recorded == cpu => RecordAction::Right,
+        Some(lane) if llc_affinity && lane == here => RecordAction::SameLane,
+        _ => RecordAction::Write,
+    }
+}
+
+/// What the words of all tables have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// A power of two.
+    sets: u32,
+    /// The bits that are a CPU.
+    cpu_bits: u32,
+}
+
+impl Words {
+    /// For so many words, a power of two and at least [`WAYS`], and CPUs below `cpus`.
+    pub fn new(words: u32, cpus: u32) -> Self {
+        Self { sets: words / WAYS as u32, cpu_bits: cpus.next_power_of_two() - 1 }
+    }
+
+    /// Sets of words.
+    pub fn sets(self) -> u32 {
+        self.sets
+    }
+
+    /// The set of a hash.
+    pub fn set_of(self, hash: u32) -> u32 {
+        hash % self.sets
+    }
+
+    /// The word of a hash that says this CPU.
+    pub fn word(self, hash: u32, cpu: u32) -> u32 {
+        hash & !self.cpu_bits | USED | cpu
+    }
+
+    /// The CPU that a word says.
+    pub fn cpu(self, word: u32) -> u32 {
+        word & self.cpu_bits
+    }
+
+    /// Where in a set the word of this hash is. What is behind an empty word is not there.
+    pub fn find(self, set: &[u32; WAYS], hash: u32) -> Option<usize> {
+        let ours = self.word(hash, 0);
+        let mut words = set.iter().take_while(|word| **word != 0);
+        words.position(|word| word & !self.cpu_bits == ours)
+    }
+}
+
+/// Who has to make room in a full set: whoever, but not always the same.
+pub fn victim(set: &[u32; WAYS], hash: u32) -> usize {
+    let all = set.iter().fold(hash, |all, word| all ^ word);
+    // Fibonacci hashing.
+    (all.wrapping_mul(0x9e37_79b9) >> 29) as usize
+}
+
+/// Whether packet number `tail` and those before are delivered on a CPU that has taken so many. A
+/// thread that `sleeps` has nothing in hand; with `short_ticks`, of a millisecond or less, one that
+/// does not may have anything.
+pub fn is_delivered(taken: u32, tail: u32, sleeps: bool, short_ticks: bool) -> bool {
+    let since = taken.wrapping_sub(tail).cast_signed();
+    since >= 0 && (sleeps || (since >= DELIVERED_AFTER && !short_ticks))
+}

@@ -1,0 +1,342 @@
+//! Steering on a device.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lanes::{CpuSet, LaneMap};
+use libbpf_rs::{MapCore as _, MapFlags};
+use xsk::{Attach, Device, Hook};
+
+use crate::cost::RunTimes;
+use crate::program::{self, CPUS_MAX, Constants, Loaded, TASK_UNKNOWN, Target, system};
+use crate::size::{RECORDS, records_for};
+use crate::{Counters, Error, ErrorKind, Result, tick};
+
+/// How flows are steered.
+#[derive(Clone, Debug)]
+pub struct SteerOptions {
+    /// Records of flows: a power of two from 2^8 to 2^24. Flows that find no place displace each
+    /// other; [`records_for`] says how many are enough.
+    pub records: u32,
+    /// Packets that wait for a CPU at most: from 1 to 16384. More are lost, and counted.
+    pub queue_size: u32,
+    /// The CPUs that flows may be sent to, as far as they are online.
+    pub targets: CpuSet,
+    /// Whether a flow's record is rewritten only when its consumer left the lane.
+    pub llc_affinity: bool,
+    /// False only to see what happens then: packets overtake each other.
+    #[doc(hidden)]
+    pub keep_order: bool,
+}
+
+impl Default for SteerOptions {
+    /// Records for 512 flows, and 1024 packets for a CPU, about what its backlog holds
+    /// (`net.core.netdev_max_backlog`).
+    fn default() -> Self {
+        Self {
+            records: records_for(512),
+            queue_size: 1024,
+            targets: (0..=CpuSet::MAX).collect(),
+            llc_affinity: true,
+            keep_order: true,
+        }
+    }
+}
+
+impl SteerOptions {
+    /// Whether they are in range.
+    ///
+    /// # Errors
+    /// `Invalid` of [`ErrorKind`], with what was expected.
+    pub fn check(&self) -> Result<()> {
+        let invalid = |message: String| Err(Error::invalid(message));
+        let &Self { records, queue_size, .. } = self;
+        if !records.is_power_of_two() || !RECORDS.contains(&records) {
+            return invalid(format!(
+                "{records} records: expected a power of two from 256 to 16777216"
+            ));
+        }
+        if !(1..=16384).contains(&queue_size) {
+            return invalid(format!("a queue of {queue_size} packets: expected 1 to 16384"));
+        }
+        Ok(())
+    }
+}
+
+/// Steering on a device, for as long as this is there: it goes with the process, however that
+/// ends.
+#[derive(Debug)]
+pub struct Steering {
+    // Dropped in this order: packets go to the kernel first.
+    hook: Hook,
+    _tracepoints: Vec<OwnedFd>,
+    targets: Targets,
+}
+
+impl Steering {
+    /// Steers the flows of a device of the network namespace that the caller is in, whose sockets
+    /// are the flows' consumers. [`inspect`](crate::inspect) says whether it should be.
+    ///
+    /// # Errors
+    /// As [`Hook::attach`]; `Invalid` for options that are out of range; `Unsupported` or
+    /// `NotPermitted` of [`ErrorKind`] if the kernel does not load the programs.
+    pub fn attach(device: &Device, lanes: &LaneMap, options: &SteerOptions) -> Result<Self> {
+        Hook::refuse_if_taken(device)?;
+        let loaded = load(device, options)?;
+        loaded.set(options.llc_affinity)?;
+        let SteerOptions { targets: wanted, queue_size, .. } = options.clone();
+        let cpus = cpus_max()?;
+        let targets = Targets { loaded, wanted, queue_size, cpus, active: Mutex::default() };
+        targets.follow(lanes)?;
+        let tracepoints = targets.loaded.programs.attach_tracepoints()?;
+        let program = targets.loaded.programs.steer.as_fd();
+        let hook = Hook::attach(device, program, Attach::Native, true)
+            .map_err(|error| refused_by_driver(device, error))?;
+        Ok(Self { hook, _tracepoints: tracepoints, targets })
+    }
+
+    /// Whether the kernel would load the programs: does so, and attaches them nowhere.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach) up to there.
+    pub fn try_load(device: &Device, options: &SteerOptions) -> Result<()> {
+        load(device, options).map(drop)
+    }
+
+    /// Follows a change of the machine: CPUs that went are no targets any more, those that came
+    /// are, and lanes are as given. Flows of a CPU that went take the kernel path until their
+    /// consumers run elsewhere.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn follow(&self, lanes: &LaneMap) -> Result<()> {
+        self.targets.follow(lanes)
+    }
+
+    /// Whether the program is still on its device: an administrator may have taken it off by
+    /// force.
+    ///
+    /// # Errors
+    /// `NoDevice` of [`ErrorKind`] if the device is gone, and what the system reports.
+    pub fn is_attached(&self) -> Result<bool> {
+        match Hook::refuse_if_taken(self.hook.device()) {
+            Ok(()) => Ok(false),
+            Err(error) if error.kind() == xsk::ErrorKind::ProgramPresent => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes whether a record is rewritten only when its flow's consumer left the lane.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn set_llc_affinity(&self, on: bool) -> Result<()> {
+        self.targets.loaded.set(on)
+    }
+
+    /// Whether it is so.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn llc_affinity(&self) -> Result<bool> {
+        self.targets.loaded.llc_affinity()
+    }
+
+    /// What happened so far, over all CPUs.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn counters(&self) -> Result<Counters> {
+        self.targets.loaded.counters()
+    }
+
+    /// What the programs cost so far, while [`Statistics`](crate::cost::Statistics) were on.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn run_times(&self) -> Result<RunTimes> {
+        self.targets.loaded.programs.run_times()
+    }
+
+    /// What happened so far, by the CPU that it happened on: packets are counted where they
+    /// arrive, receives and records where the consumer runs. Of the CPUs that there can be, those
+    /// that are there and those that were.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn counters_by_cpu(&self) -> Result<Vec<(usize, Counters)>> {
+        let present = cpus("present")?;
+        let all = cpus("possible")?.iter().collect::<Vec<_>>();
+        // The kernel gives the counts of all possible CPUs, in their order.
+        let counters = all.into_iter().zip(self.targets.loaded.counters_by_cpu()?);
+        Ok(counters
+            .filter(|(cpu, counters)| present.contains(*cpu) || *counters != Counters::default())
+            .collect())
+    }
+
+    /// The CPUs that flows are sent to now.
+    pub fn targets(&self) -> CpuSet {
+        self.targets.active().clone()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.hook.device()
+    }
+}
+
+/// Generic programs, which xsk proposes, run after the kernel has made a buffer: too late here.
+fn refused_by_driver(device: &Device, error: xsk::Error) -> Error {
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+    match error.kind() {
+        xsk::ErrorKind::NoXdp => Error::new(
+            ErrorKind::NoXdp,
+            format!(
+                "{device}: its driver does not take the XDP program{} (expected native XDP; \
+                 `dmesg` may say why, `ethtool -i {device}` names the driver)",
+                cause.unwrap_or_default()
+            ),
+        ),
+        _ => error.into(),
+    }
+}
+
+fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
+    /// Eight bytes each.
+    const STATES_MAX: u32 = 1 << 28;
+
+    options.check()?;
+    let (records, queues) = (options.records, device.queues()?);
+    if records.checked_mul(queues).is_none_or(|states| states > STATES_MAX) {
+        return Err(Error::invalid(format!(
+            "{records} records: expected at most {} for the {queues} queues of {device}",
+            1 << (STATES_MAX / queues.max(1)).max(1).ilog2()
+        )));
+    }
+    Loaded::new(&Constants {
+        records,
+        cpus: cpus_max()? as u32,
+        queues,
+        netns: netns()?,
+        hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
+        keep_order: options.keep_order,
+        gro_outlasts_poll: tick::gro_outlasts_poll(),
+    })
+}
+
+/// The CPUs that flows are sent to, and the maps that say so.
+#[derive(Debug)]
+struct Targets {
+    loaded: Loaded,
+    wanted: CpuSet,
+    queue_size: u32,
+    /// One more than the highest CPU that there can be.
+    cpus: usize,
+    /// Held while the maps are written, so that there is one writer.
+    active: Mutex<CpuSet>,
+}
+
+impl Targets {
+    fn active(&self) -> MutexGuard<'_, CpuSet> {
+        // It is changed CPU by CPU, as the maps are.
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow(&self, lanes: &LaneMap) -> Result<()> {
+        let mut current = self.active();
+        let active = self.wanted.intersection(lanes.online());
+        // What fails leaves the CPUs before it as they are now, and those after it as they were.
+        for cpu in lanes.present().union(&current).iter().filter(|cpu| *cpu < self.cpus) {
+            let (is, was) = (active.contains(cpu), current.contains(cpu));
+            let key = cpu as u32;
+            let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
+            let task = match was {
+                true => program::read::<Target>(&self.loaded.targets, key)?.task,
+                false => 0,
+            };
+            let target = Target { task, active: u32::from(is), lane };
+            match (is, was) {
+                // There before it is used.
+                (true, false) => {
+                    self.enter(key)?;
+                    current.insert(cpu);
+                    program::write(&self.loaded.targets, key, &target)?;
+                }
+                // And not used any more before it goes. Its thread is waited for, also if it has
+                // not run yet.
+                (false, true) => {
+                    let waited_for = Target { task: task.max(TASK_UNKNOWN), ..target };
+                    program::write(&self.loaded.targets, key, &waited_for)?;
+                    self.drain(key)?;
+                    self.remove(key)?;
+                    current.remove(cpu);
+                    program::write(&self.loaded.targets, key, &Target { task: 0, ..target })?;
+                }
+                _ => program::write(&self.loaded.targets, key, &target)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until flows that had packets at a CPU have had the time to leave it in order, which
+    /// they do as soon as it has delivered all of them. What keeps up a backlog for longer is
+    /// overtaken.
+    fn drain(&self, cpu: u32) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_millis(100);
+        const LOOK: Duration = Duration::from_millis(1);
+        /// One may fall between two packets of a flow that is held.
+        const LOOKS: u32 = 5;
+
+        let end = Instant::now() + PATIENCE;
+        let mut empty = 0;
+        while empty < LOOKS && Instant::now() < end {
+            empty = if self.loaded.has_taken_all(cpu)? { empty + 1 } else { 0 };
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn enter(&self, cpu: u32) -> Result<()> {
+        let program = self.loaded.programs.taken.as_fd().as_raw_fd();
+        // struct bpf_cpumap_val: the queue's size, and the program on it.
+        let value = [self.queue_size.to_ne_bytes(), program.to_ne_bytes()].concat();
+        self.loaded
+            .entries
+            .update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|error| system(&format!("cannot make CPU {cpu} a target"), &error))
+    }
+
+    fn remove(&self, cpu: u32) -> Result<()> {
+        match self.loaded.entries.delete(&cpu.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(system(&format!("cannot stop sending to CPU {cpu}"), &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One more than the highest CPU that there can be, as far as the programs have room.
+fn cpus_max() -> Result<usize> {
+    Ok(cpus("possible")?.iter().max().map_or(1, |last| last + 1).min(CPUS_MAX))
+}
+
+/// A set of CPUs that the kernel names: `present`, `possible`.
+fn cpus(which: &str) -> Result<CpuSet> {
+    let path = format!("/sys/devices/system/cpu/{which}");
+    let text = std::fs::read_to_string(&path).map_err(|error| Error::io(path.clone(), error))?;
+    let cpus = text.trim().parse::<CpuSet>();
+    cpus.map_err(|error| Error::new(ErrorKind::Io, format!("{path}: {error}")))
+}
+
+/// The inode of the caller's network namespace.
+pub(crate) fn netns() -> Result<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let path = "/proc/thread-self/ns/net";
+    let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+    u32::try_from(metadata.ino())
+        .map_err(|_| Error::new(ErrorKind::Io, format!("{path}: inode {}", metadata.ino())))
+}

@@ -1,0 +1,77 @@
+//! Streams, whose receiver's kernel counts the segments that come out of order.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread::Scope;
+use std::time::Duration;
+
+use lab::Host;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+
+use crate::world::{self, Exchange, World};
+
+/// Bytes that may be on their way to a receiver: fewer packets than a veth's ring holds (256), for
+/// what comes after a lost segment is out of order as well.
+const WINDOW: usize = 64 << 10;
+/// Bytes of a write.
+const WRITE: usize = 32 << 10;
+/// Bytes of a read; the consumer goes to another CPU after each.
+const READ: usize = 16 << 10;
+/// How long a read waits until it looks whether it is over.
+const WAIT: Duration = Duration::from_millis(100);
+
+pub(crate) fn start<'scope>(
+    world: &World,
+    exchange: &'scope Exchange,
+    scope: &'scope Scope<'scope, '_>,
+) {
+    let (a, b) = (&world.link.a, &world.link.b);
+    for _ in 0..world.scenario.flows {
+        let address = if world.scenario.v6 { b.socket_v6(0) } else { b.socket(0) };
+        let listener = b.host.run(|| TcpListener::bind(address).unwrap()).unwrap();
+        // Sockets that it accepts have its window.
+        set_socket_recv_buffer_size(&listener, WINDOW).unwrap();
+        let address = listener.local_addr().unwrap();
+        let sender = a.host.run(|| TcpStream::connect(address).unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        scope.spawn(move || send(sender, exchange));
+        scope.spawn(move || receive(receiver, exchange));
+    }
+}
+
+/// Segments that came to a host out of order.
+pub(crate) fn overtaken(host: &Host) -> u64 {
+    let text = host.run(|| fs::read_to_string("/proc/thread-self/net/netstat").unwrap()).unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut counts = names.split_whitespace().zip(values.split_whitespace());
+    let (_, count) = counts.find(|(name, _)| *name == "TCPOFOQueue").unwrap();
+    count.parse().unwrap()
+}
+
+fn send(mut socket: TcpStream, exchange: &Exchange) {
+    let bytes = [0; WRITE];
+    socket.set_write_timeout(Some(WAIT)).unwrap();
+    while !exchange.is_over() {
+        match socket.write(&bytes) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    socket.shutdown(Shutdown::Write).unwrap();
+}
+
+fn receive(mut socket: TcpStream, exchange: &Exchange) {
+    let cpus = world::cpus();
+    let mut buffer = [0; READ];
+    let mut hops = 0;
+    while socket.read(&mut buffer).unwrap() > 0 {
+        exchange.received.fetch_add(1, Ordering::Relaxed);
+        exchange.hops.fetch_add(1, Ordering::Relaxed);
+        hops += 1;
+        world::pin(cpus[hops % cpus.len()]);
+    }
+}
