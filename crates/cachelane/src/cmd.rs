@@ -11,6 +11,7 @@ mod knob;
 mod lend;
 mod man;
 mod relay;
+mod steer;
 mod xsk;
 
 use crate::exit::Exit;
@@ -21,6 +22,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Relay(Box<relay::Args>),
     Bridge(bridge::Args),
+    Steer(steer::Args),
     Xsk(Box<xsk::Args>),
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
@@ -36,6 +38,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),
         Command::Bridge(args) => bridge::run(&args),
+        Command::Steer(args) => steer::run(&args, quiet),
         Command::Xsk(args) => xsk::run(*args, quiet),
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),

@@ -30,6 +30,11 @@ pub(crate) fn usage(message: String) -> anyhow::Error {
     BadInput(message).into()
 }
 
+/// An error in what this host is or has, which no crate below calls one.
+pub(crate) fn host_cannot(message: String) -> anyhow::Error {
+    Refused(message).into()
+}
+
 #[derive(Debug)]
 struct BadInput(String);
 
@@ -41,6 +46,17 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
+#[derive(Debug)]
+struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 impl Exit {
     /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
     pub(crate) fn of(error: &anyhow::Error) -> Exit {
@@ -50,12 +66,14 @@ impl Exit {
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &bridge::Error| Exit::of_bridge(e.kind())))
+            .or_else(|| cause.downcast_ref().map(|e: &steer::Error| Exit::of_steer(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &xsk::Error| Exit::of_xsk(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lend::Error| Exit::of_lend(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
             .or_else(|| cause.downcast_ref().map(|_: &BadInput| Exit::Usage))
+            .or_else(|| cause.downcast_ref().map(|_: &Refused| Exit::HostCannot))
             // What a CPU set or a lane override says is always the user's input.
             .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
     }
@@ -76,6 +94,18 @@ impl Exit {
             | bridge::ErrorKind::Invalid => Exit::Usage,
             bridge::ErrorKind::NotPermitted => Exit::NotPermitted,
             bridge::ErrorKind::Unsupported => Exit::HostCannot,
+            _ => Exit::Failed,
+        }
+    }
+
+    fn of_steer(kind: steer::ErrorKind) -> Exit {
+        match kind {
+            steer::ErrorKind::NoDevice | steer::ErrorKind::Invalid => Exit::Usage,
+            // A program that is there is a refusal, as the other things that stand against it.
+            steer::ErrorKind::NoXdp
+            | steer::ErrorKind::ProgramPresent
+            | steer::ErrorKind::Unsupported => Exit::HostCannot,
+            steer::ErrorKind::NotPermitted => Exit::NotPermitted,
             _ => Exit::Failed,
         }
     }
@@ -144,6 +174,7 @@ mod tests {
         let cpus = "x".parse::<lanes::CpuSet>().unwrap_err();
         assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
         assert_eq!(Exit::of(&usage("no such thing".into())), Exit::Usage);
+        assert_eq!(Exit::of(&host_cannot("no such driver".into())), Exit::HostCannot);
         assert_eq!(Exit::of(&anyhow::anyhow!("anything else")), Exit::Failed);
     }
 }

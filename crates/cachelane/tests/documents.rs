@@ -12,7 +12,7 @@ fn every_shell_gets_completions_of_every_subcommand() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = place.command(&["completions", shell]).output().expect("it runs");
         assert!(output.status.success(), "{shell}: {output:?}");
-        for word in ["demo", "relay", "knob", "bench", "completions", "man", "listen"] {
+        for word in ["demo", "relay", "steer", "knob", "bench", "completions", "man", "listen"] {
             assert!(text(&output.stdout).contains(word), "{shell} lacks {word}");
         }
     }
@@ -41,6 +41,7 @@ fn every_subcommand_gets_a_manual_page() {
         ("cachelane.1", "cachelane\\-demo"),
         ("cachelane-demo.1", "\\-\\-quick"),
         ("cachelane-relay.1", "\\-\\-listen"),
+        ("cachelane-steer.1", "\\-\\-llc\\-affinity"),
         ("cachelane-xsk.1", "cachelane\\-xsk\\-forward"),
         ("cachelane-xsk-send.1", "\\-\\-pattern"),
         ("cachelane-lend.1", "\\-\\-socket\\-mode"),

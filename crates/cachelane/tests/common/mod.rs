@@ -3,6 +3,8 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod frames;
+pub(crate) mod steer;
 pub(crate) mod xsk;
 
 use std::collections::HashSet;

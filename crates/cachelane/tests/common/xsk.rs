@@ -8,7 +8,7 @@ use lab::{End, Host, Lab, Link, LinkOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Place, ends_within};
+use super::{PROGRAM, Place, ends_within};
 
 /// The longest that any run in these tests takes once it has been asked to end.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -63,7 +63,19 @@ impl Scene {
 
     /// Starts it and waits until it says this.
     pub(crate) fn start(&self, host: &Host, args: &[&str], says: &str) -> Running {
-        let mut command = self.command(args);
+        self.start_program(PROGRAM, host, args, says)
+    }
+
+    /// The same with a program that becomes the command.
+    pub(crate) fn start_program(
+        &self,
+        program: &str,
+        host: &Host,
+        args: &[&str],
+        says: &str,
+    ) -> Running {
+        let mut command = self.place.wrapped(program.as_ref(), args);
+        command.env("CACHELANE_RUNTIME_DIR", self.place.path()).env("NO_COLOR", "1");
         let mut child = host.run(move || command.spawn()).expect("the host").expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let mut lines = log.by_ref().map_while(Result::ok);

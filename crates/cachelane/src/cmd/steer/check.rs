@@ -1,0 +1,130 @@
+//! What is said before anything is done.
+
+use serde_json::{Value, json};
+use steer::{Obstacle, Plan, Steering};
+
+use super::Prepared;
+use crate::exit::{Exit, host_cannot};
+use crate::terminal::{width, wrap};
+
+/// `--check`.
+pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::Result<Exit> {
+    let Prepared { device, options, plan, .. } = prepared;
+    Steering::try_load(device, options)?;
+    let refused = plan.refusals(force).next().is_some();
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&object(prepared, force))?);
+    } else {
+        let lines = describe(prepared, force);
+        lines.iter().for_each(|line| print!("{}", wrap(line, width())));
+    }
+    Ok(if refused { Exit::Failed } else { Exit::Ok })
+}
+
+/// An error that says all that stands against it, if anything does.
+pub(super) fn refuse(plan: &Plan, force: bool) -> anyhow::Result<()> {
+    let reasons: Vec<String> =
+        plan.refusals(force).map(|obstacle| against(obstacle, &plan.device)).collect();
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let can_be_forced = plan.refusals(true).next().is_none();
+    let hint = if can_be_forced { " (--force steers it all the same, for tests)" } else { "" };
+    Err(host_cannot(format!(
+        "{} is not steered: {}{hint}",
+        plan.device,
+        reasons.join(". Besides: ")
+    )))
+}
+
+/// `--dry-run`.
+pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
+    let Prepared { device, machine, options, plan } = prepared;
+    Steering::try_load(device, options)?;
+    let cpus = options.targets.intersection(machine.lanes().online());
+    let states = u64::from(options.records) * u64::from(plan.queues);
+    let kib = (u64::from(options.records) * 4 + states * 8) / 1024;
+    println!("would attach an XDP program to {device}, in its driver");
+    println!(
+        "would attach programs to the tracepoints sock_recv_length, sock_send_length, napi_poll \
+         and xdp_cpumap_enqueue"
+    );
+    println!(
+        "would start a kernel thread on each of CPUs {cpus}, for up to {} packets that wait",
+        options.queue_size
+    );
+    println!("would hold {} records of flows, {kib} KiB of kernel memory", options.records);
+    println!("would change nothing else on this host, and leave nothing of it behind");
+    // Here only what was forced is left of the obstacles.
+    let forced = plan.obstacles.iter().map(|obstacle| against(obstacle, &plan.device));
+    let notes = plan.notes.iter().map(ToString::to_string);
+    for line in forced.chain(notes) {
+        print!("{}", wrap(&format!("{device}: {line}"), width()));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Warns of what was forced, and of what is worth a look.
+pub(super) fn warn(plan: &Plan) {
+    for obstacle in &plan.obstacles {
+        tracing::warn!("{}: steered all the same (--force): {obstacle}", plan.device);
+    }
+    for note in &plan.notes {
+        tracing::warn!("{}: {note}", plan.device);
+    }
+}
+
+/// An obstacle and what takes it out of the way.
+pub(super) fn against(obstacle: &Obstacle, device: &str) -> String {
+    match obstacle.remedy(device) {
+        Some(remedy) => format!("{obstacle} [{}]. What helps: {remedy}", obstacle.id()),
+        None => format!("{obstacle} [{}]", obstacle.id()),
+    }
+}
+
+fn describe(prepared: &Prepared, force: bool) -> Vec<String> {
+    let Prepared { device, machine, options, plan } = prepared;
+    let lanes = machine.lanes();
+    let queues = if plan.queues == 1 { "queue" } else { "queues" };
+    let mut lines = vec![format!(
+        "{device}: {} receive {queues}, to be steered to CPUs {} in lanes {lanes}",
+        plan.queues,
+        options.targets.intersection(lanes.online())
+    )];
+    for obstacle in &plan.obstacles {
+        let what = match obstacle.can_be_forced() {
+            true if force => "forced",
+            true => "refused without --force",
+            false => "refused",
+        };
+        lines.push(format!("{what}: {}", against(obstacle, &plan.device)));
+    }
+    lines.extend(plan.notes.iter().map(|note| format!("note: {note} [{}]", note.id())));
+    if plan.obstacles.is_empty() {
+        lines.push("nothing stands against it".into());
+    }
+    lines
+}
+
+fn object(prepared: &Prepared, force: bool) -> Value {
+    let Prepared { machine, options, plan, .. } = prepared;
+    let obstacle = |obstacle: &Obstacle| {
+        json!({
+            "id": obstacle.id(),
+            "text": obstacle.to_string(),
+            "remedy": obstacle.remedy(&plan.device),
+            "can_be_forced": obstacle.can_be_forced(),
+        })
+    };
+    let note = |note: &steer::Note| json!({"id": note.id(), "text": note.to_string()});
+    json!({
+        "schema": 1,
+        "interface": plan.device,
+        "can_steer": plan.refusals(force).next().is_none(),
+        "queues": plan.queues,
+        "targets": options.targets.intersection(machine.lanes().online()).to_string(),
+        "lanes": machine.lanes().to_string(),
+        "obstacles": plan.obstacles.iter().map(obstacle).collect::<Vec<_>>(),
+        "notes": plan.notes.iter().map(note).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,159 @@
+//! While it runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use steer::{Counters, Obstacle, Plan, Steering};
+
+use super::check::{self, against};
+use super::machine::Machine;
+use super::report::Report;
+use super::{Args, Prepared};
+use crate::cmd::control;
+use crate::exit::Exit;
+
+/// How soon a signal is heeded, and a CPU that came or went.
+const LOOK: Duration = Duration::from_millis(50);
+/// How soon it is noticed that the device is gone.
+const LOOK_AT_DEVICE: Duration = Duration::from_secs(1);
+/// How soon somebody is warned who sets what stands against steering.
+const LOOK_AT_SETTINGS: Duration = Duration::from_secs(10);
+
+/// Steers until a signal ends it, the time is up, or the device is gone.
+pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Result<Exit> {
+    let Prepared { device, mut machine, options, plan } = prepared;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    check::warn(&plan);
+    let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
+    let control = control::open("steer", |knobs| steer::register(&steering, knobs));
+    tracing::info!(
+        "steering flows of {device} to CPUs {} in lanes {}, {} records",
+        steering.targets(),
+        machine.lanes(),
+        options.records
+    );
+    let mut report = Report::new(&steering, args.json, quiet);
+    let mut crowd = Crowd { records: options.records, before: Counters::default() };
+    let until = args.time.and_then(|time| Instant::now().checked_add(time));
+    let ended = follow(&steering, &mut machine, plan, until, &mut signals, &mut report, &mut crowd);
+    report.end(ended.as_ref().copied().unwrap_or("error"))?;
+    drop(report);
+    drop((control, steering));
+    ended.map(|_| Exit::Ok)
+}
+
+/// Looks after everything, and says what ended it.
+fn follow(
+    steering: &Steering,
+    machine: &mut Machine,
+    mut plan: Plan,
+    until: Option<Instant>,
+    signals: &mut Signals,
+    report: &mut Report<'_>,
+    crowd: &mut Crowd,
+) -> anyhow::Result<&'static str> {
+    let (mut look_at_device, mut look_at_settings) = (Instant::now(), Instant::now());
+    loop {
+        let pending: Vec<i32> = signals.pending().collect();
+        if pending.contains(&SIGUSR1) {
+            report.status()?;
+        }
+        if pending.iter().any(|signal| *signal != SIGUSR1) {
+            return Ok("signal");
+        }
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            return Ok("time");
+        }
+        follow_machine(steering, machine, report);
+        if now >= look_at_device + LOOK_AT_DEVICE {
+            look_at_device = now;
+            still_there(steering)?;
+            report.turn()?;
+        }
+        if now >= look_at_settings + LOOK_AT_SETTINGS {
+            look_at_settings = now;
+            plan = warn_of_news(steering, machine, plan, report);
+            crowd.warn(steering, report);
+        }
+        std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
+    }
+}
+
+/// Flows that find no place among the records.
+struct Crowd {
+    records: u32,
+    before: Counters,
+}
+
+impl Crowd {
+    /// Warns if flows displace each other often.
+    fn warn(&mut self, steering: &Steering, report: &Report<'_>) {
+        /// Of receives; each costs a record, and a packet its way.
+        const OFTEN: f64 = 0.01;
+
+        let Ok(now) = steering.counters() else { return };
+        let evicted = now.evicted.wrapping_sub(self.before.evicted);
+        let receives = now.receives.wrapping_sub(self.before.receives);
+        self.before = now;
+        if evicted as f64 > OFTEN * receives as f64 {
+            let records = self.records;
+            report.log(|| {
+                tracing::warn!(
+                    "{evicted} of {receives} receives displaced another flow's record: there are \
+                     more flows than {records} records are for (expected a larger --records)"
+                );
+            });
+        }
+    }
+}
+
+fn still_there(steering: &Steering) -> anyhow::Result<()> {
+    let device = steering.device();
+    // Not what they are at the start, answers to what the user gave: so they are texts here.
+    match steering.is_attached() {
+        Ok(true) => Ok(()),
+        Ok(false) => bail!("somebody took the program off {device}: its packets are the kernel's"),
+        Err(error) => bail!("steering has ended: {error}"),
+    }
+}
+
+fn follow_machine(steering: &Steering, machine: &mut Machine, report: &Report<'_>) {
+    let lanes = match machine.changed() {
+        Ok(None) => return,
+        Ok(Some(lanes)) => lanes,
+        Err(error) => {
+            return report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
+        }
+    };
+    match steering.follow(&lanes) {
+        Ok(()) => {
+            let targets = steering.targets();
+            report.log(|| {
+                tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
+            });
+            machine.followed(lanes);
+        }
+        Err(error) => report.log(|| tracing::error!("CPUs changed: {error}")),
+    }
+}
+
+/// Warns of what somebody has done meanwhile that stands against steering.
+fn warn_of_news(steering: &Steering, machine: &Machine, before: Plan, report: &Report<'_>) -> Plan {
+    // A device that is gone is found out elsewhere.
+    let Ok(now) = steer::inspect(steering.device(), machine.lanes()) else { return before };
+    let is_ours = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Program { .. });
+    for news in now.obstacles.iter().filter(|o| !is_ours(o) && !before.obstacles.contains(o)) {
+        report.log(|| tracing::warn!("{}: now {}", now.device, against(news, &now.device)));
+    }
+    if now.queues > before.queues {
+        let (device, more) = (&now.device, now.queues - before.queues);
+        report.log(|| {
+            tracing::warn!("{device}: {more} more receive queues now, left alone until restarted");
+        });
+    }
+    now
+}
