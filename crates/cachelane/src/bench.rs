@@ -12,6 +12,7 @@ mod places;
 pub(crate) mod relay;
 pub(crate) mod relay_process;
 mod series;
+pub(crate) mod steer;
 mod stop;
 mod worker;
 

@@ -214,6 +214,52 @@ fn texts(array: &serde_json::Value) -> Vec<&str> {
     array.as_array().into_iter().flatten().filter_map(|text| text.as_str()).collect()
 }
 
+/// By name, what is claimed of it, if anything is.
+const STEER_RATIOS: [(&str, Option<&str>); 13] = [
+    ("records: llc_affinity on / off", Some("at_most")),
+    ("records, a lane per cpu: on / off", Some("between")),
+    ("rpc throughput: steer / kernel rfs", Some("at_least")),
+    ("rpc p99: steer / kernel rfs", Some("at_most")),
+    ("rpc throughput: steer / kernel rps", None),
+    ("rpc p99: steer / no steering", None),
+    ("rpc throughput: steer / kernel rfs, no program on the veth", None),
+    ("rpc p99: steer / no steering, no program on the veth", None),
+    ("run time: steer / parse and redirect only", Some("at_most")),
+    ("run time: record / tuple and hash only", Some("at_most")),
+    ("run time, 64 connections: steer / parse and redirect only", None),
+    ("softirq and consumer in one lane", Some("at_least")),
+    ("softirq and consumer in one lane, no steering", None),
+];
+
+#[test]
+fn root_bench_steer_gives_every_claimed_ratio() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root_bench_steer_gives_every_claimed_ratio: needs root");
+        return;
+    }
+    let entries = "/proc/sys/net/core/rps_sock_flow_entries";
+    let found = std::fs::read_to_string(entries).unwrap();
+    let args = ["--rounds", "1", "--window", "200ms"];
+    let json = bench("steer", &args, None);
+    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
+    for (name, bar) in STEER_RATIOS {
+        let there = ratios.iter().any(|ratio| {
+            let claimed = ratio["bar"].as_object().and_then(|bar| bar.keys().next());
+            ratio["name"] == name
+                && ratio["median"].as_f64() >= Some(0.0)
+                && claimed.map(String::as_str) == bar
+        });
+        // What this host cannot measure has a reason.
+        let part = name.split([':', ',']).next().unwrap_or(name);
+        let said = absent.iter().any(|text| {
+            let peer = name.contains("kernel rfs") && text.starts_with("kernel rfs: ");
+            peer || part.starts_with(text.split(": ").next().unwrap_or(text))
+        });
+        assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
+    }
+    assert_eq!(std::fs::read_to_string(entries).unwrap(), found, "the machine's own setting");
+}
+
 #[test]
 fn root_bench_relay_gives_every_claimed_ratio() {
     if !rustix::process::geteuid().is_root() {

@@ -9,7 +9,7 @@ use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Plan, Stop, bridge, frames, lend, relay};
+use crate::bench::{Plan, Stop, bridge, frames, lend, relay, steer};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -26,6 +26,7 @@ enum Experiment {
     Bridge(BridgeArgs),
     Frames(FramesArgs),
     Lend(LendArgs),
+    Steer(SteerArgs),
     #[command(hide = true)]
     EchoServer {
         addr: SocketAddr,
@@ -81,6 +82,24 @@ struct LendArgs {
     only: Vec<lend::Part>,
 }
 
+/// Receive flow steering against the kernel's own; or simulated, for machines that are not there
+#[derive(clap::Args, Debug)]
+struct SteerArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only these parts, separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PARTS",
+        conflicts_with = "simulate"
+    )]
+    only: Vec<steer::Part>,
+    #[command(flatten)]
+    simulation: steer::simulate::Args,
+}
+
 /// What every experiment takes.
 #[derive(clap::Args, Debug)]
 struct Common {
@@ -108,6 +127,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
         Experiment::Bridge(args) => run_bridge(&args, quiet),
         Experiment::Frames(args) => run_frames(&args, quiet),
         Experiment::Lend(args) => run_lend(&args, quiet),
+        Experiment::Steer(args) => run_steer(&args, quiet),
         Experiment::EchoServer { addr } => echo_server(addr),
     }
 }
@@ -147,6 +167,25 @@ fn run_frames(args: &FramesArgs, quiet: bool) -> anyhow::Result<Exit> {
 fn run_lend(args: &LendArgs, quiet: bool) -> anyhow::Result<Exit> {
     let output = lend::run(&plan(&args.common, &args.only, quiet), Stop::on_signals()?)?;
     show(&args.common, &output)
+}
+
+fn run_steer(args: &SteerArgs, quiet: bool) -> anyhow::Result<Exit> {
+    let common = &args.common;
+    if !args.simulation.simulate {
+        let output = steer::run(&plan(common, &args.only, quiet), Stop::on_signals()?)?;
+        return show(common, &output);
+    }
+    let plan = steer::simulate::Plan {
+        simulated: args.simulation.simulated(common.window)?,
+        rounds: common.rounds as usize,
+        seed: common.seed,
+        quiet,
+    };
+    let output = steer::simulate::run(&plan, &Stop::on_signals()?)?;
+    if !common.json {
+        println!("{}\n", steer::simulate::HEADING);
+    }
+    show(common, &output)
 }
 
 fn plan<P: clap::ValueEnum>(common: &Common, only: &[P], quiet: bool) -> Plan<P> {
