@@ -13,6 +13,7 @@ mod relay_against_proxy;
 mod relay_cpus;
 mod sockmap_buffer;
 mod stage;
+mod steer_lanes;
 mod trying;
 mod xsk_send;
 
@@ -25,7 +26,7 @@ pub(crate) use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
-const ENTRIES: [Entry; 8] = [
+const ENTRIES: [Entry; 10] = [
     sockmap_buffer::RATE,
     relay_against_proxy::PER_CPU,
     relay_against_proxy::LATENCY,
@@ -34,6 +35,8 @@ const ENTRIES: [Entry; 8] = [
     frames_pool::RATE,
     xsk_send::RATE,
     lend_accounts::RATE,
+    steer_lanes::LANE,
+    steer_lanes::RECORDS,
 ];
 
 /// Something that can be off and on while traffic flows.

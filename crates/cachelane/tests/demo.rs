@@ -12,7 +12,7 @@ use common::{Place, all_namespaces, comes_true, ends_within, machine_network, ro
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Every row that there can be.
-const ROWS: [&str; 8] = [
+const ROWS: [&str; 10] = [
     "sockmap buffer, rate",
     "relay, per CPU-second",
     "relay, p99 latency",
@@ -21,6 +21,8 @@ const ROWS: [&str; 8] = [
     "frames, frames passed",
     "xsk send, packets",
     "lend, frames accounted",
+    "steer, receives in lane",
+    "steer.llc_affinity, records",
 ];
 const VERDICTS: [&str; 4] = ["better", "worse", "no difference", "inconclusive"];
 
