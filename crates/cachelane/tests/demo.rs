@@ -22,7 +22,7 @@ const ROWS: [&str; 10] = [
     "xsk send, packets",
     "lend, frames accounted",
     "steer, receives in lane",
-    "steer.llc_affinity, records",
+    "steer, records",
 ];
 const VERDICTS: [&str; 4] = ["better", "worse", "no difference", "inconclusive"];
 

@@ -25,7 +25,7 @@ pub(super) const LANE: Entry = Entry {
 
 /// How often the flow table is written.
 pub(super) const RECORDS: Entry = Entry {
-    mechanism: "steer.llc_affinity",
+    mechanism: "steer",
     measure: "records",
     unit: "1/s",
     better: Better::Lower,
@@ -46,8 +46,8 @@ fn set_up_lane(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
 }
 
 fn set_up_records(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
-    let arms = "the same threads, and all CPUs in one lane; off: a record is written whenever a \
-                thread has moved; on: only when it left its lane.";
+    let arms = "steer.llc_affinity under the same threads, all CPUs in one lane; off: a record is \
+                written whenever a thread has moved; on: only when it left its lane.";
     ready(stage, arms.into(), || Ok(Box::new(Recording { steering: None, rpc: None })))
 }
 
