@@ -4,7 +4,7 @@
  * CPU into the flow's record; the steer side, on the device, sends a flow's packets to that CPU.
  *
  * A flow moves from where its packets go to somewhere else only when all that it has there is
- * delivered: what that takes to know is told at `may_leave`.
+ * delivered: order.h knows that.
  */
 #include <stdbool.h>
 
@@ -13,142 +13,14 @@
 #include <bpf/bpf_helpers.h>
 
 #include "flow.h"
+#include "maps.h"
+#include "order.h"
 #include "packet.h"
 #include "rules.h"
 #include "socket.h"
 #include "steer.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-/* The loads before it come before the loads after it. An atomic that fetches orders what is around
- * it; x86 orders loads by itself, and there it would wait for all stores. */
-#ifdef __TARGET_ARCH_x86
-#define LOADS_IN_ORDER() asm volatile("" : : : "memory")
-#else
-#define LOADS_IN_ORDER()                                                                           \
-	do {                                                                                       \
-		__u64 nothing = 0;                                                                 \
-		(void)__sync_fetch_and_add(&nothing, 0);                                           \
-	} while (0)
-#endif
-
-/* One less than the number of sets of records, a power of two. */
-const volatile __u32 set_mask;
-/* One less than a power of two that is at least the number of CPUs: the bits of a record that are
- * its CPU. */
-const volatile __u32 cpu_mask;
-/* CPUs that there can be: a row of `sent` and `taken`. */
-const volatile __u32 cpus;
-/* Queues of the device. With more than one, packets carry their queue's number to the CPU. */
-const volatile __u32 queues;
-/* Not 0: a NAPI poll that used its budget leaves packets in GRO, and so does a cpumap's thread that
- * has more to do (HZ is 1000 or more). */
-const volatile __u32 gro_outlasts_poll;
-/* 0: a flow moves at once. There for a test to see packets overtake each other. */
-const volatile __u32 keep_order = 1;
-
-/* linux/sched.h comes with too much. */
-#define TASK_INTERRUPTIBLE 1
-/* NAPI_STATE_IN_BUSY_POLL of linux/netdevice.h, whose enum has no name to find it by. */
-#define NAPI_BUSY_POLL (1UL << 6)
-/* A CPU's number and one, as part of a poll's. */
-#define CPU_BITS 11
-_Static_assert(CPUS_MAX < 1 << CPU_BITS, "a CPU has its bits");
-/* For the verifier: at least REASONS - 1, and below the room in struct counts. */
-#define REASON_MASK 15
-
-/* Fields of the kernel's structs that are read. */
-struct napi_struct {
-	unsigned long state;
-	int weight;
-} __attribute__((preserve_access_index));
-struct task_struct {
-	unsigned int __state;
-	char comm[16];
-} __attribute__((preserve_access_index));
-
-/* The kernel begins the values of an array at a page if it can be mapped, and else in the middle of
- * a cache line. */
-#define ALIGNED BPF_F_MMAPABLE
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct record_set);
-} records SEC(".maps");
-
-/* By queue and set. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct flow_set);
-} flows SEC(".maps");
-
-/* By queue and CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct sent);
-} sent SEC(".maps");
-
-/* By CPU and queue. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct taken);
-} taken SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CPUS_MAX);
-	__type(key, __u32);
-	__type(value, struct target);
-} targets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_CPUMAP);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct bpf_cpumap_val);
-} entries SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
-/* By queue. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct passed);
-} passed SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct own);
-} own SEC(".maps");
-
-static __always_inline struct own *ours(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&own, &zero);
-}
 
 /* ---- the record side ---- */
 
@@ -215,60 +87,6 @@ int cachelane_send(struct bpf_raw_tracepoint_args *context)
 }
 
 /* ---- the steer side ---- */
-
-/* Whether everything that was sent to a CPU up to the packet `tail` of this queue is delivered, so
- * that none of it can be overtaken.
- *
- * Packets are counted as they are taken from the CPU's queue, before they are delivered. They are
- * once its thread sleeps, or has taken so many more. */
-static __always_inline bool has_delivered(__u32 cpu, __u32 tail, __u32 queue)
-{
-	__u32 state = 0, at = cpu * queues + queue, before;
-	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
-	struct taken *there = bpf_map_lookup_elem(&taken, &at);
-	struct task_struct *thread;
-
-	/* Of a CPU that is no target any more what its thread still has is waited for, until the
-	 * process says that this is gone. */
-	if (!target || !there || (!target->active && !target->task))
-		return true;
-	before = *(volatile __u32 *)&there->packets;
-	if ((__s32)(before - tail) < 0)
-		return false;
-	/* The count first: a thread seen asleep before it took the packets says nothing. */
-	LOADS_IN_ORDER();
-	thread = (struct task_struct *)target->task;
-	bpf_core_read(&state, sizeof(state), &thread->__state);
-	return is_delivered(before, tail, state & TASK_INTERRUPTIBLE, gro_outlasts_poll);
-}
-
-/* The poll that this CPU is in: no other CPU's, and none that is remembered. Never 0. */
-static __always_inline __u32 poll_of(const struct own *here)
-{
-	return here->poll.number << CPU_BITS | (bpf_get_smp_processor_id() + 1);
-}
-
-/* Where the bit of a flow is among those that may have a packet in GRO. */
-#define PASSED_WORD(hash) ((hash) >> 28 & 3)
-#define PASSED_BIT(hash)  (1ULL << ((hash) >> 22 & 63))
-
-/* Whether the bits are of a poll that has left nothing in GRO. */
-static __always_inline bool is_over(const struct passed *of_queue, __u32 poll)
-{
-	return of_queue->in != poll && of_queue->in == *(volatile __u32 *)&of_queue->done;
-}
-
-/* Whether a flow that takes the kernel path may leave it. Its packets may wait in GRO until the
- * NAPI poll is over, and what is sent to a CPU may start before that. */
-static __always_inline bool may_leave(const struct own *here, __u32 hash, __u32 queue)
-{
-	struct passed *of_queue = bpf_map_lookup_elem(&passed, &queue);
-
-	if (!of_queue)
-		return false;
-	return is_over(of_queue, poll_of(here)) ||
-	       !(of_queue->bits[PASSED_WORD(hash)] & PASSED_BIT(hash));
-}
 
 /* A flow's packet takes the kernel path. */
 static __always_inline int pass(struct own *here, __u32 hash, __u32 queue, enum reason reason)
@@ -559,14 +377,6 @@ int cachelane_queued(struct bpf_raw_tracepoint_args *context)
 		there->packets -= lost;
 	here->counts.overflows += lost;
 	return 0;
-}
-
-/* Whether a poll has left packets in GRO: a busy poll, which is known by the NAPI's state or, at
- * its end, by a budget of its own, or one that has used its budget, where ticks are short. */
-static __always_inline bool leaves_some(const struct napi_struct *napi, int work, int budget)
-{
-	return budget != BPF_CORE_READ(napi, weight) ||
-	       BPF_CORE_READ(napi, state) & NAPI_BUSY_POLL || (work >= budget && gro_outlasts_poll);
 }
 
 /* (NAPI, packets, budget): a poll is over. If a packet took the kernel path since the last one on

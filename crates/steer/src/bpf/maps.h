@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What is fixed when the programs are loaded, and their maps. */
+#ifndef CACHELANE_STEER_MAPS_H
+#define CACHELANE_STEER_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+/* One less than the number of sets of records, a power of two. */
+const volatile __u32 set_mask;
+/* One less than a power of two that is at least the number of CPUs: the bits of a record that are
+ * its CPU. */
+const volatile __u32 cpu_mask;
+/* CPUs that there can be: a row of `sent` and `taken`. */
+const volatile __u32 cpus;
+/* Queues of the device. With more than one, packets carry their queue's number to the CPU. */
+const volatile __u32 queues;
+/* Not 0: a NAPI poll that used its budget leaves packets in GRO, and so does a cpumap's thread that
+ * has more to do (HZ is 1000 or more). */
+const volatile __u32 gro_outlasts_poll;
+/* 0: a flow moves at once. There for a test to see packets overtake each other. */
+const volatile __u32 keep_order = 1;
+
+/* For the verifier: at least REASONS - 1, and below the room in struct counts. */
+#define REASON_MASK 15
+
+/* The kernel begins the values of an array at a page if it can be mapped, and else in the middle of
+ * a cache line. */
+#define ALIGNED BPF_F_MMAPABLE
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct record_set);
+} records SEC(".maps");
+
+/* By queue and set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct flow_set);
+} flows SEC(".maps");
+
+/* By queue and CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct sent);
+} sent SEC(".maps");
+
+/* By CPU and queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct taken);
+} taken SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, __u32);
+	__type(value, struct target);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct bpf_cpumap_val);
+} entries SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* By queue. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, ALIGNED);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct passed);
+} passed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct own);
+} own SEC(".maps");
+
+static __always_inline struct own *ours(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&own, &zero);
+}
+
+#endif
