@@ -21,7 +21,7 @@ const ROWS: [&str; 10] = [
     "frames, frames passed",
     "xsk send, packets",
     "lend, frames accounted",
-    "steer, receives in lane",
+    "steer, in lane",
     "steer, records",
 ];
 const VERDICTS: [&str; 4] = ["better", "worse", "no difference", "inconclusive"];

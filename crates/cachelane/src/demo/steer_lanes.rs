@@ -17,7 +17,7 @@ use crate::bench::steer::hosts::{self, Behaviour, CONNECTIONS, Lanes, Rpc, THREA
 /// How often a packet was processed on the CPU that received it.
 pub(super) const LANE: Entry = Entry {
     mechanism: "steer",
-    measure: "receives in lane",
+    measure: "in lane",
     unit: "",
     better: Better::Higher,
     set_up: set_up_lane,
@@ -37,8 +37,9 @@ const STAY: u64 = 1024;
 
 fn set_up_lane(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
     let arms = format!(
-        "{THREADS} threads answer on {CONNECTIONS} TCP connections and move between CPUs, each of \
-         which is a lane; off: packets are processed where they arrive; on: where their thread is."
+        "receives whose packet was processed on their CPU, a lane; {THREADS} threads answer on \
+         {CONNECTIONS} TCP connections and move between CPUs; off: packets are processed where they \
+         arrive; on: where their thread is."
     );
     ready(stage, arms, || {
         Ok(Box::new(Following { passing: PassProgram::load()?, there: None, rpc: None }))
