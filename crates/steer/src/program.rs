@@ -60,7 +60,8 @@ pub(crate) struct Loaded {
     taken: MapHandle,
     settings: MapHandle,
     own: MapHandle,
-    cpus: u32,
+    /// One more than the highest CPU that there can be.
+    pub(crate) cpus: u32,
     queues: u32,
     #[cfg(test)]
     pub(crate) trying: trying::Trying,

@@ -27,7 +27,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::model::{Model, Poll, RecordAction, Shape, Target, Verdict};
-use crate::size::RECORDS;
+use crate::size::check_records;
 use crate::{Error, Result};
 
 /// Receives of each connection, on average, before anything is counted: until then records are
@@ -72,12 +72,8 @@ impl Simulation {
     /// # Errors
     /// `Invalid` of [`ErrorKind`](crate::ErrorKind), with the value and what was expected.
     pub fn check(&self) -> Result<()> {
-        let (records, queues, cpus) = (self.records, self.queues, self.machine.cpus());
-        if !records.is_power_of_two() || !RECORDS.contains(&records) {
-            return Err(Error::invalid(format!(
-                "{records} records: expected a power of two from 256 to 16777216"
-            )));
-        }
+        let (queues, cpus) = (self.queues, self.machine.cpus());
+        check_records(self.records)?;
         if !(1..=cpus).contains(&queues) {
             return Err(Error::invalid(format!(
                 "{queues} queues: expected 1 to {cpus}, the CPUs of {}",

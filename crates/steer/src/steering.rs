@@ -11,7 +11,7 @@ use xsk::{Attach, Device, Hook};
 
 use crate::cost::RunTimes;
 use crate::program::{self, CPUS_MAX, Constants, Loaded, TASK_UNKNOWN, Target, system};
-use crate::size::{RECORDS, records_for};
+use crate::size::{check_records, records_for};
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
 /// How flows are steered.
@@ -51,17 +51,13 @@ impl SteerOptions {
     /// # Errors
     /// `Invalid` of [`ErrorKind`], with what was expected.
     pub fn check(&self) -> Result<()> {
-        let invalid = |message: String| Err(Error::invalid(message));
-        let &Self { records, queue_size, .. } = self;
-        if !records.is_power_of_two() || !RECORDS.contains(&records) {
-            return invalid(format!(
-                "{records} records: expected a power of two from 256 to 16777216"
-            ));
+        check_records(self.records)?;
+        match self.queue_size {
+            1..=16384 => Ok(()),
+            packets => {
+                Err(Error::invalid(format!("a queue of {packets} packets: expected 1 to 16384")))
+            }
         }
-        if !(1..=16384).contains(&queue_size) {
-            return invalid(format!("a queue of {queue_size} packets: expected 1 to 16384"));
-        }
-        Ok(())
     }
 }
 
@@ -87,8 +83,7 @@ impl Steering {
         let loaded = load(device, options)?;
         loaded.set(options.llc_affinity)?;
         let SteerOptions { targets: wanted, queue_size, .. } = options.clone();
-        let cpus = cpus_max()?;
-        let targets = Targets { loaded, wanted, queue_size, cpus, active: Mutex::default() };
+        let targets = Targets { loaded, wanted, queue_size, active: Mutex::default() };
         targets.follow(lanes)?;
         let tracepoints = targets.loaded.programs.attach_tracepoints()?;
         let program = targets.loaded.programs.steer.as_fd();
@@ -232,8 +227,6 @@ struct Targets {
     loaded: Loaded,
     wanted: CpuSet,
     queue_size: u32,
-    /// One more than the highest CPU that there can be.
-    cpus: usize,
     /// Held while the maps are written, so that there is one writer.
     active: Mutex<CpuSet>,
 }
@@ -248,7 +241,8 @@ impl Targets {
         let mut current = self.active();
         let active = self.wanted.intersection(lanes.online());
         // What fails leaves the CPUs before it as they are now, and those after it as they were.
-        for cpu in lanes.present().union(&current).iter().filter(|cpu| *cpu < self.cpus) {
+        let cpus = self.loaded.cpus as usize;
+        for cpu in lanes.present().union(&current).iter().filter(|cpu| *cpu < cpus) {
             let (is, was) = (active.contains(cpu), current.contains(cpu));
             let key = cpu as u32;
             let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
