@@ -227,6 +227,20 @@ fn bytes<T: Plain>(value: &T) -> &[u8] {
 mod tests {
     use super::*;
 
+    #[test]
+    fn root_nobody_has_address_zero() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_nobody_has_address_zero: needs root");
+            return;
+        }
+        let program = Program::load(8).expect("it loads");
+        let nobody = Mac([0; 6]);
+        let station = Station { place: 1, unsettled: 1 };
+        assert_eq!(program.unsettled(nobody).expect("it is read"), None);
+        assert!(!program.set_station(nobody, station).expect("it is edited"));
+        assert!(!program.settle(nobody, 0).expect("it is edited"));
+    }
+
     /// Addresses as makers and programs give them out: one after another, in any of the bytes.
     #[test]
     fn root_addresses_in_a_row_find_room() {

@@ -37,7 +37,7 @@ reasons! {
     Protocol = "protocol",
     /// The destination is not in the table, or is the bridge's own.
     UnknownDestination = "unknown_destination",
-    /// The source is not in the table.
+    /// The source is not in the table, or no station can have its address.
     UnknownSource = "unknown_source",
     /// The source is known on another port.
     Moved = "moved",

@@ -221,6 +221,30 @@ fn root_a_flushed_table_is_learned_anew() {
 }
 
 #[test]
+fn root_addresses_that_nobody_has_are_the_kernels() {
+    let test = "root_addresses_that_nobody_has_are_the_kernels";
+    compare(test, &Setup::default(), |net| {
+        let group = [0x01, 0x00, 0x5e, 0x00, 0x00, 0x07];
+        net.run(&format!("bridge fdb add {} dev p1 master static", lab::Mac(group)));
+        // So many that most of the table has been used, and is free again.
+        for number in 0..8000_u16 {
+            let [high, low] = number.to_be_bytes();
+            net.send(1, net.mac(0), [0x02, 0, 0, 0x58, high, low]);
+        }
+        net.step("many stations");
+        net.run("ip link set br0 type bridge fdb_flush");
+        net.introduce();
+        for nobody in [[0; 6], group] {
+            (0..20).for_each(|_| net.send(1, net.mac(0), nobody));
+            net.step("from an address that nobody has").arrives(0, 0).kernel_only();
+        }
+        (0..20).for_each(|_| net.send(0, [0; 6], net.mac(0)));
+        let step = net.step("to address zero").arrives(1, 20).arrives(2, 20);
+        step.kernel_only().left(Reason::UnknownDestination, 20);
+    });
+}
+
+#[test]
 fn root_a_full_table_learns_no_more() {
     compare("root_a_full_table_learns_no_more", &Setup::default(), |net| {
         if let Err(error) = netlink::set_max_learned(&net.bridge.own.host, 4) {

@@ -122,7 +122,8 @@ static __always_inline struct bucket *find(__u64 key, __u32 home, __u32 *at)
 static __always_inline struct station *find_station(__u64 key)
 {
 	__u32 at = 0;
-	struct bucket *bucket = find(key, home_of(key), &at);
+	/* Nobody has address zero: it would find where there is room. */
+	struct bucket *bucket = key ? find(key, home_of(key), &at) : NULL;
 
 	return bucket ? &bucket->stations[at % BUCKET_STATIONS] : NULL;
 }
@@ -232,6 +233,9 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 		return REASON_SHORT;
 	source_key = key_of(eth->h_source);
 	target_key = key_of(eth->h_dest);
+	/* The bridge drops what comes from nobody or from a group, be it in its table. */
+	if (!source_key || eth->h_source[0] & 1)
+		return REASON_UNKNOWN_SRC;
 	/* Before anything else that leaves the frame to the kernel: it learns from every frame, and
 	 * from then on the table here is wrong about the station. */
 	known = find_station(source_key);
@@ -324,7 +328,7 @@ static __always_inline void write_station(struct station *station, struct statio
 static __always_inline int write_new(__u64 key, struct station value)
 {
 	__u32 at = 0;
-	struct bucket *bucket = find(0, home_of(key), &at);
+	struct bucket *bucket = key ? find(0, home_of(key), &at) : NULL;
 
 	if (!bucket)
 		return 0;
@@ -334,14 +338,18 @@ static __always_inline int write_new(__u64 key, struct station value)
 	return 1;
 }
 
+/* What is left where a station was: on no port, and never believed. */
 static __always_inline int remove_key(__u64 key)
 {
+	struct station nobody = {.unsettled = 1};
 	__u32 at = 0;
-	struct bucket *bucket = find(key, home_of(key), &at);
+	struct bucket *bucket = key ? find(key, home_of(key), &at) : NULL;
 
 	if (!bucket)
 		return 0;
-	*(volatile __u64 *)&bucket->keys[at % BUCKET_STATIONS] = 0;
+	at %= BUCKET_STATIONS;
+	write_station(&bucket->stations[at], nobody);
+	*(volatile __u64 *)&bucket->keys[at] = 0;
 	return 1;
 }
 

@@ -12,7 +12,7 @@ enum reason {
 	REASON_GROUP,	    /* to a multicast, broadcast or reserved address */
 	REASON_PROTOCOL,    /* a protocol that the kernel has to look at on this bridge */
 	REASON_UNKNOWN_DST, /* the destination is not in the table, or is the bridge's own */
-	REASON_UNKNOWN_SRC, /* the source is not in the table */
+	REASON_UNKNOWN_SRC, /* the source is not in the table, or is nobody's address */
 	REASON_MOVED,	    /* the source is known on another port */
 	REASON_UNSETTLED,   /* source or destination is new, or has moved, a moment ago */
 	REASON_SAME_PORT,   /* the destination is on the port that it came from */
