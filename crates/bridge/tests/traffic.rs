@@ -57,6 +57,25 @@ fn root_a_broken_ip_header_is_dropped_where_br_netfilter_looks() {
 }
 
 #[test]
+fn root_a_pppoe_frame_too_short_for_its_header_is_dropped_where_br_netfilter_is() {
+    let test = "root_a_pppoe_frame_too_short_for_its_header_is_dropped_where_br_netfilter_is";
+    compare(test, &Setup::default(), |net| {
+        net.introduce();
+        let frame = Sent::new(net.mac(1), net.mac(0)).ethertype(0x8864);
+        // The frame's number takes more than a session's header, so the short ones have none.
+        let before = net.bridge.members[1].counters().unwrap().rx_packets;
+        for len in 14..24 {
+            net.send_bytes(0, &frame.bytes(0)[..len]);
+        }
+        net.send_frame(0, &frame);
+        net.step("PPPoE").arrives(1, 1).left(Reason::Protocol, 8);
+        let after = net.bridge.members[1].counters().unwrap().rx_packets;
+        net.note(format!("{} frames arrived", after - before));
+        net.step("counted");
+    });
+}
+
+#[test]
 fn root_tcp_streams_arrive_whole_through_the_fast_path() {
     compare("root_tcp_streams_arrive_whole_through_the_fast_path", &addressed(), |net| {
         net.introduce();

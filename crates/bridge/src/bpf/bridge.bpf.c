@@ -19,6 +19,9 @@ char LICENSE[] SEC("license") = "GPL";
 /* linux/if_ether.h has them only where it is recent. */
 #define ETHERTYPE_CFM 0x8902
 #define ETHERTYPE_MRP 0x88e3
+/* An Ethernet header and that of a PPPoE session: shorter frames br_netfilter drops, whatever it
+ * claims. */
+#define PPPOE_LEN (ETH_HLEN + 8)
 /* What a tcx program returns to let the next one look; linux/bpf.h has it from 6.6 on. */
 #define NEXT -1
 
@@ -145,8 +148,8 @@ static __always_inline const struct port *port_of(struct station station)
 	return bpf_map_lookup_elem(&ports, &slot);
 }
 
-/* Whether the kernel has to see this protocol, whatever its addresses. */
-static __always_inline int is_kernels(__u16 protocol, __u32 kernel_ethertypes)
+/* Whether the kernel has to see a frame of this protocol, whatever its addresses. */
+static __always_inline int is_kernels(__u16 protocol, __u32 len, __u32 kernel_ethertypes)
 {
 	switch (protocol) {
 	case bpf_htons(ETH_P_IP):
@@ -157,7 +160,7 @@ static __always_inline int is_kernels(__u16 protocol, __u32 kernel_ethertypes)
 	case bpf_htons(ETH_P_RARP):
 		return kernel_ethertypes & KERNEL_ARP;
 	case bpf_htons(ETH_P_PPP_SES):
-		return kernel_ethertypes & KERNEL_PPPOE;
+		return kernel_ethertypes & KERNEL_PPPOE || len < PPPOE_LEN;
 	case bpf_htons(ETHERTYPE_CFM):
 	case bpf_htons(ETHERTYPE_MRP):
 		return 1;
@@ -254,7 +257,8 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 		return REASON_VLAN;
 	if (eth->h_dest[0] & 1)
 		return REASON_GROUP;
-	if (skb->pkt_type == PACKET_LOOPBACK || is_kernels(eth->h_proto, set->kernel_ethertypes))
+	if (skb->pkt_type == PACKET_LOOPBACK ||
+	    is_kernels(eth->h_proto, skb->len, set->kernel_ethertypes))
 		return REASON_PROTOCOL;
 
 	if (!known || !in)

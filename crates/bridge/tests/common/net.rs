@@ -168,6 +168,11 @@ impl Net {
         let _ = self.members[member].sender.send(&frame.bytes(id));
     }
 
+    /// Sends these bytes, which are not looked for where they arrive.
+    pub fn send_bytes(&mut self, member: usize, bytes: &[u8]) {
+        let _ = self.members[member].sender.send(bytes);
+    }
+
     /// Has each member send frames from its own address: everybody is known then, and has had
     /// the first packet that the fast path leaves to the kernel to keep the kernel's entry fresh.
     pub fn introduce(&mut self) {
