@@ -102,6 +102,18 @@ static __always_inline __u32 home_of(__u64 key)
 	return hash >> (hash_shift & 63);
 }
 
+/* Returns `at`, by way of the key that was read: a CPU that reorders reads still reads what this
+ * addresses after the key, and so sees what was written before that key (see write_station). A
+ * load-acquire would say the same, but BPF has it from Linux 6.15 on. */
+static __always_inline __u32 after(__u32 at, __u64 key)
+{
+	__u64 nothing = key;
+
+	/* Hidden from the compiler, which would make it 0. */
+	asm volatile("%0 ^= %1" : "+r"(nothing) : "r"(key));
+	return (at + nothing) % BUCKET_STATIONS;
+}
+
 /* Where a key stands, beginning with the bucket `home`; as key 0, where there is room. */
 static __always_inline struct bucket *find(__u64 key, __u32 home, __u32 *at)
 {
@@ -113,9 +125,13 @@ static __always_inline struct bucket *find(__u64 key, __u32 home, __u32 *at)
 			return NULL;
 #pragma unroll
 		for (__u32 i = 0; i < BUCKET_STATIONS; i++) {
-			if (bucket->keys[i] != key)
+			__u64 there = *(volatile __u64 *)&bucket->keys[i], read = there;
+
+			/* Otherwise the compiler takes `key`, which it is equal to, for it. */
+			asm volatile("" : "+r"(read));
+			if (there != key)
 				continue;
-			*at = i;
+			*at = after(i, read);
 			return bucket;
 		}
 	}
@@ -319,8 +335,8 @@ int cachelane_br(struct __sk_buff *skb)
 	return bpf_redirect_peer(to->index, 0);
 }
 
-/* Writes a station as a whole. A full barrier: whoever finds the key that is written after it finds
- * this station too, which nobody believes before it is settled. */
+/* Writes a station as a whole. A full barrier, the partner of after(): whoever finds the key that
+ * is written after it finds this station too, which nobody believes before it is settled. */
 static __always_inline void write_station(struct station *station, struct station value)
 {
 	__u64 whole;
