@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     states: Box<[AtomicU16]>,
     /// By slot for caches.
     pub(crate) tallies: Box<[CachePadded<Tally>]>,
-    free_slots: Mutex<Vec<u16>>,
+    free_slots: Mutex<Vec<Slot>>,
     free_holders: Mutex<Vec<u16>>,
     pub(crate) refused: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -53,6 +53,16 @@ struct Settings {
     alien_free: AtomicU8,
     /// Some cache has found no frame anywhere.
     wanted: AtomicBool,
+}
+
+/// What a cache needs to exist. Its two magazines are the slot's while there is no cache in it: so
+/// they are there for the next one, wherever all others have gone.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// Which tally is the cache's.
+    pub(crate) number: u16,
+    pub(crate) current: MagazineId,
+    pub(crate) spare: MagazineId,
 }
 
 impl Shared {
@@ -72,11 +82,17 @@ impl Shared {
                 options.cache
             )));
         }
+        let magazines = Magazines::new(magazines);
+        let slot = |number| {
+            let (current, spare) = (magazines.pop_empty()?, magazines.pop_empty()?);
+            Some(Slot { number, current, spare })
+        };
+        let free_slots = (0..options.caches).rev().filter_map(slot).collect();
         let inbox = |home| Place::new(full, options.inbox.unwrap_or(homes.range(home).1));
         let this = Self {
             inboxes: (0..homes.count()).map(inbox).collect(),
             depots: (0..homes.lane_count()).map(|_| Place::new(full, u32::MAX)).collect(),
-            magazines: Magazines::new(magazines),
+            magazines,
             full,
             settings: CachePadded::new(Settings {
                 alien_free: AtomicU8::new(options.alien_free as u8),
@@ -84,7 +100,7 @@ impl Shared {
             }),
             states: (0..frames).map(|_| AtomicU16::new(HERE)).collect(),
             tallies: (0..options.caches).map(|_| CachePadded::new(Tally::new())).collect(),
-            free_slots: Mutex::new((0..options.caches).rev().collect()),
+            free_slots: Mutex::new(free_slots),
             free_holders: Mutex::new((1..=u16::MAX).rev().collect()),
             refused: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -203,7 +219,7 @@ impl Shared {
         self.inbox_of(self.homes.of(number)).push_loose(&[number]);
     }
 
-    pub(crate) fn take_slot(&self) -> Result<u16> {
+    pub(crate) fn take_slot(&self) -> Result<Slot> {
         lock(&self.free_slots).pop().ok_or_else(|| {
             Error::invalid(format!(
                 "all {} caches of the pool are taken (PoolOptions::caches)",
@@ -212,7 +228,7 @@ impl Shared {
         })
     }
 
-    pub(crate) fn return_slot(&self, slot: u16) {
+    pub(crate) fn return_slot(&self, slot: Slot) {
         lock(&self.free_slots).push(slot);
     }
 

@@ -504,3 +504,28 @@ proptest::proptest! {
         proptest::prop_assert!(pool.close().is_ok());
     }
 }
+
+/// Empty magazines stay where full ones were taken; every cache still has its own two.
+#[test]
+#[cfg_attr(miri, ignore = "too many frames for Miri")]
+fn there_is_room_for_every_cache_while_all_frames_are_out() {
+    let options = PoolOptions { caches: 4, ..PoolOptions::default() };
+    let pool = pool_with(8192, &options);
+    let mut first = pool.cache(0).unwrap();
+    let mut out = get_all(&mut first);
+    for _ in 0..3 {
+        first.put_bulk(&mut out);
+        out = get_all(&mut first);
+        assert_eq!(out.len(), 8192);
+    }
+    let mut others: Vec<_> = (1..4).map(|_| pool.cache(0).unwrap()).collect();
+    let error = pool.cache(0).expect_err("a fifth");
+    assert!(error.to_string().contains("all 4 caches"), "{error}");
+    for cache in &mut others {
+        cache.put_bulk(&mut out.split_off(out.len() - 2048));
+        assert!(cache.get().map(|frame| cache.put(frame)).is_some());
+    }
+    first.put_bulk(&mut out);
+    drop((first, others));
+    pool.close().unwrap();
+}

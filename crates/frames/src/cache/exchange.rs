@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use crate::magazine::{CAPACITY, MagazineId};
 use crate::place::Found;
-use crate::shared::{OUTBOXES, Shared};
+use crate::shared::{OUTBOXES, Shared, Slot};
 use crate::sync::Ordering;
 use crate::tally::{Tally, add};
 use crate::{AlienFree, Result};
@@ -69,13 +69,7 @@ unsafe impl Send for Local {}
 
 impl Local {
     pub(super) fn new(shared: &Shared, home: u16) -> Result<Self> {
-        let slot = shared.take_slot()?;
-        // There are two for each slot, whatever else is in use.
-        let (Some(current), Some(spare)) =
-            (shared.magazines.pop_empty(), shared.magazines.pop_empty())
-        else {
-            unreachable!("a pool has magazines for all its caches");
-        };
+        let Slot { number: slot, current, spare } = shared.take_slot()?;
         let (home_first, home_count) = shared.homes.range(home);
         let gets = shared.tallies[usize::from(slot)].gets.load(Ordering::Relaxed);
         Ok(Self {
@@ -352,10 +346,9 @@ impl Local {
     /// The cache ends: everything goes back, also what is empty.
     pub(super) fn end(&mut self, shared: &Shared) {
         self.give_back(shared);
-        for id in [&mut self.current, &mut self.spare] {
-            shared.magazines.push_empty(mem::replace(id, MagazineId::gone()));
-        }
-        shared.return_slot(self.slot);
+        let take = |id: &mut MagazineId| mem::replace(id, MagazineId::gone());
+        let (current, spare) = (take(&mut self.current), take(&mut self.spare));
+        shared.return_slot(Slot { number: self.slot, current, spare });
     }
 
     fn tally<'a>(&self, shared: &'a Shared) -> &'a Tally {
