@@ -25,6 +25,10 @@ fn oracle(test: &str) -> Option<&'static PathBuf> {
         eprintln!("skipped: {test}: needs m4 to build libxdp");
         return None;
     }
+    if !Path::new("/usr/include/pcap/dlt.h").exists() {
+        eprintln!("skipped: {test}: needs libpcap's headers to build libxdp");
+        return None;
+    }
     BUILT.get_or_init(|| Some(build())).as_ref()
 }
 
