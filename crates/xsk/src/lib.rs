@@ -20,6 +20,8 @@ mod error;
 #[cfg(not(loom))]
 mod hook;
 #[cfg(not(loom))]
+mod lease;
+#[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
 mod program;
@@ -40,6 +42,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use frames::Packet;
 #[cfg(not(loom))]
 pub use hook::{Attach, Hook};
+#[cfg(not(loom))]
+pub use lease::LEASE;
 #[cfg(not(loom))]
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 #[cfg(not(loom))]

@@ -7,11 +7,13 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
-use crate::{Attach, Device, Error, ErrorKind, Hook, Result, Socket};
+use crate::lease::{Lease, Looks};
+use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
 
 #[cfg(test)]
 mod tests;
@@ -66,6 +68,9 @@ pub struct ProgramCounters {
     pub not_chosen: u64,
     /// Left to the kernel: chosen, but there is no socket on its queue.
     pub no_socket: u64,
+    /// Left to the kernel: chosen, but the thread that has the queue's socket has not looked at it
+    /// for longer than [`LEASE`](crate::LEASE): it is stopped, starved or busy elsewhere.
+    pub unattended: u64,
     /// Left to the kernel: a header is cut short or makes no sense.
     pub malformed: u64,
     /// Left to the kernel: an IP fragment, of which ports are not known.
@@ -85,6 +90,7 @@ pub struct Program {
 struct Loaded {
     program: OwnedFd,
     sockets: MapHandle,
+    looks: Arc<Looks>,
     counts: MapHandle,
 }
 
@@ -107,6 +113,9 @@ impl Program {
     /// Chosen packets of the socket's queue go to it from now on, until it is closed. Replaces
     /// another socket on that queue.
     ///
+    /// They go to it while its thread looks at it by [`Socket::receive`] or [`Socket::wait`]. Once
+    /// it has not done so for [`LEASE`](crate::LEASE), they are the kernel's, until it does again.
+    ///
     /// # Errors
     /// `Invalid` if the socket is on another device, or does not receive.
     pub fn insert(&mut self, socket: &Socket) -> Result<()> {
@@ -122,6 +131,8 @@ impl Program {
                 "the socket on queue {queue} of {device} has no receive ring (rx_size 0)"
             )));
         }
+        // First the lease: the socket may have packets from the next line on.
+        socket.attend(Lease::new(&self.loaded.looks, queue));
         let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
         self.loaded.sockets.update(&queue.to_ne_bytes(), &fd, MapFlags::ANY).map_err(|error| {
             system(&format!("{device}: cannot send queue {queue} to its socket"), &error)
@@ -183,8 +194,10 @@ impl Loaded {
                 for port in ports.iter().copied().map(usize::from) {
                     constants.udp_ports[port / 64] |= 1 << (port % 64);
                 }
+                constants.lease_ns = LEASE.as_nanos() as u64;
             }
             open.maps.sockets.set_max_entries(queues)?;
+            open.maps.looks.set_max_entries(queues)?;
             open.progs.cachelane_xsk.set_autoload(!options.multi_buffer);
             open.progs.cachelane_xskf.set_autoload(options.multi_buffer);
             let skel = open.load()?;
@@ -195,6 +208,7 @@ impl Loaded {
             Ok(Self {
                 program: program.try_clone_to_owned()?,
                 sockets: MapHandle::try_from(&skel.maps.sockets)?,
+                looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
                 counts: MapHandle::try_from(&skel.maps.counts)?,
             })
         };
@@ -222,6 +236,7 @@ impl Loaded {
                 (&mut sum.redirected, one.redirected),
                 (&mut sum.not_chosen, one.not_chosen),
                 (&mut sum.no_socket, one.no_socket),
+                (&mut sum.unattended, one.unattended),
                 (&mut sum.malformed, one.malformed),
                 (&mut sum.fragment, one.fragment),
             ] {

@@ -4,7 +4,7 @@
 //! grown to their size.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use frames::{Frame, LaneCache};
@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use self::buffers::{Buffers, Held, Shareable, Sizes};
 use self::open::Opened;
+use crate::lease::{Lease, NAP};
 use crate::ring::{Consumer, Producer, mapped};
 use crate::umem::failed;
 use crate::{Device, Error, InForce, Packet, Result, SocketOptions, Umem};
@@ -40,6 +41,8 @@ pub struct Socket {
     in_force: InForce,
     options: SocketOptions,
     umem: Umem,
+    /// While a program sends packets to it. Locked only to put it there.
+    lease: Mutex<Option<Lease>>,
     /// Frames between a cache and a ring.
     passing: Vec<Frame>,
 }
@@ -144,7 +147,8 @@ impl Socket {
             map(fd.as_fd()).map_err(|error| failed("cannot map its rings", fd.as_fd(), error))?;
         let most = options.fill_size.max(options.completion_size);
         let passing = Vec::with_capacity(most as usize);
-        Ok(Self { rx, tx, buffers, fd, held, in_force, options, umem, passing })
+        let lease = Mutex::default();
+        Ok(Self { rx, tx, buffers, fd, held, in_force, options, umem, lease, passing })
     }
 
     /// Takes up to `n` frames from the cache and gives them to the kernel to receive into; how
@@ -170,6 +174,7 @@ impl Socket {
     /// than `max` parts.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<Packet>, max: usize) -> usize {
+        self.look();
         let (Some(rx), Held { pool, holder, .. }) = (&mut self.rx, &*self.held) else { return 0 };
         let ready = match self.in_force.multi_buffer {
             false => rx.ready(batch(max)),
@@ -270,20 +275,36 @@ impl Socket {
         // What does not fit is as good as for ever.
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
+            let nap = self.look().then_some(NAP);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.fd, events)], left.as_ref()) {
-                Ok(0) => break,
+            let this = left.into_iter().chain(nap).min();
+            let timeout = this.and_then(|this| Timespec::try_from(this).ok());
+            match poll(&mut [PollFd::new(&self.fd, events)], timeout.as_ref()) {
+                Ok(0) => (),
                 Ok(_) => return Ok(true),
-                Err(Errno::INTR) => (),
+                Err(Errno::INTR) => continue,
                 Err(error) => return Err(self.failed("cannot wait", error)),
             }
+            // A device that goes away leaves a word, but wakes nobody.
+            match sockopt::socket_error(&self.fd) {
+                Ok(Err(error)) | Err(error) => return Err(self.failed("no longer bound", error)),
+                Ok(Ok(())) if this == left => return Ok(false),
+                Ok(Ok(())) => (),
+            }
         }
-        // A device that goes away leaves a word, but wakes nobody.
-        match sockopt::socket_error(&self.fd) {
-            Ok(Err(error)) | Err(error) => Err(self.failed("no longer bound", error)),
-            Ok(Ok(())) => Ok(false),
-        }
+    }
+
+    /// The thread looks at the socket: renews the lease by which packets come to it. Whether there
+    /// is one.
+    #[inline]
+    fn look(&mut self) -> bool {
+        let lease = self.lease.get_mut().unwrap_or_else(PoisonError::into_inner);
+        lease.as_mut().map(Lease::renew).is_some()
+    }
+
+    /// From now on packets come here, by this lease.
+    pub(crate) fn attend(&self, lease: Lease) {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
     }
 
     /// Whether the kernel waits to be told of new frames in the fill ring: [`wait`](Self::wait)

@@ -21,6 +21,7 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile __u32 filter;	      /* FILTER_* */
 const volatile __u32 wanted;	      /* the Ethernet type, or the IP protocol */
 const volatile __u64 udp_ports[1024]; /* a bit each: port / 64, port % 64 */
+const volatile __u64 lease_ns;	      /* a socket not looked at for so long gets no packets */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -28,6 +29,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
+
+/* When the queue's socket was last looked at: nanoseconds of CLOCK_MONOTONIC_COARSE. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* set at load, as that of `sockets` */
+	__type(key, __u32);
+	__type(value, __u64);
+} looks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -102,6 +112,23 @@ static __always_inline enum choice choose(const void *packet, const void *end)
 	return NOT_CHOSEN;
 }
 
+/*
+ * Whether a look is recent enough. It may be newer than `now`, which another CPU read before. One
+ * from farther in the future is of another clock: nothing is known then.
+ */
+static __always_inline int is_recent(__u64 look, __u64 now)
+{
+	return now - look + lease_ns < 2 * lease_ns;
+}
+
+/* Whether somebody reads the queue's socket. A process may be stopped, and keep its sockets. */
+static __always_inline int is_attended(__u32 queue)
+{
+	const volatile __u64 *look = bpf_map_lookup_elem(&looks, &queue);
+
+	return look && is_recent(*look, bpf_ktime_get_coarse_ns());
+}
+
 static __always_inline int run(struct xdp_md *context)
 {
 	__u32 zero = 0;
@@ -113,10 +140,14 @@ static __always_inline int run(struct xdp_md *context)
 	switch (choose((void *)(long)context->data, (void *)(long)context->data_end)) {
 	case CHOSEN:
 		action = bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
-		if (action == XDP_REDIRECT)
-			count->redirected++;
-		else
+		if (action != XDP_REDIRECT) {
 			count->no_socket++;
+		} else if (!is_attended(context->rx_queue_index)) {
+			count->unattended++;
+			action = XDP_PASS;
+		} else {
+			count->redirected++;
+		}
 		break;
 	case NOT_CHOSEN:
 		count->not_chosen++;

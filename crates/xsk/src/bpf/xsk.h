@@ -8,10 +8,11 @@ struct counts {
 	__u64 redirected; /* sent to the socket of its queue */
 	__u64 not_chosen; /* to the kernel: the filter is for others */
 	__u64 no_socket;  /* to the kernel: chosen, but its queue has no socket */
+	__u64 unattended; /* to the kernel: chosen, but nobody has looked at the socket lately */
 	__u64 malformed;  /* to the kernel: a header is cut short or makes no sense */
 	__u64 fragment;	  /* to the kernel: an IP fragment, of which ports are not known */
 };
-_Static_assert(sizeof(struct counts) == 40, "struct counts has padding");
+_Static_assert(sizeof(struct counts) == 48, "struct counts has padding");
 
 /* Which packets go to the sockets. */
 #define FILTER_EVERYTHING  0

@@ -69,6 +69,22 @@ fn model(filter: &Filter, packet: &[u8]) -> Outcome {
 /// Runs the loaded program on a packet and says what it counted.
 fn run(loaded: &Loaded, packet: &[u8]) -> Outcome {
     let before = loaded.counters().expect("counters");
+    let action = test_run(loaded, packet);
+    assert_eq!(action, libbpf_sys::XDP_PASS, "without a socket all goes to the kernel");
+    let after = loaded.counters().expect("counters");
+    let counted = [
+        (after.no_socket - before.no_socket, Outcome::Chosen),
+        (after.not_chosen - before.not_chosen, Outcome::NotChosen),
+        (after.malformed - before.malformed, Outcome::Malformed),
+        (after.fragment - before.fragment, Outcome::Fragment),
+    ];
+    assert_eq!(counted.iter().map(|(n, _)| n).sum::<u64>(), 1, "each packet is counted once");
+    assert_eq!(after.redirected, 0);
+    counted.into_iter().find(|(n, _)| *n == 1).expect("one is").1
+}
+
+/// What the program does with a packet.
+fn test_run(loaded: &Loaded, packet: &[u8]) -> u32 {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: packet.as_ptr().cast(),
@@ -80,17 +96,7 @@ fn run(loaded: &Loaded, packet: &[u8]) -> Outcome {
     let failed =
         unsafe { libbpf_sys::bpf_prog_test_run_opts(loaded.program.as_raw_fd(), &raw mut options) };
     assert_eq!(failed, 0, "the program runs");
-    assert_eq!(options.retval, libbpf_sys::XDP_PASS, "without a socket all goes to the kernel");
-    let after = loaded.counters().expect("counters");
-    let counted = [
-        (after.no_socket - before.no_socket, Outcome::Chosen),
-        (after.not_chosen - before.not_chosen, Outcome::NotChosen),
-        (after.malformed - before.malformed, Outcome::Malformed),
-        (after.fragment - before.fragment, Outcome::Fragment),
-    ];
-    assert_eq!(counted.iter().map(|(n, _)| n).sum::<u64>(), 1, "each packet is counted once");
-    assert_eq!(after.redirected, 0);
-    counted.into_iter().find(|(n, _)| *n == 1).expect("one is").1
+    options.retval
 }
 
 /// Packets most of which are nearly right: headers with a field or two changed, cut anywhere.
@@ -178,6 +184,69 @@ fn sample<S: Strategy>(strategy: &S, n: usize) -> Vec<S::Value> {
     let mut runner = TestRunner::deterministic();
     let tree = |runner: &mut TestRunner| strategy.new_tree(runner).expect("a packet");
     (0..n).map(|_| tree(&mut runner).current()).collect()
+}
+
+/// Written from what [`LEASE`] promises, not from the program: nanoseconds by which a look is
+/// older than now. One of the future is trusted as far: the two CPUs' readings may be a little apart.
+fn attended(age: i64) -> bool {
+    age.unsigned_abs() < LEASE.as_nanos() as u64
+}
+
+#[test]
+fn root_packets_go_to_a_socket_that_somebody_looks_at() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root_packets_go_to_a_socket_that_somebody_looks_at: needs root");
+        return;
+    }
+    let lab = lab::Lab::new("xsk").expect("a lab");
+    let (host, other) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
+    let link = lab.link(&host, &other, lab::LinkOptions::default()).expect("a link");
+    let area = frames::FrameArea::new(&frames::AreaOptions::default()).expect("an area");
+    let pool = frames::FramePool::new(area, &frames::PoolOptions::default()).expect("a pool");
+    let umem = crate::Umem::new(pool).expect("a registration");
+    let bind = || {
+        let device = Device::find(&link.a.device)?;
+        Socket::bind(&umem, &device, 0, &crate::SocketOptions::default())
+    };
+    let socket = host.run(bind).expect("the host").expect("a socket");
+    for multi_buffer in [false, true] {
+        let options = ProgramOptions { multi_buffer, ..ProgramOptions::default() };
+        let loaded = Loaded::new(&options, 1).expect("the program loads");
+        let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
+        loaded.sockets.update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY).expect("the map takes it");
+        // A test may lose its CPU between the look and the run, and for how long nobody knows.
+        let edge = LEASE.as_nanos() as i64;
+        let ages = prop_oneof![
+            Just(0),
+            Just(edge - 300_000_000),
+            Just(edge + 1),
+            Just(-edge - 300_000_000),
+            any::<i64>().prop_filter("near the edge", move |age| {
+                !(edge - 300_000_000..edge).contains(age)
+                    && !(-edge - 300_000_000..-edge).contains(age)
+            }),
+        ];
+        let mut runner = TestRunner::new(Config::with_cases(1500));
+        let result = runner.run(&ages, |age| {
+            let now = crate::lease::now();
+            loaded.looks.write(0, now.wrapping_sub_signed(age));
+            let before = loaded.counters().expect("counters");
+            let action = test_run(&loaded, &[0; 64]);
+            let after = loaded.counters().expect("counters");
+            let passed = crate::lease::now() - now;
+            prop_assume!(passed < 300_000_000, "this test lost its CPU");
+            let (redirected, unattended) =
+                (after.redirected - before.redirected, after.unattended - before.unattended);
+            let expected = match attended(age) {
+                true => (libbpf_sys::XDP_REDIRECT, 1, 0),
+                false => (libbpf_sys::XDP_PASS, 0, 1),
+            };
+            prop_assert_eq!((action, redirected, unattended), expected, "age {}", age);
+            prop_assert_eq!(after.no_socket, 0);
+            Ok(())
+        });
+        result.unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 #[test]

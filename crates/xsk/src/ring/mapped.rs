@@ -92,7 +92,7 @@ unsafe fn map<T>(
 
 /// A mapping, undone when dropped.
 #[derive(Debug)]
-struct Region {
+pub(crate) struct Region {
     start: NonNull<c_void>,
     len: usize,
 }
@@ -103,13 +103,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, protection, flags, fd, offset) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
+    }
+
+    /// Where it is.
+    pub(crate) fn start(&self) -> NonNull<c_void> {
+        self.start
     }
 }
 

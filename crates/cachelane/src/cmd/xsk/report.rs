@@ -81,6 +81,7 @@ fn object(outcome: &Outcome, more: &More) -> Value {
             "redirected": program.redirected,
             "not_chosen": program.not_chosen,
             "no_socket": program.no_socket,
+            "unattended": program.unattended,
             "malformed": program.malformed,
             "fragment": program.fragment,
         });
@@ -121,6 +122,7 @@ fn summary(outcome: &Outcome, more: &More) -> String {
         let left = [
             ("not chosen", program.not_chosen),
             ("without a socket", program.no_socket),
+            ("while nobody looked at their socket", program.unattended),
             ("malformed", program.malformed),
             ("fragments", program.fragment),
         ];

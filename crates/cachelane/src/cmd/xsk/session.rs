@@ -333,6 +333,7 @@ fn sum(programs: &[SharedProgram]) -> Option<ProgramCounters> {
         sum.redirected += one.redirected;
         sum.not_chosen += one.not_chosen;
         sum.no_socket += one.no_socket;
+        sum.unattended += one.unattended;
         sum.malformed += one.malformed;
         sum.fragment += one.fragment;
     }
