@@ -22,7 +22,8 @@
 //! the queue of the socket fills, and the kernel turns others away without waking anybody. Of those
 //! accepted at most [`HALF_OPEN`](handshake::HALF_OPEN) are half-open: the one that was silent
 //! for longest makes room for the next, so that silence does not keep those out that speak. Joins
-//! are limited by [`LenderOptions::joins_per_second`].
+//! are limited by [`LenderOptions::joins_per_second`], and of everything one user gets a share
+//! ([`LenderOptions::user_share`]).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ mod rate;
 mod roster;
 mod status;
 mod switch;
+mod users;
 
 pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals};
 
@@ -85,6 +87,11 @@ pub struct LenderOptions {
     /// The most borrowers that join in a second; others are told to come later. The default is
     /// 100.
     pub joins_per_second: u32,
+    /// The most that one user has of all borrowers, loans, and joins in a second, in percent, but
+    /// at least one borrower. Borrowers that left count for as long as they hold the memory that
+    /// was made for them. Root and the lender's own user are not limited: they can end it as it is.
+    /// From 1 to 100; the default is 50.
+    pub user_share: u32,
 }
 
 impl LenderOptions {
@@ -101,6 +108,7 @@ impl LenderOptions {
             accounting: Accounting::default(),
             handshake: Duration::from_secs(1),
             joins_per_second: 100,
+            user_share: 50,
         }
     }
 
@@ -125,6 +133,9 @@ impl LenderOptions {
         }
         if self.mode & !0o777 != 0 {
             return invalid(format!("mode {:#o}: expected at most 0o777", self.mode));
+        }
+        if !(1..=100).contains(&self.user_share) {
+            return invalid(format!("a user's share of {} %: expected 1 to 100", self.user_share));
         }
         if self.handshake.is_zero() || self.joins_per_second == 0 {
             return invalid("no time for a handshake, or no joins".into());

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create, open,
 };
 use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -114,6 +115,40 @@ impl Drop for Memory {
     }
 }
 
+/// Tells whether a memory that was handed out is still somebody's.
+///
+/// The kernel keeps a memory, at the lender's expense, for as long as anybody has a descriptor or
+/// a mapping of it, and does not say who has. A lease on reading it gives only while nobody has
+/// opened the memory to write it, though. So what is handed out is opened to write it, once; what
+/// [`Memory`] has itself never was opened, and counts for nothing.
+#[derive(Debug)]
+pub(crate) struct Witness(OwnedFd);
+
+impl Witness {
+    /// The descriptor that is handed out in the place of this one, and who will tell whether it is
+    /// gone. The memory cannot be opened by another user from now on, so that the kernel counts
+    /// every one of its descriptors.
+    pub(crate) fn of(fd: OwnedFd) -> Result<(OwnedFd, Self)> {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let opened = |access| open(&*path, access | OFlags::CLOEXEC, Mode::empty());
+        let (handed_out, witness) = (opened(OFlags::RDWR)?, opened(OFlags::RDONLY)?);
+        fchmod(&fd, Mode::empty())?;
+        Ok((handed_out, Self(witness)))
+    }
+
+    /// Whether anybody has it. Where the kernel has no leases on memories, nobody has.
+    pub(crate) fn is_held(&self) -> bool {
+        // SAFETY: neither command takes a pointer.
+        let lease =
+            |kind: libc::c_int| unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, kind) };
+        if lease(libc::F_RDLCK) == 0 {
+            lease(libc::F_UNLCK);
+            return false;
+        }
+        Errno::from_io_error(&std::io::Error::last_os_error()) == Some(Errno::AGAIN)
+    }
+}
+
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 fn new(name: &CStr, len: usize) -> Result<OwnedFd> {
@@ -159,5 +194,24 @@ mod tests {
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         assert_eq!(Memory::of_other(&fd, 4097, false).unwrap_err(), Errno::INVAL);
         assert_eq!(Memory::of_other(&fd, 0, false).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_witness_tells_until_the_last_descriptor_and_the_last_mapping_are_gone() {
+        for make in [Memory::ours, Memory::theirs] {
+            let (ours, fd) = make(c"test", 4096).unwrap();
+            let (handed_out, witness) = Witness::of(fd).unwrap();
+            assert!(witness.is_held());
+            let copy = handed_out.try_clone().unwrap();
+            let theirs = Memory::of_other(&handed_out, 4096, false).unwrap();
+            drop(handed_out);
+            assert!(witness.is_held());
+            drop(copy);
+            assert!(witness.is_held(), "it is mapped");
+            drop(theirs);
+            assert!(!witness.is_held(), "only we have it");
+            drop(ours);
+            assert!(!witness.is_held());
+        }
     }
 }

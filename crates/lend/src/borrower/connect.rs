@@ -15,6 +15,7 @@ use super::channel::{Area, Channel};
 use super::ears::Ears;
 use super::{Borrower, BorrowerOptions};
 use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Status, VERSIONS, Welcome};
+use crate::lender::admission::printable;
 use crate::memory::Memory;
 use crate::wake::Sleeper;
 use crate::wire::{self, DESCRIPTORS, Received};
@@ -153,7 +154,11 @@ impl Peer<'_> {
             let reason = String::from_utf8_lossy(reason);
             let what = match &*reason {
                 "" => format!("the lender refuses, status {}", welcome.status),
-                reason => format!("the lender refuses: {}", printable(reason)),
+                // Somebody else's text, on its way to a terminal.
+                reason => {
+                    let reason: String = reason.chars().map(printable).collect();
+                    format!("the lender refuses: {reason}")
+                }
             };
             return Err(Error::new(ErrorKind::Refused, self.says(what)));
         }
@@ -236,11 +241,6 @@ impl Peer<'_> {
     fn says(&self, what: impl AsRef<str>) -> String {
         format!("{}: {}", self.path.display(), what.as_ref())
     }
-}
-
-/// Somebody else's text, fit for a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// A number that no other borrower of this process has.

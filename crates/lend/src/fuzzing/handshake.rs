@@ -5,7 +5,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::FromBytes as _;
 
 use crate::layout::Hello;
-use crate::lender::admission::{Situation, decide};
+use crate::lender::admission::{Situation, UserSituation, decide};
 use crate::wire::{Received, receive};
 
 /// Any bytes as the message of a handshake; the last few say what the lender has to give.
@@ -35,6 +35,14 @@ pub fn handshake(bytes: &[u8]) {
         channels: channels.max(1).into(),
         quota: u32::from(quota).max(1) * 8,
         is_busy: flags & 2 != 0,
+        user: (flags & 4 != 0).then(|| UserSituation {
+            uid: u32::MAX,
+            borrowers: borrowers.into(),
+            most_borrowers: 3,
+            left: left.into(),
+            most_loans: u64::from(u32::MAX),
+            is_busy: flags & 8 != 0,
+        }),
     };
     match decide(&hello, &situation) {
         Ok(terms) => {
@@ -44,6 +52,8 @@ pub fn handshake(bytes: &[u8]) {
             assert!(!terms.mirror || situation.accounting == Accounting::Counters);
             assert!(!terms.name.is_empty() && !terms.name.chars().any(char::is_control));
             assert!(!situation.is_busy);
+            let has_share = situation.user.is_some_and(|user| user.is_busy || user.borrowers >= 3);
+            assert!(!has_share);
         }
         Err(refusal) => assert!((1..96).contains(&refusal.reason.len()), "{refusal:?}"),
     }

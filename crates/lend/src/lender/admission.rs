@@ -1,6 +1,8 @@
 //! Whether somebody who said hello becomes a borrower, and on what terms: decided from what is
 //! known, without doing anything.
 
+use std::ops::RangeInclusive;
+
 use frames::{Accounting, LoanTable};
 
 use crate::layout::{HELLO_MIRROR, Hello, MAGIC, Status, VERSIONS};
@@ -21,6 +23,23 @@ pub(crate) struct Situation {
     pub(crate) quota: u32,
     /// Whether as many joined in the last second as may.
     pub(crate) is_busy: bool,
+    /// None for one that may have all.
+    pub(crate) user: Option<UserSituation>,
+}
+
+/// What there is to give to one user.
+#[derive(Clone, Debug)]
+pub(crate) struct UserSituation {
+    pub(crate) uid: u32,
+    /// How many borrowers it has, those among them that left and hold our memory, and how many it
+    /// may have.
+    pub(crate) borrowers: usize,
+    pub(crate) most_borrowers: usize,
+    /// Loans that it may have beside those that it has, and how many it may have at all.
+    pub(crate) left: u64,
+    pub(crate) most_loans: u64,
+    /// Whether as many of its joined in the last second as may.
+    pub(crate) is_busy: bool,
 }
 
 /// What a borrower gets.
@@ -39,11 +58,13 @@ pub(crate) struct Terms {
 pub(crate) struct Refusal {
     pub(crate) status: Status,
     pub(crate) reason: String,
+    /// There is enough for others: it is this user that has its share.
+    pub(crate) user: bool,
 }
 
 impl Refusal {
     pub(crate) fn new(status: Status, reason: impl Into<String>) -> Self {
-        Self { status, reason: reason.into() }
+        Self { status, reason: reason.into(), user: false }
     }
 }
 
@@ -52,6 +73,13 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
     let refuse = |status, reason: String| Err(Refusal::new(status, reason));
     let version = agree(hello)?;
     let Situation { accounting, borrowers, left, channels, .. } = *situation;
+    let quota = match hello.quota {
+        0 => situation.quota,
+        asked => asked.min(situation.quota).min(LoanTable::QUOTA),
+    };
+    let wanted = u64::from(quota) * u64::from(channels);
+    // Before what all have in common: who has its share learns that, also when nothing is left.
+    situation.user.as_ref().map_or(Ok(()), |user| of_user(user, wanted))?;
     if situation.is_busy {
         return refuse(Status::Busy, "too many have joined in the last second: later".into());
     }
@@ -68,15 +96,26 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
             "no mirrors while a ledger is kept for each borrower (lend.autorelease is on)".into(),
         );
     }
-    let quota = match hello.quota {
-        0 => situation.quota,
-        asked => asked.min(situation.quota).min(LoanTable::QUOTA),
-    };
-    let wanted = u64::from(quota) * u64::from(channels);
     if wanted > left {
         return refuse(Status::Quota, format!("asked for {wanted} loans, {left} are left"));
     }
     Ok(Terms { version, slot, quota, mirror, name: name(&hello.name, slot) })
+}
+
+/// Whether a user has so many loans left of its share, and a borrower, and a join.
+fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
+    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, is_busy } = user;
+    let (status, reason) = if is_busy {
+        (Status::Busy, format!("user {uid} has joined too often in the last second: later"))
+    } else if borrowers >= most_borrowers {
+        (Status::Full, format!("user {uid} has {borrowers} borrowers, of {most_borrowers}"))
+    } else if wanted > left {
+        let what = format!("asked for {wanted} loans, user {uid} has {left} left of {most_loans}");
+        (Status::Quota, what)
+    } else {
+        return Ok(());
+    };
+    Err(Refusal { status, reason: reason + " (--user-share)", user: true })
 }
 
 /// The newest version that both speak, if what came is a hello at all.
@@ -104,12 +143,25 @@ fn agree(hello: &Hello) -> Result<u16, Refusal> {
     Ok(version)
 }
 
-/// A name for people's eyes: nothing in it moves a cursor.
+/// A name for people's eyes: nothing in it moves a cursor, or turns what follows around.
 fn name(bytes: &[u8], slot: u8) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
-    let text: String = text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let text: String = text.trim().chars().map(printable).collect();
     if text.is_empty() { format!("borrower {slot}") } else { text }
+}
+
+/// The character, or `?` in the place of one that changes how others are shown.
+pub(crate) fn printable(c: char) -> char {
+    // The Unicode property Bidi_Control, and what ends a line without being a control character.
+    const HIDDEN: [RangeInclusive<char>; 4] = [
+        '\u{61c}'..='\u{61c}',
+        '\u{200e}'..='\u{200f}',
+        '\u{2028}'..='\u{202e}',
+        '\u{2066}'..='\u{2069}',
+    ];
+    let is_hidden = c.is_control() || HIDDEN.iter().any(|range| range.contains(&c));
+    if is_hidden { '?' } else { c }
 }
 
 #[cfg(test)]

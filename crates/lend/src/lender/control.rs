@@ -14,6 +14,7 @@ use super::handshake::{ACCEPTS_AT_ONCE, ACCEPTS_PER_SECOND, EXHAUSTED, HalfOpen}
 use super::listener::Listener;
 use super::rate::Rate;
 use super::roster::Roster;
+use super::users::{Charge, Users};
 use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
 use crate::layout::{Hello, Status};
@@ -40,6 +41,7 @@ pub(super) struct Control {
     pub(super) tenants: BTreeMap<u8, Tenant>,
     pub(super) accepts: Rate,
     pub(super) joins: Rate,
+    pub(super) users: Users,
     /// Nothing is accepted before.
     pub(super) paused_until: Option<Instant>,
     /// How often the distributors were asked what is on loan.
@@ -49,8 +51,7 @@ pub(super) struct Control {
 /// Who has a slot.
 #[derive(Debug)]
 pub(super) struct Tenant {
-    /// Loans that are reserved for it, in all channels together.
-    pub(super) loans: u64,
+    pub(super) charge: Charge,
     pub(super) state: Tenancy,
 }
 
@@ -102,6 +103,7 @@ impl Control {
             tenants: BTreeMap::new(),
             accepts: Rate::new(ACCEPTS_PER_SECOND, ACCEPTS_AT_ONCE, now),
             joins: Rate::new(options.joins_per_second, options.joins_per_second, now),
+            users: Users::new(&options),
             paused_until: None,
             round: 0,
             options,
@@ -124,6 +126,9 @@ impl Control {
             }
             // Before others are accepted: who has spoken makes no room for who comes now.
             self.shake_hands(&ready);
+            if self.users.look(Instant::now()) {
+                self.roster.state().lingering = self.users.lingering() as u64;
+            }
             for source in &ready {
                 match *source {
                     Source::Tenant(slot) => self.hear(slot),
@@ -139,7 +144,8 @@ impl Control {
         let now = Instant::now();
         let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
         let deadline = self.half_open.front().map(|first| first.deadline - now.min(first.deadline));
-        let timeout = [pause, deadline].into_iter().flatten().min();
+        let look = self.users.next_look(now);
+        let timeout = [pause, deadline, look].into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             // Rounded up by the kernel to its ticks, so that a deadline has passed afterwards.
@@ -209,7 +215,7 @@ impl Control {
         if let Tenancy::Leaving(waiting) = &mut tenant.state {
             waiting.remove(&distributor);
             if waiting.is_empty() {
-                self.tenants.remove(&slot);
+                self.vacate(slot);
             }
         }
     }
@@ -227,7 +233,7 @@ impl Control {
             }
         }
         if waiting.is_empty() {
-            self.tenants.remove(&slot);
+            self.vacate(slot);
         } else {
             // This closes the socket.
             tenant.state = Tenancy::Leaving(waiting);
@@ -238,6 +244,14 @@ impl Control {
             Why::Left => state.left += 1,
             Why::Disconnected => state.disconnected += 1,
             Why::NeverCame => state.joined -= 1,
+        }
+    }
+
+    /// A slot is free. Its user is charged for it until it lets go of what was made for it.
+    fn vacate(&mut self, slot: u8) {
+        if let Some(Tenant { charge, .. }) = self.tenants.remove(&slot) {
+            self.users.left(charge);
+            self.roster.state().lingering = self.users.lingering() as u64;
         }
     }
 

@@ -1,13 +1,15 @@
 //! From a connection to a borrower, or a refusal.
 
+use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::admission::{Refusal, Situation, decide};
+use super::admission::{Refusal, Situation, UserSituation, decide};
 use super::control::{Control, Source};
 use super::status::Refusals;
+use super::users::Peer;
 use crate::layout::{Hello, Status};
 use crate::wire::{Received, receive};
 
@@ -33,6 +35,7 @@ pub(super) const EXHAUSTED: Duration = Duration::from_millis(100);
 pub(super) struct HalfOpen {
     pub(super) socket: OwnedFd,
     pub(super) deadline: Instant,
+    pub(super) peer: Peer,
 }
 
 impl Control {
@@ -45,14 +48,12 @@ impl Control {
             }
             match self.listener.accept() {
                 Ok(socket) => {
-                    if self.half_open.len() == HALF_OPEN
-                        && let Some(oldest) = self.half_open.pop_front()
-                    {
-                        let reason = "too many connections without a hello";
-                        self.refuse(&oldest.socket, &Refusal::new(Status::Busy, reason));
+                    let Ok(peer) = Peer::of(&socket) else { continue };
+                    if self.half_open.len() == HALF_OPEN {
+                        self.make_room();
                     }
                     let deadline = now + self.options.handshake;
-                    self.half_open.push_back(HalfOpen { socket, deadline });
+                    self.half_open.push_back(HalfOpen { socket, deadline, peer });
                 }
                 Err(Errno::AGAIN) => return,
                 // It is gone again.
@@ -63,11 +64,23 @@ impl Control {
         }
     }
 
+    /// Gives up the connection that was silent for longest, of the user that has most of them.
+    fn make_room(&mut self) {
+        let of = |uid| self.half_open.iter().filter(|other| other.peer.uid == uid).count();
+        let numbers = self.half_open.iter().map(|each| of(each.peer.uid));
+        // The first of those with the largest number: they are in the order in which they came.
+        let first = numbers.enumerate().max_by_key(|&(at, number)| (number, Reverse(at)));
+        if let Some(HalfOpen { socket, .. }) = first.and_then(|(at, _)| self.half_open.remove(at)) {
+            let reason = "too many connections without a hello";
+            self.refuse(&socket, &Refusal::new(Status::Busy, reason));
+        }
+    }
+
     /// Hears those who have spoken, and gives up those who have not in time.
     pub(super) fn shake_hands(&mut self, ready: &[Source]) {
         let now = Instant::now();
         for at in (0..self.half_open.len()).rev() {
-            let HalfOpen { socket, deadline } = &self.half_open[at];
+            let HalfOpen { socket, deadline, .. } = &self.half_open[at];
             let is_ready = ready.contains(&Source::HalfOpen(at));
             let heard = if is_ready { receive::<Hello>(socket) } else { Err(Errno::AGAIN) };
             if let Err(Errno::AGAIN | Errno::INTR) = heard
@@ -75,10 +88,10 @@ impl Control {
             {
                 continue;
             }
-            let Some(HalfOpen { socket, .. }) = self.half_open.remove(at) else { continue };
+            let Some(HalfOpen { socket, peer, .. }) = self.half_open.remove(at) else { continue };
             match heard {
                 Ok(Received::Message(hello, descriptors)) if descriptors.is_empty() => {
-                    self.greet(socket, &hello);
+                    self.greet(socket, peer, &hello);
                 }
                 Ok(Received::Message(..) | Received::Garbage) => {
                     self.refuse(&socket, &Refusal::new(Status::Invalid, "that is not a hello"));
@@ -95,37 +108,58 @@ impl Control {
     }
 
     /// Admits whoever said hello, or says why not.
-    fn greet(&mut self, socket: OwnedFd, hello: &Hello) {
+    fn greet(&mut self, socket: OwnedFd, peer: Peer, hello: &Hello) {
         let now = Instant::now();
-        let terms = match decide(hello, &self.situation(now)) {
+        let terms = match decide(hello, &self.situation(peer.uid, now)) {
             Ok(terms) => terms,
             Err(refusal) => return self.refuse(&socket, &refusal),
         };
         if !self.joins.take(now) {
             debug_assert!(false, "it was not busy");
         }
-        self.admit(socket, terms);
+        self.users.join(peer.uid, now);
+        self.admit(socket, peer, terms);
     }
 
-    fn situation(&self, now: Instant) -> Situation {
-        let borrowed: u64 = self.tenants.values().map(|tenant| tenant.loans).sum();
+    fn situation(&mut self, uid: u32, now: Instant) -> Situation {
+        let borrowed: u64 = self.tenants.values().map(|tenant| tenant.charge.loans).sum();
         let frames = u64::from(self.pool.area().frames() - self.options.reserve);
         let mut slots = 0..self.options.borrowers as u8;
+        let channels = self.distributors.len() as u32;
         Situation {
             accounting: self.accounting,
             free_slot: slots.find(|slot| !self.tenants.contains_key(slot)),
             borrowers: self.tenants.len(),
             left: frames.saturating_sub(borrowed),
-            channels: self.distributors.len() as u32,
+            channels,
             quota: self.options.quota,
             is_busy: self.joins.wait(now).is_some(),
+            user: self.user_situation(uid, frames, now),
         }
+    }
+
+    fn user_situation(&mut self, uid: u32, frames: u64, now: Instant) -> Option<UserSituation> {
+        if !self.users.is_limited(uid) {
+            return None;
+        }
+        let (borrowers, loans) = self.users.has(uid, self.tenants.values());
+        let one = u64::from(self.options.quota) * self.distributors.len() as u64;
+        let most_loans = self.users.share(frames, one);
+        Some(UserSituation {
+            uid,
+            borrowers,
+            most_borrowers: self.users.share(self.options.borrowers as u64, 1) as usize,
+            left: most_loans.saturating_sub(loans),
+            most_loans,
+            is_busy: self.users.is_busy(uid, now),
+        })
     }
 
     /// Says why not, and counts it.
     pub(super) fn refuse(&mut self, socket: &OwnedFd, refusal: &Refusal) {
         self.tell(socket, refusal);
         self.count(|refused| match refusal.status {
+            _ if refusal.user => &mut refused.user,
             Status::Version => &mut refused.version,
             Status::Full => &mut refused.full,
             Status::Quota => &mut refused.quota,

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::fs::fstat;
 use zerocopy::FromZeros as _;
 
 use super::admission::{Refusal, Terms};
 use super::control::{Control, Tenancy, Tenant, Why};
 use super::roster::Entry;
+use super::users::{Charge, Peer};
 use crate::alarm::Alarm;
 use crate::distributor::{Channel, Command, Party};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Status, VERSIONS, Welcome};
-use crate::memory::Memory;
+use crate::memory::{Memory, Witness};
 use crate::tally::ChannelTally;
 use crate::wire::send;
 
@@ -26,15 +26,15 @@ struct Outfit {
     party: Arc<Party>,
     /// What it gets: out, back, and what to wait on.
     descriptors: [OwnedFd; 3],
+    witnesses: Vec<Witness>,
     area_len: u64,
 }
 
 impl Control {
     /// Makes a borrower of who is at the other end.
-    pub(super) fn admit(&mut self, socket: OwnedFd, terms: Terms) {
-        let made = self.outfit(&terms).and_then(|outfit| Ok((outfit, peer(&socket)?)));
-        let (outfit, (pid, uid)) = match made {
-            Ok(made) => made,
+    pub(super) fn admit(&mut self, socket: OwnedFd, peer: Peer, terms: Terms) {
+        let outfit = match self.outfit(&terms) {
+            Ok(outfit) => outfit,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
                 self.tell(&socket, &Refusal::new(Status::Busy, reason));
@@ -45,9 +45,10 @@ impl Control {
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&terms, &outfit, &channels);
-        let Outfit { party, descriptors: [out, back, wake], .. } = outfit;
+        let Outfit { party, descriptors: [out, back, wake], witnesses, .. } = outfit;
         let Terms { slot, quota, mirror, name, .. } = terms;
         let (loans, since) = (u64::from(quota) * channels.len() as u64, Instant::now());
+        let Peer { pid, uid } = peer;
         let entry = Entry { name, pid, uid, mirror, quota, since, party, channels };
         let mut state = self.roster.state();
         state.joined += 1;
@@ -56,7 +57,8 @@ impl Control {
         // After all this: who is welcome is known, and is lent to with the distributors' next turn.
         let descriptors = [self.area.as_fd(), out.as_fd(), back.as_fd(), wake.as_fd()];
         let welcomed = send(&socket, &welcome, &descriptors);
-        self.tenants.insert(slot, Tenant { loans, state: Tenancy::Here(socket) });
+        let charge = Charge { uid, loans, memories: witnesses };
+        self.tenants.insert(slot, Tenant { charge, state: Tenancy::Here(socket) });
         if welcomed.is_err() {
             self.count(|refused| &mut refused.gone);
             self.part(slot, Why::NeverCame);
@@ -67,6 +69,8 @@ impl Control {
         let layout = Layout::new(self.distributors.len() as u32, terms.quota);
         let (out, out_fd) = Memory::ours(c"cachelane-lend-out", layout.out_len())?;
         let (back, back_fd) = Memory::theirs(c"cachelane-lend-back", layout.back_len())?;
+        let (out_fd, out_witness) = Witness::of(out_fd)?;
+        let (back_fd, back_witness) = Witness::of(back_fd)?;
         let (alarm, wake) = Alarm::new()?;
         let party = Arc::new(Party {
             back: Arc::new(back),
@@ -77,7 +81,8 @@ impl Control {
         // What is mapped may be more than the frames: huge pages round it up.
         let area_len = fstat(&self.area)?.st_size as u64;
         let descriptors = [out_fd, back_fd, wake];
-        Ok(Outfit { layout, out: Arc::new(out), party, descriptors, area_len })
+        let witnesses = vec![out_witness, back_witness];
+        Ok(Outfit { layout, out: Arc::new(out), party, descriptors, witnesses, area_len })
     }
 
     fn join(&self, terms: &Terms, outfit: &Outfit, tallies: &[Arc<ChannelTally>]) {
@@ -128,12 +133,4 @@ impl Control {
 fn blank() -> Welcome {
     let (version_min, version_max) = VERSIONS;
     Welcome { magic: MAGIC, version_min, version_max, ..Welcome::new_zeroed() }
-}
-
-/// The process, if it is in our namespace, and the user at the other end.
-fn peer(socket: &OwnedFd) -> rustix::io::Result<(Option<u32>, u32)> {
-    // Not rustix's, whose process numbers cannot be 0.
-    let peer = getsockopt(socket, PeerCredentials)
-        .map_err(|e| rustix::io::Errno::from_raw_os_error(e as i32))?;
-    Ok((u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0), peer.uid()))
 }

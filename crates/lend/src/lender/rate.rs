@@ -32,6 +32,11 @@ impl Rate {
         true
     }
 
+    /// Whether nothing was taken of late.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        now.duration_since(self.empty_at) >= self.full
+    }
+
     /// How long until there is one; none if there is one now.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let next = self.empty_at + self.each;

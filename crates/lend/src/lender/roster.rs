@@ -29,6 +29,7 @@ pub(super) struct State {
     pub(super) refused: Refusals,
     pub(super) messages: u64,
     pub(super) paused: u64,
+    pub(super) lingering: u64,
 }
 
 /// A borrower.
@@ -56,6 +57,7 @@ impl Roster {
             refused: Refusals::default(),
             messages: 0,
             paused: 0,
+            lingering: 0,
         };
         Self { state: Mutex::new(state), tallies }
     }
@@ -95,6 +97,7 @@ impl Roster {
             dropped: sum(|tally| &tally.dropped),
             unwanted: sum(|tally| &tally.unwanted),
             on_loan: on_loan.sum(),
+            lingering: state.lingering,
         }
     }
 }

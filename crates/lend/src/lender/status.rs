@@ -59,6 +59,9 @@ pub struct LenderCounters {
     pub unwanted: u64,
     /// Frames that somebody has.
     pub on_loan: u64,
+    /// Borrowers that left and hold the memory that was made for them. They count for their users'
+    /// shares; those of root and of the lender's own user are not watched.
+    pub lingering: u64,
 }
 
 macro_rules! reasons {
@@ -99,6 +102,8 @@ reasons! {
         busy,
         /// A mirror, while a ledger is kept for each borrower.
         mirror,
+        /// A user that had its share of borrowers, loans, or joins in a second.
+        user,
         /// The lender was about to end.
         closing,
         /// They said nothing in time.

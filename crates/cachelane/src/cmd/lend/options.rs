@@ -31,6 +31,10 @@ pub(super) struct LendArgs {
     /// fill ring for each queue, and 1024]
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
+    /// The most that one user has of all borrowers, loans and joins in a second, in percent; root
+    /// and this process's user may have all
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    user_share: u32,
     /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
     /// (on) (knob lend.autorelease)
     #[arg(long, value_name = "off|on", default_value = "off", value_parser = accounting)]
@@ -62,6 +66,7 @@ impl LendArgs {
             quota: self.quota,
             reserve,
             accounting: self.autorelease,
+            user_share: self.user_share,
             ..LenderOptions::new(&self.socket)
         })
     }
@@ -78,11 +83,12 @@ pub(super) fn would_listen(options: &LenderOptions) -> String {
     let group = options.group.map_or_else(String::new, |group| format!(", group {group}"));
     format!(
         "would listen at {} (mode {:04o}{group}) for up to {} borrowers, each with at most {} loans \
-         in each queue; {} frames are never lent; autorelease {}",
+         in each queue, and {} % of all for one user; {} frames are never lent; autorelease {}",
         options.socket.display(),
         options.mode,
         options.borrowers,
         options.quota,
+        options.user_share,
         options.reserve,
         name(options.accounting)
     )

@@ -105,7 +105,11 @@ impl Beside for Status {
         registry.gauge("lend.on_loan", "frames", "Frames that borrowers have.", read)?;
         let lender = Arc::clone(&self.lender);
         let read = move || lender.borrowers().len() as u64;
-        registry.gauge("lend.borrowers", "borrowers", "Borrowers that are there.", read)
+        registry.gauge("lend.borrowers", "borrowers", "Borrowers that are there.", read)?;
+        let lender = Arc::clone(&self.lender);
+        let read = move || lender.counters().lingering;
+        let help = "Borrowers that left and hold the memory that was made for them.";
+        registry.gauge("lend.lingering", "borrowers", help, read)
     }
 
     fn words(&self) -> Option<String> {
@@ -136,6 +140,7 @@ fn figures(counters: &LenderCounters) -> Map<String, Value> {
         COUNTS.iter().map(|(name, _, _, read)| ((*name).to_owned(), read(counters).into()));
     let mut figures: Map<String, Value> = counts.collect();
     figures.insert("on_loan".into(), counters.on_loan.into());
+    figures.insert("lingering".into(), counters.lingering.into());
     let by_reason = |reasons: Vec<(&str, u64)>| -> Value {
         reasons.into_iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect()
     };

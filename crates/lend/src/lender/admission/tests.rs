@@ -12,6 +12,18 @@ fn situation() -> Situation {
         channels: 2,
         quota: 1024,
         is_busy: false,
+        user: None,
+    }
+}
+
+fn user() -> UserSituation {
+    UserSituation {
+        uid: 1000,
+        borrowers: 1,
+        most_borrowers: 32,
+        left: 1 << 62,
+        most_loans: 1 << 63,
+        is_busy: false,
     }
 }
 
@@ -26,7 +38,7 @@ fn hello() -> Hello {
 fn who_asks_for_what_there_is_gets_it() {
     type Change = fn(&mut Hello, &mut Situation);
     let terms = Terms { version: 1, slot: 3, quota: 1024, mirror: false, name: "web".into() };
-    let cases: [(&str, Change, Terms); 9] = [
+    let cases: [(&str, Change, Terms); 10] = [
         ("no wishes", |_, _| {}, terms.clone()),
         ("a quota", |hello, _| hello.quota = 7, Terms { quota: 7, ..terms.clone() }),
         ("more than anybody gets", |hello, _| hello.quota = 5000, terms.clone()),
@@ -43,6 +55,11 @@ fn who_asks_for_what_there_is_gets_it() {
             "a name that is no text, and moves cursors",
             |hello, _| hello.name = *b"\x1b[2Jweb\xff\0not this 123456789012345678901234567890",
             Terms { name: "?[2Jweb\u{fffd}".into(), ..terms.clone() },
+        ),
+        (
+            "a name that turns what follows around",
+            |hello, _| hello.name[..9].copy_from_slice("a\u{202e}b\u{2069}c".as_bytes()),
+            Terms { name: "a?b?c".into(), ..terms.clone() },
         ),
     ];
     for (what, change, terms) in cases {
@@ -108,6 +125,41 @@ fn who_cannot_join_is_told_why() {
         let (mut hello, mut situation) = (hello(), situation());
         change(&mut hello, &mut situation);
         assert_eq!(decide(&hello, &situation), Err(Refusal::new(status, reason)));
+    }
+}
+
+#[test]
+fn a_user_that_has_its_share_is_told_that_and_the_option() {
+    type Change = fn(&mut UserSituation);
+    let cases: [(Change, Status, &str); 3] = [
+        (
+            |user| user.is_busy = true,
+            Status::Busy,
+            "user 1000 has joined too often in the last second: later (--user-share)",
+        ),
+        (
+            |user| user.borrowers = 32,
+            Status::Full,
+            "user 1000 has 32 borrowers, of 32 (--user-share)",
+        ),
+        (
+            |user| (user.left, user.most_loans) = (2047, 4096),
+            Status::Quota,
+            "asked for 2048 loans, user 1000 has 2047 left of 4096 (--user-share)",
+        ),
+    ];
+    for (change, status, reason) in cases {
+        let (mut situation, mut user) = (situation(), user());
+        assert!(
+            decide(&hello(), &Situation { user: Some(user.clone()), ..situation.clone() }).is_ok()
+        );
+        change(&mut user);
+        situation.user = Some(user);
+        let refusal = Refusal { user: true, ..Refusal::new(status, reason) };
+        assert_eq!(decide(&hello(), &situation), Err(refusal.clone()));
+        // Also where nobody gets anything: it is what this user can change.
+        (situation.free_slot, situation.left, situation.is_busy) = (None, 0, true);
+        assert_eq!(decide(&hello(), &situation), Err(refusal));
     }
 }
 

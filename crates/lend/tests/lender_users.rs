@@ -1,0 +1,196 @@
+//! Two users, one of them hostile: real processes, which are this test program run again as
+//! somebody else.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use lend::LenderOptions;
+use zerocopy::IntoBytes as _;
+
+/// Says that a process is to play a part, and which.
+const PART: &str = "CACHELANE_LEND_TEST_PART";
+const SOCKET: &str = "CACHELANE_LEND_TEST_SOCKET";
+
+const HOSTILE: u32 = 65_534;
+const HONEST: u32 = 65_533;
+
+/// A process of another user, killed when it is dropped.
+struct Part(Child);
+
+impl Part {
+    /// Runs this program again, and waits until it says that it is where it should be.
+    fn play(part: &str, socket: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "play_a_part", "--nocapture", "--test-threads=1"]);
+        command.env(PART, part).env(SOCKET, socket);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
+        let line = lines.next().expect("a line").unwrap();
+        let rest = || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n");
+        assert!(line == "ready", "{part} says: {line}\n{}", rest());
+        Self(child)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Not a test: what the processes do that the others start.
+#[test]
+fn play_a_part() {
+    let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET)) else { return };
+    let socket = Path::new(&socket);
+    let user = if part.starts_with("honest") { HONEST } else { HOSTILE };
+    // SAFETY: it takes a number; the C library changes all threads.
+    assert_eq!(unsafe { libc::setuid(user) }, 0);
+    match &*part {
+        "hostile: joins and keeps all" => {
+            for _ in 0..4 {
+                let socket = socket.to_owned();
+                std::thread::spawn(move || join_and_keep(&socket));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        "hostile: says nothing" => {
+            let socket = socket.to_owned();
+            std::thread::spawn(move || say_nothing(&socket));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        "honest: eight" => {
+            let eight: Vec<_> = (0..8).map(|_| join(socket)).collect();
+            std::mem::forget(eight);
+        }
+        "honest: slow" => {
+            for _ in 0..4 {
+                let connection = dial(socket).unwrap();
+                std::thread::sleep(Duration::from_millis(200));
+                say(&connection, hello("slow", 1, false).as_bytes()).unwrap();
+                let (welcome, _) = answer(&connection).unwrap().expect("an answer");
+                assert_eq!((welcome.status, reason(&welcome)), (0, String::new()));
+            }
+        }
+        part => panic!("{part}"),
+    }
+    eprintln!("ready");
+    loop {
+        std::thread::park();
+    }
+}
+
+fn join(socket: &Path) -> Client {
+    Client::connect(socket, &hello("eight", 0, false)).unwrap_or_else(|e| panic!("{}", reason(&e)))
+}
+
+/// Joins, and leaves every other time, but for the memories.
+fn join_and_keep(socket: &Path) {
+    let mut joined = 0;
+    loop {
+        let Ok(client) = Client::connect(socket, &hello("hostile", 0, false)) else { continue };
+        match joined % 3 {
+            0 => std::mem::forget(client),
+            1 => std::mem::forget(client.out),
+            _ => {
+                let [_, _, back] = client.memories;
+                std::mem::forget(back);
+            }
+        }
+        joined += 1;
+    }
+}
+
+/// Connects as often as it can, and keeps three hundred connections.
+fn say_nothing(socket: &Path) {
+    let mut all: Vec<OwnedFd> = Vec::new();
+    loop {
+        all.extend(dial(socket));
+        if all.len() > 300 {
+            all.remove(0);
+        }
+    }
+}
+
+/// A lender that everybody may borrow from; none without root.
+fn rig(set: impl FnOnce(&mut LenderOptions)) -> Option<Rig> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: {}: needs root", std::thread::current().name().unwrap_or_default());
+        return None;
+    }
+    let rig = Rig::new(8192, 1, |options| {
+        (options.mode, options.quota, options.joins_per_second) = (0o666, 64, 100);
+        set(options);
+    });
+    let dir = rig.socket.parent().unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Some(rig)
+}
+
+#[test]
+fn root_one_user_cannot_take_the_joins_slots_loans_and_memory_of_another() {
+    let Some(mut rig) = rig(|_| {}) else { return };
+    let hostile = Part::play("hostile: joins and keeps all", &rig.socket);
+    let honest = std::thread::scope(|scope| {
+        let socket = rig.socket.clone();
+        let honest = scope.spawn(move || Part::play("honest: eight", &socket));
+        while !honest.is_finished() {
+            rig.collect();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        honest.join().expect("all of eight joined")
+    });
+    let start = Instant::now();
+    rig.until("a second is over", |_| start.elapsed() > Duration::from_secs(1));
+    let of = |uid| rig.lender.borrowers().iter().filter(|each| each.uid == uid).count() as u64;
+    let counters = rig.lender.counters();
+    assert_eq!(of(HONEST), 8);
+    assert!(counters.lingering > 0 && counters.refused.user > 0, "{counters:?}");
+    assert!(of(HOSTILE) + counters.lingering <= 32, "{counters:?}");
+    assert!(counters.joined <= 8 + 32, "what it holds counts: {counters:?}");
+    // What it has is free once it is gone.
+    drop(hostile);
+    rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
+    drop(Part::play("hostile: joins and keeps all", &rig.socket));
+    drop(honest);
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_a_user_is_refused_what_is_beyond_its_share_and_root_is_not() {
+    let Some(mut rig) = rig(|options| (options.user_share, options.borrowers) = (10, 40)) else {
+        return;
+    };
+    // Four of forty.
+    let hostile = Part::play("hostile: joins and keeps all", &rig.socket);
+    rig.until("it has its share", |rig| {
+        let (there, counters) = (rig.lender.borrowers().len() as u64, rig.lender.counters());
+        counters.refused.user > 0 && there + counters.lingering == 4
+    });
+    let ours: Vec<_> = (0..32).map(|_| rig.connect("ours", 0)).collect();
+    drop((ours, hostile));
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_whoever_says_nothing_makes_room_for_other_users_that_are_slow() {
+    let Some(mut rig) = rig(|_| {}) else { return };
+    let hostile = Part::play("hostile: says nothing", &rig.socket);
+    drop(Part::play("honest: slow", &rig.socket));
+    assert!(rig.lender.counters().refused.busy > 64, "{:?}", rig.lender.counters());
+    drop(hostile);
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
