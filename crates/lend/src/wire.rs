@@ -37,6 +37,23 @@ pub(crate) enum Received<T> {
     Garbage,
 }
 
+/// Receives a message of type `T` that nothing may come with; it does not wait.
+///
+/// A message with descriptors is garbage and stays where it is, so that it is for whoever closes
+/// the socket to close them: what there is to do at the end of a stranger's file can take for ever.
+/// A look at a message for which no room for descriptors is given says that there are some, and
+/// takes none.
+pub(crate) fn receive_alone<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Received<T>> {
+    let mut message = T::new_zeroed();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let buffers = &mut [IoSliceMut::new(message.as_mut_bytes())];
+    let got = recvmsg(&from, buffers, &mut RecvAncillaryBuffer::default(), flags)?;
+    match got.flags.contains(ReturnFlags::CTRUNC) {
+        true => Ok(Received::Garbage),
+        false => receive(from),
+    }
+}
+
 /// Receives a message of type `T`; it does not wait. Descriptors that come with garbage are closed.
 pub(crate) fn receive<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Received<T>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -60,4 +77,47 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Recei
         bytes if bytes == size && !cut => Received::Message(message, descriptors),
         _ => Received::Garbage,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_of_a_message_that_should_have_none_are_not_taken() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let (reader, writer) = pipe().unwrap();
+        send(&theirs, &7_u64, &[writer.as_fd()]).unwrap();
+        drop(writer);
+        let is_over = || {
+            let mut fds = [PollFd::new(&reader, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap();
+            fds[0].revents().contains(PollFlags::HUP)
+        };
+        for _ in 0..2 {
+            assert!(matches!(receive_alone::<u64>(&ours), Ok(Received::Garbage)));
+            assert!(!is_over(), "the last handle of a stranger's file was closed here");
+        }
+        drop(ours);
+        assert!(is_over());
+    }
+
+    #[test]
+    fn a_message_without_descriptors_is_received_once() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        send(&theirs, &7_u64, &[]).unwrap();
+        let got = receive_alone::<u64>(&ours).unwrap();
+        assert!(matches!(got, Received::Message(7, descriptors) if descriptors.is_empty()));
+        assert_eq!(receive_alone::<u64>(&ours).unwrap_err(), Errno::AGAIN);
+        drop(theirs);
+        assert!(matches!(receive_alone::<u64>(&ours), Ok(Received::Closed)));
+    }
 }

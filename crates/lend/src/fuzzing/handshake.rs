@@ -6,7 +6,7 @@ use zerocopy::FromBytes as _;
 
 use crate::layout::Hello;
 use crate::lender::admission::{Situation, UserSituation, decide};
-use crate::wire::{Received, receive};
+use crate::wire::{Received, receive_alone};
 
 /// Any bytes as the message of a handshake; the last few say what the lender has to give.
 ///
@@ -21,7 +21,7 @@ pub fn handshake(bytes: &[u8]) {
     if message.is_empty() || rustix::io::write(&theirs, message).is_err() {
         return;
     }
-    let received = receive::<Hello>(&ours).expect("a message");
+    let received = receive_alone::<Hello>(&ours).expect("a message");
     let Ok(hello) = Hello::read_from_bytes(message) else {
         assert!(matches!(received, Received::Garbage), "{} bytes were taken", message.len());
         return;

@@ -19,7 +19,7 @@ use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
 use crate::layout::{Hello, Status};
 use crate::mailbox::{Mailbox, Post};
-use crate::wire::{Received, receive};
+use crate::wire::{Received, receive_alone};
 
 /// What the control thread has.
 #[derive(Debug)]
@@ -260,7 +260,7 @@ impl Control {
         let Some(Tenant { state: Tenancy::Here(socket), .. }) = self.tenants.get(&slot) else {
             return;
         };
-        match receive::<Hello>(socket) {
+        match receive_alone::<Hello>(socket) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
             Ok(Received::Message(..) | Received::Garbage) => {

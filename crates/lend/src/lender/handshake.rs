@@ -11,7 +11,7 @@ use super::control::{Control, Source};
 use super::status::Refusals;
 use super::users::Peer;
 use crate::layout::{Hello, Status};
-use crate::wire::{Received, receive};
+use crate::wire::{Received, receive_alone};
 
 /// Connections that are accepted in a second: what is beyond waits in the socket's queue, or is
 /// turned away by the kernel. One costs some 13 microseconds (`tests/lender_siege.rs`).
@@ -82,7 +82,7 @@ impl Control {
         for at in (0..self.half_open.len()).rev() {
             let HalfOpen { socket, deadline, .. } = &self.half_open[at];
             let is_ready = ready.contains(&Source::HalfOpen(at));
-            let heard = if is_ready { receive::<Hello>(socket) } else { Err(Errno::AGAIN) };
+            let heard = if is_ready { receive_alone::<Hello>(socket) } else { Err(Errno::AGAIN) };
             if let Err(Errno::AGAIN | Errno::INTR) = heard
                 && now < *deadline
             {

@@ -2,8 +2,9 @@
 //!
 //! Whoever can write to our socket can put descriptors into a message, and whoever drops the last
 //! handle of a file does what there is to do at its end: of a TCP socket with `SO_LINGER`, wait.
-//! That would be our control thread. Linux 6.16 has an option against it; where it is missing,
-//! such a borrower can delay joins and leaves, and nothing else.
+//! Linux 6.16 has an option against it. Where it is missing, such a message is seen and left where it
+//! is (`wire::receive_alone`): its descriptors end with the connection, on whatever thread closes
+//! that.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd as _};
