@@ -13,6 +13,7 @@ use common::*;
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, PoolOptions};
 use lend::layout::{Status, Welcome};
 use lend::{ErrorKind, Lender, LenderOptions};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zerocopy::IntoBytes as _;
@@ -255,9 +256,45 @@ fn a_socket_is_for_whom_it_says_and_goes_with_its_lender() {
 }
 
 #[test]
+fn a_lock_that_others_hold_on_the_directory_stops_no_lender() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lend");
+    let directory = std::fs::File::open(dir.path()).unwrap();
+    flock(&directory, FlockOperation::LockExclusive).unwrap();
+    let pool = pool(64);
+    let open = || Lender::open(&pool, 1, &LenderOptions { quota: 1, ..LenderOptions::new(&path) });
+    let (lender, distributors) = open().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files(), 1, "the socket, and no lock is left behind");
+    lender.close();
+    drop(distributors);
+
+    // One that was left by a lender that was killed is no obstacle; one that is held is, for a while.
+    let lock = std::fs::File::create(path.with_extension("lock")).unwrap();
+    let (lender, distributors) = open().unwrap();
+    assert_eq!(files(), 1);
+    lender.close();
+    drop((distributors, lock));
+    let lock = std::fs::File::create(path.with_extension("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let error = open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().ends_with("lend.lock: another lender is starting"), "{error}");
+    drop(lock);
+
+    // A link is not followed.
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::remove_file(path.with_extension("lock")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, path.with_extension("lock")).unwrap();
+    open().unwrap_err();
+    assert!(!elsewhere.exists());
+    pool.close().unwrap();
+}
+
+#[test]
 fn options_that_cannot_be_met_are_named() {
     type Change = fn(&mut LenderOptions);
-    let cases: [(u32, Change, &str); 10] = [
+    let cases: [(u32, Change, &str); 12] = [
         (0, |_| {}, "0 distributors: expected 1 to 4096"),
         (5000, |_| {}, "5000 distributors: expected 1 to 4096"),
         (1, |options| options.borrowers = 0, "0 borrowers: expected 1 to 64"),
@@ -266,6 +303,8 @@ fn options_that_cannot_be_met_are_named() {
         (1, |options| options.quota = 65_537, "a quota of 65537: expected 1 to 65536"),
         (1, |options| options.reserve = 64, "a reserve of 64 of 64 frames"),
         (1, |options| options.mode = 0o1777, "mode 0o1777: expected at most 0o777"),
+        (1, |options| options.user_share = 0, "a user's share of 0 %: expected 1 to 100"),
+        (1, |options| options.user_share = 101, "a user's share of 101 %: expected 1 to 100"),
         (1, |options| options.joins_per_second = 0, "no time for a handshake, or no joins"),
         (
             1,
@@ -285,7 +324,7 @@ fn options_that_cannot_be_met_are_named() {
     let options = LenderOptions::new(dir.path().join("not there/lend"));
     let error = Lender::open(&pool, 1, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
-    assert!(error.to_string().contains("not there: No such file"), "{error}");
+    assert!(error.to_string().contains("not there/lend.lock: No such file"), "{error}");
 
     let private = FrameArea::new(&AreaOptions { frames: 64, ..AreaOptions::default() }).unwrap();
     let private = FramePool::new(private, &PoolOptions::default()).unwrap();

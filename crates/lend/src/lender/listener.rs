@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, open};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chownat, fchmod, flock, fstat, open,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
+use rustix::process::geteuid;
 
 use super::LenderOptions;
 use super::passing::refuse_descriptors;
@@ -41,7 +44,7 @@ impl Listener {
         let failed = |what: &str, e: io::Error| Error::io(format!("{what} {}", path.display()), e);
         // Held until there is a socket that others can connect to, so that of two lenders that find
         // a stale path not both replace it.
-        let _lock = lock(path)?;
+        let _lock = Lock::of(path)?;
         remove_stale(path, &address)?;
         let socket = new().map_err(|e| failed("a socket for", e.into()))?;
         refuse_descriptors(&socket);
@@ -49,10 +52,14 @@ impl Listener {
         fchmod(&socket, Mode::from_raw_mode(options.mode & 0o600))
             .and_then(|()| bind(&socket, &address))
             .map_err(|e| failed("bind", e.into()))?;
-        let file = fs::symlink_metadata(path).map_err(|e| failed("look at", e))?;
-        let listener = Self { socket, path: path.clone(), file: (file.dev(), file.ino()) };
-        chown(path, None, options.group).map_err(|e| failed("give the group", e))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(options.mode))
+        let (handle, file) = bound(path)?;
+        let listener = Self { socket, path: path.clone(), file };
+        let group = options.group.map(Gid::from_raw);
+        chownat(&handle, "", None, group, AtFlags::EMPTY_PATH)
+            .map_err(|e| failed("give the group", e.into()))?;
+        // A handle that opens nothing has no mode to change; its name in /proc is the file itself.
+        let name = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        fs::set_permissions(name, fs::Permissions::from_mode(options.mode))
             .map_err(|e| failed("set the mode of", e))?;
         listen(&listener.socket, BACKLOG).map_err(|e| failed("listen at", e.into()))?;
         Ok(listener)
@@ -95,29 +102,71 @@ fn new() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// The lock of a directory in which a lender starts.
-fn lock(path: &Path) -> Result<OwnedFd> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let shown = directory.display();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = open(directory, flags, Mode::empty());
-    let opened = opened.map_err(|e| Error::io(format!("open {shown}"), e))?;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(opened),
-            Err(Errno::WOULDBLOCK) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(5));
+/// A handle of the socket that we have just bound, and by what it is known. Whoever may write the
+/// directory can put another file in its place at any time: nothing is followed, and what is not a
+/// new socket of ours is left alone.
+fn bound(path: &Path) -> Result<(OwnedFd, (u64, u64))> {
+    let shown = path.display();
+    let failed = |e: Errno| Error::io(format!("look at {shown}"), e);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = open(path, flags, Mode::empty()).map_err(failed)?;
+    let file = fstat(&handle).map_err(failed)?;
+    let is_socket = FileType::from_raw_mode(file.st_mode) == FileType::Socket;
+    if !is_socket || file.st_uid != geteuid().as_raw() || file.st_nlink != 1 {
+        let message = format!("{shown}: somebody has put another file there");
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
+    Ok((handle, (file.st_dev, file.st_ino)))
+}
+
+/// A locked file beside a socket, there while a lender starts.
+struct Lock {
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Waits for it. A file of its own, that nobody else can open: what others can open, such as
+    /// the directory, they can also lock.
+    fn of(socket: &Path) -> Result<Self> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let shown = path.display();
+        let in_use = |why: &str| Err(Error::new(ErrorKind::InUse, format!("{shown}: {why}")));
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = open(&path, flags, Mode::RUSR | Mode::WUSR);
+            let file = opened.map_err(|e| Error::io(format!("open {shown}"), e))?;
+            let failed = |e: Errno| Error::io(format!("lock {shown}"), e);
+            let ours = fstat(&file).map_err(failed)?;
+            if ours.st_uid != geteuid().as_raw() {
+                return in_use("it is another user's");
             }
-            Err(Errno::WOULDBLOCK) => {
-                let message = format!("{shown}: somebody else has it locked");
-                return Err(Error::new(ErrorKind::InUse, message));
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    // Whoever had it has removed it meanwhile, perhaps, and it is another one now.
+                    let there = fs::symlink_metadata(&path);
+                    if there.is_ok_and(|it| (it.dev(), it.ino()) == (ours.st_dev, ours.st_ino)) {
+                        return Ok(Self { file, path });
+                    }
+                }
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(Errno::WOULDBLOCK) => return in_use("another lender is starting"),
+                Err(e) => return Err(failed(e)),
             }
-            Err(e) => return Err(Error::io(format!("lock {shown}"), e)),
         }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Before it is unlocked, so that whoever waits for it sees that it is gone.
+        let _ = fs::remove_file(&self.path);
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -143,5 +192,29 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         Ok(()) | Err(Errno::AGAIN) => in_use("another lender has it"),
         Err(Errno::PROTOTYPE) => in_use("another program listens there"),
         Err(e) => Err(Error::io(format!("connect to {shown}"), e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_the_place_of_our_socket_is_not_followed_or_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let (handle, file) = bound(&at("socket")).unwrap();
+        let status = fs::symlink_metadata(at("socket")).unwrap();
+        assert_eq!(file, (status.dev(), status.ino()));
+        drop(handle);
+        fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink(at("socket"), at("link")).unwrap();
+        for other in ["file", "link"] {
+            assert_eq!(bound(&at(other)).unwrap_err().kind(), ErrorKind::InUse, "{other}");
+        }
+        // A second name of another one of our sockets.
+        fs::hard_link(at("socket"), at("second")).unwrap();
+        assert_eq!(bound(&at("second")).unwrap_err().kind(), ErrorKind::InUse);
     }
 }
