@@ -587,9 +587,12 @@ static inline int cachelane_take(struct cachelane_borrower *b, uint32_t channel,
 	return whole;
 }
 
-/* Whether a packet is there with all its parts. */
-static inline int cachelane_is_whole(struct cachelane_borrower *b,
-				     const struct cachelane_channel *c)
+/*
+ * Whether the first packet there has more parts than max. One that fits has come after we looked
+ * for packets.
+ */
+static inline int cachelane_is_too_long(struct cachelane_borrower *b,
+					const struct cachelane_channel *c, int max)
 {
 	int64_t ready = cachelane_ready(b, c);
 	int64_t at;
@@ -597,7 +600,7 @@ static inline int cachelane_is_whole(struct cachelane_borrower *b,
 	for (at = 0; at < ready; at++)
 		if (!(c->loans[(c->next_loan + (uint32_t)at) & b->mask].flags &
 		      CACHELANE_LOAN_MORE))
-			return 1;
+			return at >= max;
 	return 0;
 }
 
@@ -621,7 +624,7 @@ static inline int cachelane_receive(struct cachelane_borrower *b, struct cachela
 		}
 	}
 	for (at = 0; filled == 0 && at < b->channels; at++)
-		if (cachelane_is_whole(b, &b->channel[at]))
+		if (cachelane_is_too_long(b, &b->channel[at], max))
 			return cachelane_fail(b, EMSGSIZE, "a packet has more parts than places",
 					      "");
 	return filled;

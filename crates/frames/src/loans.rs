@@ -14,9 +14,11 @@
 
 use crate::{Frame, FramePool};
 
+mod holders;
 mod ledger;
 mod many;
 
+use holders::Holders;
 use ledger::Ledger;
 
 /// How it is kept account of frames on loan.
@@ -63,8 +65,7 @@ struct Borrower {
 
 #[derive(Debug)]
 enum Books {
-    /// By frame, who has it.
-    Counters(Box<[u64]>),
+    Counters(Holders),
     /// By borrower; those that have not joined have an empty one.
     Ledgers(Box<[Ledger]>),
 }
@@ -161,7 +162,7 @@ impl LoanTable {
         let number = frame.into_number();
         match &mut self.books {
             Books::Counters(holders) => {
-                holders[index as usize] = 1 << to;
+                holders.set(index, to);
                 Ok(index)
             }
             Books::Ledgers(ledgers) => Ok(ledgers[usize::from(to)].enter(number)),
@@ -188,7 +189,7 @@ impl LoanTable {
         self.on_loan += 1;
         // The handle is kept as the number that it is made from again.
         let _ = frame.into_number();
-        holders[index as usize] = to;
+        holders.set_all(index, to);
         Ok(index)
     }
 
@@ -200,7 +201,7 @@ impl LoanTable {
     pub fn give_back(&mut self, token: u32, from: u8) -> Result<Option<Frame>, TokenRefused> {
         let free = match &mut self.books {
             Books::Counters(holders) => {
-                let who = holders.get_mut(token as usize).ok_or(TokenRefused::OutOfRange)?;
+                let who = holders.of(token).ok_or(TokenRefused::OutOfRange)?;
                 let bit = 1 << from;
                 if *who & bit == 0 {
                     return Err(match *who {
@@ -229,15 +230,7 @@ impl LoanTable {
         };
         match &mut self.books {
             Books::Counters(holders) => {
-                let bit = 1 << borrower;
-                let its =
-                    (self.first..).zip(holders.iter_mut()).filter(|(_, who)| **who & bit != 0);
-                for (number, who) in its.take(out as usize) {
-                    *who &= !bit;
-                    if *who == 0 {
-                        free(number);
-                    }
-                }
+                holders.release(borrower, out, |index| free(self.first + index));
             }
             Books::Ledgers(ledgers) => {
                 let ledger = std::mem::take(&mut ledgers[usize::from(borrower)]);
@@ -262,7 +255,7 @@ impl Drop for LoanTable {
 impl Books {
     fn new(accounting: Accounting, frames: u32, borrowers: &[Borrower]) -> Self {
         match accounting {
-            Accounting::Counters => Books::Counters(vec![0; frames as usize].into()),
+            Accounting::Counters => Books::Counters(Holders::new(frames)),
             Accounting::Ledgers => {
                 Books::Ledgers(borrowers.iter().map(|each| Ledger::new(each.quota)).collect())
             }

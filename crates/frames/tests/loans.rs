@@ -304,3 +304,46 @@ fn a_token_of_a_ledger_is_not_good_for_the_next_loan_of_its_line() {
     let new = table.lend(cache.get().expect("a frame"), 0).expect("room");
     assert_eq!(new, old, "a token comes round after 32768 loans of one line");
 }
+
+/// Whoever may join and leave as often as it likes makes the lender look for what it had.
+#[test]
+fn one_loan_is_taken_back_without_a_look_at_all_frames() {
+    const FRAMES: u32 = 1 << 20;
+    let area = FrameArea::new(&AreaOptions {
+        frames: FRAMES,
+        frame_size: 64,
+        huge_pages: frames::HugePages::Never,
+        shared: false,
+    });
+    let area = area.expect("frames");
+    let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
+    let mut cache = pool.cache(0).expect("a cache");
+    let mut table = LoanTable::new(&pool, Accounting::Counters);
+    // The last of all frames: what is looked through from the start ends there.
+    let mut all: Vec<_> = std::iter::from_fn(|| cache.get()).collect();
+    all.sort_by_key(|frame| pool.area().bytes(frame).as_ptr());
+    let mut last = all.pop();
+    cache.put_bulk(&mut all);
+
+    let shortest = |mut work: Box<dyn FnMut() + '_>| {
+        let times = (0..20).map(|_| {
+            let start = std::time::Instant::now();
+            work();
+            start.elapsed()
+        });
+        times.min().expect("twenty")
+    };
+    let release = shortest(Box::new(|| {
+        table.join(0, 1);
+        table.lend(last.take().expect("the last"), 0).expect("room");
+        assert_eq!(table.release(0, |frame| last = Some(frame)), 1);
+    }));
+    let holders = vec![1_u64; FRAMES as usize];
+    let look = shortest(Box::new(|| {
+        assert!(!std::hint::black_box(&holders).iter().any(|who| who & 2 != 0));
+    }));
+    assert!(release * 10 < look, "{release:?} for one loan, {look:?} for a look at all frames");
+    cache.put(last.expect("it came back"));
+    drop((table, cache));
+    pool.close().expect("every frame came back");
+}

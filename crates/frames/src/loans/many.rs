@@ -27,12 +27,11 @@ impl LoanTable {
         let (first, most) = (self.first, self.frames);
         match &mut self.books {
             Books::Counters(holders) => {
-                let bit = 1 << to;
                 for frame in frames {
                     let index = frame.number().wrapping_sub(first);
-                    let who = holders.get_mut(index as usize).expect("a frame of another pool");
+                    assert!(index < most, "a frame of another pool");
                     let _ = frame.into_number();
-                    *who = bit;
+                    holders.set(index, to);
                     each(index);
                 }
             }
@@ -63,7 +62,7 @@ impl LoanTable {
             Books::Counters(holders) => {
                 let bit = 1 << from;
                 for token in tokens {
-                    match holders.get_mut(token as usize) {
+                    match holders.of(token) {
                         Some(who) if *who == bit => {
                             *who = 0;
                             freed(Frame::from_number(first + token));
