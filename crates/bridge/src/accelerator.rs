@@ -22,6 +22,10 @@ use crate::program::{self, Program, Settings};
 use crate::worker::Worker;
 use crate::{Error, ErrorKind, Reason, Result};
 
+/// How often the kernel is shown that a station is there, where a copy of a packet does it: how old
+/// its entries are is true to that.
+const COPY_EVERY: Duration = Duration::from_secs(1);
+
 /// What to accelerate, and how.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -54,6 +58,8 @@ pub struct Stats {
     pub redirected: u64,
     /// Bytes of both, with Ethernet headers; a GSO packet counts once.
     pub bytes: u64,
+    /// Copies of packets that were made to keep the kernel's entries fresh.
+    pub copies: u64,
     /// Stations that the packet path knows.
     pub stations: u64,
     /// Stations that it could use and has no room for.
@@ -148,8 +154,8 @@ impl Accelerator {
         self.shared.control().fastpath
     }
 
-    /// Says where the last-seen stamps live. After a change each station's next packet takes the
-    /// kernel path.
+    /// Says where the last-seen stamps live. After a change each station is refreshed by its next
+    /// packet.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the packet path's map cannot be written.
@@ -183,6 +189,7 @@ impl Accelerator {
             straight: counts.straight,
             redirected: counts.redirected,
             bytes: counts.bytes,
+            copies: counts.copies,
             kernel: counts.kernel,
             stations: gauges.stations.load(Relaxed),
             left_out: gauges.left_out.load(Relaxed),
@@ -291,6 +298,7 @@ impl Control {
             active: active.into(),
             shared: (self.table == Table::Shared).into(),
             refresh_every: jiffies(self.plan.refresh),
+            copy_every: jiffies(self.plan.refresh.min(COPY_EVERY)),
             kernel_ethertypes: claims.fold(0, |all, one| all | one),
         }
     }

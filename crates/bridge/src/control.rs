@@ -15,10 +15,11 @@ pub fn register(accelerator: &Arc<Accelerator>, registry: &Registry) -> Result<(
     registry.register(fastpath_knob(accelerator))?;
     registry.register(table_knob(accelerator))?;
     type Read = fn(&Stats) -> u64;
-    let counters: [(&str, &str, &str, Read); 4] = [
+    let counters: [(&str, &str, &str, Read); 5] = [
         ("straight", "packets", "Packets sent straight into the peer's namespace.", |s| s.straight),
         ("redirected", "packets", "Packets sent through the port's own queue.", |s| s.redirected),
         ("bytes", "bytes", "Bytes forwarded by the fast path.", |s| s.bytes),
+        ("copies", "packets", "Copies that keep the kernel's entries fresh.", |s| s.copies),
         ("overruns", "times", "Times notifications were lost and the mirror rebuilt.", |s| {
             s.overruns
         }),

@@ -35,6 +35,8 @@ pub struct PortPlan {
     pub before: Vec<u32>,
     /// Why nothing may be taken from it. Empty: packets may be taken.
     pub receive: Vec<Obstacle>,
+    /// How the kernel's entries for stations on it are kept fresh.
+    pub refresh: Refresh,
     /// How packets may be sent to it.
     pub send: Way,
     /// Why not in a better way than `send`.
@@ -46,6 +48,17 @@ pub struct PortPlan {
     pub isolated: bool,
     /// The address of its peer, which packets must have to be sent straight.
     pub peer: Option<Mac>,
+}
+
+/// How the kernel is shown that a station is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refresh {
+    /// Not at all: it learns nothing from what this port receives.
+    Never,
+    /// By a packet that takes the kernel path, and may be overtaken.
+    Packet,
+    /// By a copy of a packet.
+    Copy,
 }
 
 /// How packets are sent to a port.
@@ -206,6 +219,7 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
         number: port.number,
         before: port.tcx_ingress[..place(port, ours)].to_vec(),
         receive,
+        refresh: how_to_refresh(state, port, ours),
         send,
         limits,
         max_len: mtu.saturating_add(HEADER),
@@ -240,6 +254,19 @@ fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obsta
     found.into_iter().flatten().collect()
 }
 
+/// A copy goes to the reserved address for LLDP, and comes in at the port a second time: the bridge
+/// has to learn from it and to forward it nowhere, and nobody else may see it.
+fn how_to_refresh(state: &State, port: &Port, ours: Option<u32>) -> Refresh {
+    const LLDP: u16 = 1 << 0x0e;
+    let forwarded = (state.bridge.group_forward | port.flags.group_forward) & LLDP != 0;
+    let seen = tapped(state, port) || port.xdp == Xdp::Generic || place(port, ours) > 0;
+    match port.flags.learning {
+        false => Refresh::Never,
+        true if state.bridge.link_local_learning && !forwarded && !seen => Refresh::Copy,
+        true => Refresh::Packet,
+    }
+}
+
 /// Our place among the tcx programs on a port's ingress. Before we are attached it is behind them.
 fn place(port: &Port, ours: Option<u32>) -> usize {
     let programs = &port.tcx_ingress;
@@ -264,8 +291,6 @@ fn against_sending(state: &State, port: &Port) -> Vec<Obstacle> {
 /// What only the port's own queue does, or shows.
 fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
     let filters = port.egress_filters || !port.tcx_egress.is_empty();
-    // What a port receives, its packet sockets have seen before any tcx program has.
-    let tapped = state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index);
     let found = [
         port.peer.is_none().then_some(Obstacle::NoPeer),
         port.peer.as_ref().is_some_and(|peer: &Peer| peer.here).then_some(Obstacle::PeerHere),
@@ -274,9 +299,14 @@ fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
         (!port.noqueue).then_some(Obstacle::QueueDiscipline),
         filters.then_some(Obstacle::EgressFilters),
         (!port.takes_unfinished).then_some(Obstacle::Offloads),
-        tapped.then_some(Obstacle::Taps),
+        // What a port receives, its packet sockets have seen before any tcx program has.
+        tapped(state, port).then_some(Obstacle::Taps),
     ];
     found.into_iter().flatten().collect()
+}
+
+fn tapped(state: &State, port: &Port) -> bool {
+    state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index)
 }
 
 fn details(port: &Port) -> Option<PeerDetails> {

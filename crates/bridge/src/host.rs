@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use netlink_packet_route::link::{InfoBridge, InfoKind};
+use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
 
@@ -195,6 +195,7 @@ impl Reader {
             ingress_filters: holder.is_some() && tc::has_ingress_filters(&mut self.route, index)?,
             egress_filters: holder == Some(&FilterHolder::Clsact)
                 && tc::has_egress_filters(&mut self.route, index)?,
+            xdp: link.xdp.unwrap_or(Xdp::None),
             tcx_ingress: tcx::programs(index, Hook::Ingress)?,
             tcx_egress: tcx::programs(index, Hook::Egress)?,
             takes_unfinished: ethtool::takes_unfinished(&mut self.generic, self.ethtool, index)?,
@@ -250,6 +251,8 @@ fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
         stp: false,
         ageing: Duration::ZERO,
         forward_delay: Duration::ZERO,
+        link_local_learning: true,
+        group_forward: 0,
         calls: Calls::default(),
     };
     let mut own = Calls::default();
@@ -259,6 +262,11 @@ fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
             InfoBridge::StpState(state) => bridge.stp = link::stp_on(state),
             InfoBridge::AgeingTime(time) => bridge.ageing = clock(time),
             InfoBridge::ForwardDelay(time) => bridge.forward_delay = clock(time),
+            InfoBridge::GroupFwdMask(mask) => bridge.group_forward = mask,
+            InfoBridge::MultiBoolOpt(options) => {
+                let off = BridgeBooleanOptionFlags::NoLinkLocalLearn;
+                bridge.link_local_learning = !options.value.contains(off);
+            }
             InfoBridge::NfCallIpTables(on) => own.iptables = on,
             InfoBridge::NfCallIp6Tables(on) => own.ip6tables = on,
             InfoBridge::NfCallArpTables(on) => own.arptables = on,

@@ -30,7 +30,7 @@ mod worker;
 
 pub use accelerator::{Accelerator, Config, Stats, Table};
 pub use control::register;
-pub use decide::{Obstacle, Plan, PortPlan, Protocol, Way, decide};
+pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
 pub use reason::Reason;
 pub use station::{Change, Entry, EntryKind};

@@ -40,6 +40,8 @@ pub(crate) const PORT_IN: u32 = 1;
 pub(crate) const PORT_OUT: u32 = 2;
 pub(crate) const PORT_STRAIGHT: u32 = 4;
 pub(crate) const PORT_ISOLATED: u32 = 8;
+pub(crate) const PORT_REFRESH: u32 = 16;
+pub(crate) const PORT_COPY: u32 = 32;
 pub(crate) const KERNEL_IPV4: u32 = 1;
 pub(crate) const KERNEL_IPV6: u32 = 2;
 pub(crate) const KERNEL_ARP: u32 = 4;
@@ -51,6 +53,8 @@ pub(crate) struct Program {
     program: OwnedFd,
     edit: OwnedFd,
     id: u32,
+    #[cfg(test)]
+    copy_mark: u32,
     table: MapHandle,
     stamps: MapHandle,
     shared_stamps: MapHandle,
@@ -66,6 +70,7 @@ pub(crate) struct Counts {
     pub(crate) straight: u64,
     pub(crate) redirected: u64,
     pub(crate) bytes: u64,
+    pub(crate) copies: u64,
     pub(crate) kernel: Vec<u64>,
 }
 
@@ -87,9 +92,11 @@ impl Program {
         // Half full at most: then nearly every station stands in the bucket of its hash.
         let buckets = (stations * 2 / BUCKET_STATIONS).next_power_of_two().max(BUCKETS_TRIED);
         open.maps.table.set_max_entries(buckets)?;
+        let copy_mark = rand::random_range(1..=u32::MAX);
         if let Some(constants) = &mut open.maps.rodata_data {
             constants.hash_seed = rand::random();
             constants.hash_shift = u64::BITS - buckets.trailing_zeros();
+            constants.copy_mark = copy_mark;
         }
         open.maps.stamps.set_max_entries(stations)?;
         open.maps.shared_stamps.set_max_entries(stations)?;
@@ -97,6 +104,8 @@ impl Program {
         let program = skel.progs.cachelane_br.as_fd();
         Ok(Program {
             id: BpfProgram::id_from_fd(program)?,
+            #[cfg(test)]
+            copy_mark,
             program: program.try_clone_to_owned()?,
             edit: skel.progs.edit.as_fd().try_clone_to_owned()?,
             table: MapHandle::try_from(&skel.maps.table)?,
@@ -185,6 +194,7 @@ impl Program {
             sum.straight = sum.straight.wrapping_add(one.straight);
             sum.redirected = sum.redirected.wrapping_add(one.redirected);
             sum.bytes = sum.bytes.wrapping_add(one.bytes);
+            sum.copies = sum.copies.wrapping_add(one.copies);
             for (sum, one) in sum.kernel.iter_mut().zip(one.kernel) {
                 *sum = sum.wrapping_add(one);
             }
@@ -226,6 +236,75 @@ fn bytes<T: Plain>(value: &T) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What becomes of a frame that the loopback device receives, as if it were a port.
+    fn verdict(program: &Program, frame: &[u8], mark: u32) -> i32 {
+        const LOOPBACK: u32 = 1;
+        let mut out = [0; 64];
+        // SAFETY: the kernel's struct is plain integers, and zeroes are what they are by default.
+        let mut context: skel::types::__sk_buff = unsafe { std::mem::zeroed() };
+        context.mark = mark;
+        context.ifindex = LOOPBACK;
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            ctx_in: (&raw mut context).cast(),
+            ctx_size_in: size_of::<skel::types::__sk_buff>() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: `options` says the sizes of what it points to, all of which outlives the call.
+        let failed = unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(program.program.as_raw_fd(), &raw mut options)
+        };
+        assert_eq!(failed, 0, "the program runs");
+        options.retval as i32
+    }
+
+    #[test]
+    fn root_a_copy_is_taken_only_of_a_station_that_is_where_it_was() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_a_copy_is_taken_only_of_a_station: needs root");
+            return;
+        }
+        const NEXT: i32 = -1;
+        const SHOT: i32 = 2;
+        let program = Program::load(8).expect("it loads");
+        let port = |index| Port { index, ..Port::default() };
+        program.set_port(1, &port(1)).expect("it is written");
+        program.set_port(2, &port(2)).expect("it is written");
+        let mac = Mac([2, 0, 0, 0, 0, 7]);
+        let mut copy = [&[0x01, 0x80, 0xc2, 0, 0, 0x0e], &mac.0[..], &[0; 48]].concat();
+        let taken = |copy: &[u8]| verdict(&program, copy, program.copy_mark);
+        let group =
+            || program.counts().expect("they are read").kernel[crate::Reason::Group as usize];
+        assert_eq!(taken(&copy), SHOT, "of nobody");
+        for (place, unsettled, expected) in
+            [(1, 0, NEXT), (1, 1, SHOT), (2, 0, SHOT), (2, 1, SHOT), (3, 0, SHOT)]
+        {
+            let station = Station { place, unsettled };
+            assert!(program.set_station(mac, station).expect("it is edited"));
+            assert_eq!(taken(&copy), expected, "on {place}, unsettled {unsettled}");
+            let found = program.unsettled(mac).expect("it is read");
+            assert_eq!(found, Some(unsettled), "a copy is no sign of a move");
+        }
+        // What looks like a copy and is none is a frame like any other.
+        assert!(program.set_station(mac, Station { place: 1, unsettled: 1 }).expect("as before"));
+        let settings = Settings { active: 1, ..Settings::default() };
+        program.configure(&settings).expect("it is written");
+        let before = group();
+        assert_eq!(verdict(&program, &copy, 0), NEXT);
+        assert_eq!(verdict(&program, &copy, program.copy_mark.wrapping_add(1)), NEXT);
+        copy[13] = 1;
+        assert_eq!(taken(&copy), NEXT);
+        copy[13] = 0;
+        copy[5] = 0;
+        assert_eq!(taken(&copy), NEXT);
+        assert_eq!(group() - before, 4);
+    }
 
     #[test]
     fn root_nobody_has_address_zero() {

@@ -53,7 +53,7 @@ reasons! {
     Isolated = "isolated",
     /// Longer than the destination's port or its peer takes.
     TooLong = "too_long",
-    /// Sent by the kernel path to keep the kernel's own entry fresh.
+    /// Sent by the kernel path to keep the kernel's own entry fresh, where no copy can do it.
     Refresh = "refresh",
 }
 

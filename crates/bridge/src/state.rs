@@ -36,6 +36,12 @@ pub struct Bridge {
     pub ageing: Duration,
     /// That time while the topology changes, which happens only with STP.
     pub forward_delay: Duration,
+    /// Whether it learns from what is sent to the reserved addresses (not with
+    /// `no_linklocal_learn`).
+    pub link_local_learning: bool,
+    /// What it forwards of what is sent to the reserved addresses, a bit for each
+    /// (`group_fwd_mask`).
+    pub group_forward: u16,
     /// What `br_netfilter` hands to the IP tables: of the namespace or of the bridge itself,
     /// whichever is on. All off where `br_netfilter` is not there.
     pub calls: Calls,
@@ -79,6 +85,8 @@ pub struct Port {
     pub ingress_filters: bool,
     /// Whether a tc filter (not tcx) is attached to its egress.
     pub egress_filters: bool,
+    /// The XDP program on it.
+    pub xdp: Xdp,
     /// The tcx programs on its ingress, by program id, in the order in which they run.
     pub tcx_ingress: Vec<u32>,
     /// The tcx programs on its egress, by program id, in the order in which they run.
@@ -126,6 +134,9 @@ pub struct PortFlags {
     pub vlan_tunnel: bool,
     /// Hands its packets to another port while it is down.
     pub backup: bool,
+    /// What is forwarded from it of what is sent to the reserved addresses, beside the bridge's
+    /// own (`group_fwd_mask`).
+    pub group_forward: u16,
 }
 
 /// The other end of a veth.

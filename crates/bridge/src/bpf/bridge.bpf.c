@@ -5,10 +5,17 @@
  *
  * What it reads is written by the process, which follows the bridge by netlink. The lines that it
  * writes belong to the CPU that it runs on: its counts and, with the split table, its stamps.
+ *
+ * The kernel forgets a station that it does not see. So that it sees one whose frames are sent on
+ * here, a frame of it is copied now and then: the copy is put before the port again, to the address
+ * for LLDP, which the bridge learns from and forwards nowhere, and with a length of 0 instead of a
+ * protocol, so that it ends at the first look of LLC, without being counted as dropped. The frame
+ * itself goes where all of its flow goes, and nothing overtakes it.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -22,6 +29,14 @@ char LICENSE[] SEC("license") = "GPL";
 /* An Ethernet header and that of a PPPoE session: shorter frames br_netfilter drops, whatever it
  * claims. */
 #define PPPOE_LEN (ETH_HLEN + 8)
+/* The most copies that a CPU makes in a jiffy before they are urgent: with 100,000 stations it then
+ * spends about a hundredth of its time on them. */
+#define COPIES_A_JIFFY 32
+/* Where copies go: the nearest bridge, for LLDP. */
+#define COPY_TARGET                                                                                \
+	{                                                                                          \
+		0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e                                                 \
+	}
 /* What a tcx program returns to let the next one look; linux/bpf.h has it from 6.6 on. */
 #define NEXT -1
 
@@ -29,6 +44,8 @@ char LICENSE[] SEC("license") = "GPL";
  * it is shifted: there are 2^(64 - hash_shift) buckets. */
 const volatile __u64 hash_seed;
 const volatile __u32 hash_shift;
+/* What marks a copy (skb->mark); nobody else knows it. */
+const volatile __u32 copy_mark;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -202,11 +219,33 @@ static __always_inline void report_move(struct station *station, __u64 key)
 		bpf_ringbuf_output(&moved, &key, sizeof(key), 0);
 }
 
-/* Stamps the station, at most once a jiffy, and says whether a refresh is due. */
-static __always_inline int refresh_due(struct station station, const struct settings *set)
+/* The way of a frame that is sent on. */
+struct way {
+	const struct port *to;
+	int straight;	     /* into the peer's namespace */
+	struct stamp *stale; /* the source's stamp, if a copy is due */
+	__u32 now;
+	int urgent; /* without a copy this frame has to take the kernel path */
+};
+
+/* Whether this CPU may make a copy that could wait. */
+static __always_inline int may_copy(struct counts *count, __u32 now)
+{
+	if (count->jiffy != now) {
+		count->jiffy = now;
+		count->in_jiffy = 0;
+	}
+	return count->in_jiffy++ < COPIES_A_JIFFY;
+}
+
+/* Stamps the station, at most once a jiffy, and sees whether the kernel has to be shown that it is
+ * there. Returns whether this frame has to show it; or has `way` say that a copy is due. */
+static __always_inline int refresh_due(struct station station, const struct port *in,
+				       const struct settings *set, struct counts *count,
+				       struct way *way)
 {
 	__u32 slot = station.place >> STATION_SLOT_SHIFT;
-	__u32 now = bpf_jiffies64();
+	__u32 now = bpf_jiffies64(), age;
 	struct stamp *stamp;
 
 	if (set->shared)
@@ -217,7 +256,18 @@ static __always_inline int refresh_due(struct station station, const struct sett
 		return 1;
 	if (stamp->seen != now)
 		stamp->seen = now;
-	if (station.place & STATION_AGELESS || now - stamp->refreshed < set->refresh_every)
+	age = now - stamp->refreshed;
+	if (station.place & STATION_AGELESS || !(in->flags & PORT_REFRESH))
+		return 0;
+	/* A bridge that forgets at once learns nothing from a copy either. */
+	if (in->flags & PORT_COPY && set->refresh_every) {
+		way->urgent = age >= set->refresh_every;
+		if (way->urgent || (age >= set->copy_every && may_copy(count, now)))
+			way->stale = stamp;
+		way->now = now;
+		return 0;
+	}
+	if (age < set->refresh_every)
 		return 0;
 	stamp->refreshed = now;
 	return 1;
@@ -238,9 +288,9 @@ static __always_inline enum reason refusal(const struct port *in, const struct p
 	return REASONS;
 }
 
-/* Finds the way for a frame: a reason to leave it to the kernel, or REASONS and the port. */
+/* Finds the way for a frame, or a reason to leave it to the kernel; REASONS if there is none. */
 static __always_inline enum reason route(const struct __sk_buff *skb, const struct settings *set,
-					 const struct port **to, int *straight)
+					 struct counts *count, struct way *way)
 {
 	const struct ethhdr *eth = (void *)(long)skb->data;
 	struct station *known, *other, source = {}, target;
@@ -293,38 +343,105 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 	reason = refusal(in, out, skb);
 	if (reason != REASONS)
 		return reason;
-	if (refresh_due(source, set))
+	if (refresh_due(source, in, set, count, way))
 		return REASON_REFRESH;
-	*straight = out->flags & PORT_STRAIGHT && out->peer_key == target_key;
-	*to = out;
+	way->straight = out->flags & PORT_STRAIGHT && out->peer_key == target_key;
+	way->to = out;
 	return REASONS;
+}
+
+/* Puts a copy of the frame before its port again that the bridge learns from and nobody gets.
+ * Returns whether there is one; less than 0 if the frame is spoilt, for want of memory. */
+static __always_inline int send_copy(struct __sk_buff *skb)
+{
+	struct ethhdr header, copied = {.h_dest = COPY_TARGET};
+	__u32 mark = skb->mark;
+	int failed;
+
+	if (bpf_skb_load_bytes(skb, 0, &header, sizeof(header)))
+		return 0;
+	__builtin_memcpy(copied.h_source, header.h_source, ETH_ALEN);
+	/* By helper: a program that writes packets by itself has each packet made writable first.
+	 */
+	if (bpf_skb_store_bytes(skb, 0, &copied, sizeof(copied), 0))
+		return 0;
+	skb->mark = copy_mark;
+	failed = bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->mark = mark;
+	if (bpf_skb_store_bytes(skb, 0, &header, sizeof(header), 0))
+		return -1;
+	return !failed;
+}
+
+/* Whether this is a copy that comes back. */
+static __always_inline int is_copy(const struct __sk_buff *skb)
+{
+	const struct ethhdr copied = {.h_dest = COPY_TARGET};
+	const struct ethhdr *eth = (void *)(long)skb->data;
+
+	return skb->mark == copy_mark && (void *)(eth + 1) <= (void *)(long)skb->data_end &&
+	       key_of(eth->h_dest) == key_of(copied.h_dest) && !eth->h_proto;
+}
+
+/* What to do with a copy: the bridge learns from it, unless its station has shown up on another
+ * port since it was made. Then the bridge knows better, or will in a moment. */
+static __always_inline int take_copy(struct __sk_buff *skb)
+{
+	const struct ethhdr *eth = (void *)(long)skb->data;
+	const struct station *known;
+	const struct port *in;
+	struct station source;
+
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	known = find_station(key_of(eth->h_source));
+	if (!known)
+		return TC_ACT_SHOT;
+	source = read_station(known);
+	in = port_of(source);
+	if (source.unsettled || !in || in->index != skb->ifindex)
+		return TC_ACT_SHOT;
+	skb->mark = 0;
+	return NEXT;
 }
 
 SEC("tcx/ingress")
 int cachelane_br(struct __sk_buff *skb)
 {
 	const struct settings *set;
-	const struct port *to = NULL;
 	struct counts *count;
+	struct way way = {};
 	enum reason reason;
-	int straight = 0;
 	__u32 zero = 0;
+	int copied;
 
 	set = bpf_map_lookup_elem(&settings, &zero);
 	count = bpf_map_lookup_elem(&counts, &zero);
 	if (!set || !count)
 		return NEXT;
-	reason = route(skb, set, &to, &straight);
+	if (is_copy(skb))
+		return take_copy(skb);
+	reason = route(skb, set, count, &way);
+	if (way.stale) {
+		copied = send_copy(skb);
+		if (copied < 0)
+			return TC_ACT_SHOT;
+		if (copied || way.urgent)
+			way.stale->refreshed = way.now;
+		if (!copied && way.urgent)
+			reason = REASON_REFRESH;
+		count->copies += copied;
+	}
 	if (reason < REASONS) {
 		count->kernel[reason]++;
 		return NEXT;
 	}
-	if (!to)
+	if (!way.to)
 		return NEXT;
 	count->bytes += skb->len;
-	if (!straight) {
+	if (!way.straight) {
 		count->redirected++;
-		return bpf_redirect(to->index, 0);
+		return bpf_redirect(way.to->index, 0);
 	}
 	count->straight++;
 	/* As a veth pair does with what crosses into another namespace. */
@@ -332,7 +449,7 @@ int cachelane_br(struct __sk_buff *skb)
 	skb->priority = 0;
 	/* It is for the peer's own address. Kernels before 6.12 or so keep what it was here. */
 	bpf_skb_change_type(skb, PACKET_HOST);
-	return bpf_redirect_peer(to->index, 0);
+	return bpf_redirect_peer(way.to->index, 0);
 }
 
 /* Writes a station as a whole. A full barrier, the partner of after(): whoever finds the key that

@@ -20,7 +20,7 @@ enum reason {
 	REASON_PORT_OUT,    /* nothing may be sent to the destination's port */
 	REASON_ISOLATED,    /* both ports are isolated */
 	REASON_TOO_LONG,    /* longer than the destination's port or its peer takes */
-	REASON_REFRESH,	    /* keeps the kernel's own entry fresh */
+	REASON_REFRESH,	    /* keeps the kernel's own entry fresh, where no copy can */
 	REASONS,
 };
 
@@ -67,7 +67,7 @@ _Static_assert(sizeof(struct request) == 24, "struct request has padding");
  * `shared_stamps`, by any. */
 struct stamp {
 	__u32 seen;	 /* any packet */
-	__u32 refreshed; /* a packet left to the kernel path to keep its entry fresh */
+	__u32 refreshed; /* a packet or a copy left to the kernel to keep its entry fresh */
 };
 _Static_assert(sizeof(struct stamp) == 8, "struct stamp has padding");
 
@@ -84,15 +84,18 @@ _Static_assert(sizeof(struct port) == 24, "struct port has padding");
 #define PORT_OUT      2 /* packets may be sent to it */
 #define PORT_STRAIGHT 4 /* packets for the peer's own address may skip its queue */
 #define PORT_ISOLATED 8
+#define PORT_REFRESH  16 /* the kernel learns from what it receives, and has to go on doing so */
+#define PORT_COPY     32 /* a copy does for that: the packet itself need not take the kernel path */
 
 /* Read for each packet, written by the process. */
 struct settings {
-	__u32 active;		 /* 0: everything takes the kernel path */
-	__u32 shared;		 /* 1: stamps beside the entries */
-	__u32 refresh_every;	 /* jiffies between refreshes of an entry */
+	__u32 active;	     /* 0: everything takes the kernel path */
+	__u32 shared;	     /* 1: stamps beside the entries */
+	__u32 refresh_every; /* jiffies after which an entry has to be refreshed */
+	__u32 copy_every;    /* jiffies after which it is, where a copy does and there is time */
 	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
 };
-_Static_assert(sizeof(struct settings) == 16, "struct settings has padding");
+_Static_assert(sizeof(struct settings) == 20, "struct settings has padding");
 
 #define KERNEL_IPV4  1
 #define KERNEL_IPV6  2
@@ -104,6 +107,9 @@ struct counts {
 	__u64 straight;	  /* packets sent straight into the peer's namespace */
 	__u64 redirected; /* packets sent by the port's own queue */
 	__u64 bytes;	  /* of both */
+	__u64 copies;	  /* of packets, made to keep the kernel's entries fresh */
+	__u32 jiffy;	  /* when the last copy was made that could have waited */
+	__u32 in_jiffy;	  /* how many such in that jiffy */
 	__u64 kernel[REASONS];
 };
 

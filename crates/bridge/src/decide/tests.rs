@@ -23,6 +23,7 @@ fn port(number: u16) -> Port {
         noqueue: true,
         ingress_filters: false,
         egress_filters: false,
+        xdp: Xdp::None,
         tcx_ingress: Vec::new(),
         tcx_egress: Vec::new(),
         takes_unfinished: true,
@@ -41,6 +42,8 @@ fn state() -> State {
             stp: false,
             ageing: Duration::from_secs(300),
             forward_delay: Duration::from_secs(15),
+            link_local_learning: true,
+            group_forward: 0,
             calls: Calls::default(),
         },
         ports: vec![port(1), port(2)],
@@ -229,6 +232,32 @@ fn a_spanning_tree_may_shorten_the_time_that_the_kernel_remembers() {
     assert_eq!(decide(&state, None).refresh, Duration::from_millis(3750));
     state.bridge.ageing = Duration::ZERO;
     assert_eq!(decide(&state, None).refresh, Duration::ZERO);
+}
+
+#[test]
+fn a_copy_refreshes_only_where_the_bridge_learns_from_it_and_nobody_else_sees_it() {
+    let cases: [(Refresh, fn(&mut State)); 11] = [
+        (Refresh::Copy, |_| {}),
+        (Refresh::Copy, |s| s.bridge.group_forward = !0x4000),
+        (Refresh::Copy, |s| s.taps.push(Tap { index: s.ports[1].index })),
+        (Refresh::Copy, |s| s.ports[0].xdp = Xdp::Native),
+        (Refresh::Never, |s| s.ports[0].flags.learning = false),
+        (Refresh::Packet, |s| s.bridge.link_local_learning = false),
+        (Refresh::Packet, |s| s.bridge.group_forward = 0x4000),
+        (Refresh::Packet, |s| s.ports[0].flags.group_forward = 0x4000),
+        (Refresh::Packet, |s| s.taps.push(Tap { index: s.ports[0].index })),
+        (Refresh::Packet, |s| s.taps.push(Tap { index: 0 })),
+        (Refresh::Packet, |s| s.ports[0].xdp = Xdp::Generic),
+    ];
+    for (expected, change) in cases {
+        let mut state = state();
+        change(&mut state);
+        assert_eq!(decide(&state, None).ports[0].refresh, expected, "{state:?}");
+    }
+    let mut state = state();
+    state.ports[0].tcx_ingress = vec![7, 8];
+    assert_eq!(decide(&state, Some(7)).ports[0].refresh, Refresh::Copy);
+    assert_eq!(decide(&state, Some(8)).ports[0].refresh, Refresh::Packet);
 }
 
 fn hook(device: &str, prefix: bool) -> DeviceHook {

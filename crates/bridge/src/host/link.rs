@@ -137,6 +137,7 @@ impl Link {
                 InfoBridgePort::BackupPort(id) | InfoBridgePort::BackupNextHopId(id) => {
                     flags.backup |= *id != 0;
                 }
+                InfoBridgePort::GroupFwdMask(mask) => flags.group_forward = *mask,
                 _ => {}
             }
         }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::Worker;
 use crate::accelerator::{Control, bpf};
-use crate::decide::{Obstacle, Plan, PortPlan, Way};
+use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port};
 use crate::tcx;
 use crate::{Error, ErrorKind, Result};
@@ -142,6 +142,8 @@ fn flags(port: &PortPlan) -> u32 {
         (port.send >= Way::Queue, program::PORT_OUT),
         (port.send == Way::Straight, program::PORT_STRAIGHT),
         (port.isolated, program::PORT_ISOLATED),
+        (port.refresh != Refresh::Never, program::PORT_REFRESH),
+        (port.refresh == Refresh::Copy, program::PORT_COPY),
     ];
     flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag)
 }

@@ -151,6 +151,17 @@ impl Arrival {
     }
 }
 
+/// The length of a datagram of [`segment`].
+pub const SEGMENT: usize = 64;
+
+/// A datagram with this number.
+pub fn segment(id: u32) -> [u8; SEGMENT] {
+    let mut bytes = [0; SEGMENT];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    bytes[MAGIC.len()..MAGIC.len() + 4].copy_from_slice(&id.to_be_bytes());
+    bytes
+}
+
 fn udp(len: u16) -> [u8; 8] {
     let [high, low] = len.to_be_bytes();
     [0x30, 0x39, 0, 9, high, low, 0, 0]

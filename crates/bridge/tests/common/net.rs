@@ -8,10 +8,10 @@ use bridge::{Accelerator, Config, Stats};
 use lab::traffic::{FrameCapture, FrameSender};
 use lab::{Bridge, BridgeOptions, Host, Lab, LinkOptions};
 
-use super::frame::{Arrival, Mac, Sent, UNCOUNTED};
+use super::frame::{Arrival, Mac, Sent, UNCOUNTED, segment};
 use super::outcome::Outcome;
 use super::record::{Record, Step};
-use super::traffic::{Barrier, transfer};
+use super::traffic::{Barrier, send_segments, transfer};
 
 /// How long anything may take before a test calls it stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -171,6 +171,38 @@ impl Net {
     /// Sends these bytes, which are not looked for where they arrive.
     pub fn send_bytes(&mut self, member: usize, bytes: &[u8]) {
         let _ = self.members[member].sender.send(bytes);
+    }
+
+    /// Sends UDP frames in a row from one member's stack to another's: its device has to leave
+    /// cutting them to the stack, which hands all over before the first is looked at.
+    pub fn burst(&mut self, from: usize, to: usize, frames: usize) {
+        let (source, target) = (self.bridge.members[from].clone(), &self.bridge.members[to]);
+        let mut bytes = Vec::new();
+        for _ in 0..frames {
+            let id = self.record.frames.len() as u32;
+            self.record.frames.push(format!("from member {from}: UDP in a burst"));
+            bytes.extend(segment(id));
+        }
+        send_segments(&source, target.v4, &bytes);
+    }
+
+    /// The numbers of the frames that have arrived at a member by now, in the order in which they
+    /// came. They are in no step then.
+    pub fn order(&mut self, member: usize) -> Vec<u32> {
+        self.pass();
+        let capture = &mut self.members[member].capture;
+        let frames = std::iter::from_fn(|| capture.next(Duration::ZERO).unwrap());
+        frames.filter_map(|frame| Some(Arrival::of(&frame)?.id)).collect()
+    }
+
+    /// How many seconds ago the kernel has seen a station, as its table says.
+    pub fn age(&self, mac: Mac) -> u64 {
+        let json = command(&self.bridge.own.host, "bridge -s -j fdb show br br0");
+        let entries: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+        let mac = lab::Mac(mac).to_string();
+        let entry = entries.iter().find(|entry| entry["mac"] == *mac && entry["state"] == "");
+        let age = entry.and_then(|entry| entry["updated"].as_u64());
+        age.unwrap_or_else(|| panic!("{mac} is not in {entries:#?}"))
     }
 
     /// Has each member send frames from its own address: everybody is known then, and has had

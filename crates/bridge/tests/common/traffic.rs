@@ -3,8 +3,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use lab::{Host, Lab};
+use lab::{End, Host, Lab};
+use nix::sys::socket::{setsockopt, sockopt};
 
+use super::frame::SEGMENT;
 use super::net::PATIENCE;
 
 /// Sends bytes over TCP and checks that they are the same at the other end.
@@ -28,6 +30,13 @@ pub fn transfer(from: &Host, to: &Host, address: Ipv4Addr, bytes: usize) {
         let received = receiver.join().unwrap();
         assert!(received == pattern, "{} of {bytes} bytes, or others", received.len());
     });
+}
+
+/// Sends datagrams of [`SEGMENT`] bytes to the discard port, cut from these by the stack.
+pub fn send_segments(from: &End, to: Ipv4Addr, bytes: &[u8]) {
+    let socket = from.host.run(|| UdpSocket::bind((from.v4, 0))).unwrap().unwrap();
+    setsockopt(&socket, sockopt::UdpGsoSegment, &(SEGMENT as i32)).unwrap();
+    assert_eq!(socket.send_to(bytes, (to, 9)).unwrap(), bytes.len());
 }
 
 /// Waits until this CPU has handled every packet that was sent on it before: a datagram on a

@@ -69,6 +69,16 @@ const BRIDGE: &[Case] = &[
         |state| state.bridge.stp = true,
     ),
     case(
+        &["ip link set br0 type bridge no_linklocal_learn 1"],
+        &["ip link set br0 type bridge no_linklocal_learn 0"],
+        |state| state.bridge.link_local_learning = false,
+    ),
+    case(
+        &["ip link set br0 type bridge group_fwd_mask 0x4008"],
+        &["ip link set br0 type bridge group_fwd_mask 0"],
+        |state| state.bridge.group_forward = 0x4008,
+    ),
+    case(
         &["ip link set br0 type bridge nf_call_iptables 1"],
         &["ip link set br0 type bridge nf_call_iptables 0"],
         |state| state.bridge.calls.iptables = true,
@@ -103,6 +113,11 @@ const PORT: &[Case] = &[
     case(&["bridge link set dev p0 hairpin on"], &["bridge link set dev p0 hairpin off"], |s| {
         p0(s).flags.hairpin = true;
     }),
+    case(
+        &["ip link set p0 type bridge_slave group_fwd_mask 0x4000"],
+        &["ip link set p0 type bridge_slave group_fwd_mask 0"],
+        |state| p0(state).flags.group_forward = 0x4000,
+    ),
     case(&["bridge link set dev p0 isolated on"], &["bridge link set dev p0 isolated off"], |s| {
         p0(s).flags.isolated = true;
     }),
