@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::state::{Bridge, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
+use crate::state::{Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
 
 /// The length of an Ethernet header in bytes.
 const HEADER: u32 = 14;
@@ -41,9 +41,11 @@ pub struct PortPlan {
     pub send: Way,
     /// Why not in a better way than `send`.
     pub limits: Vec<Obstacle>,
-    /// The longest frame that may be sent to it with its Ethernet header, in bytes; GSO packets
-    /// are as long as they are.
+    /// The longest frame that may be sent to it with its Ethernet header, in bytes, if it is not a
+    /// GSO packet.
     pub max_len: u32,
+    /// The GSO packets that may be sent to it straight; its queue cuts up others.
+    pub gso: GsoLimits,
     /// Whether it exchanges nothing with other isolated ports.
     pub isolated: bool,
     /// The address of its peer, which packets must have to be sent straight.
@@ -223,6 +225,7 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
         send,
         limits,
         max_len: mtu.saturating_add(HEADER),
+        gso: port.gso,
         isolated: port.flags.isolated,
         peer: details.filter(|_| send == Way::Straight).map(|peer| peer.mac),
     }

@@ -187,6 +187,7 @@ impl Reader {
             running: link.up && link.carrier,
             ethernet: link.ethernet,
             mtu: link.mtu,
+            gso: link.gso,
             stp: link.stp(),
             flags: link.port_flags(),
             switch: link.switch,

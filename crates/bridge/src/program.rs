@@ -237,22 +237,26 @@ fn bytes<T: Plain>(value: &T) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// What becomes of a frame that the loopback device receives, as if it were a port.
-    fn verdict(program: &Program, frame: &[u8], mark: u32) -> i32 {
-        const LOOPBACK: u32 = 1;
-        let mut out = [0; 64];
+    /// What the kernel says of a packet, as the test run takes it.
+    type Context = skel::types::__sk_buff;
+
+    /// The loopback device, which stands for a port.
+    const LOOPBACK: u32 = 1;
+
+    fn context() -> Context {
         // SAFETY: the kernel's struct is plain integers, and zeroes are what they are by default.
-        let mut context: skel::types::__sk_buff = unsafe { std::mem::zeroed() };
-        context.mark = mark;
-        context.ifindex = LOOPBACK;
+        let context: Context = unsafe { std::mem::zeroed() };
+        Context { ifindex: LOOPBACK, ..context }
+    }
+
+    /// What becomes of a frame that comes in at the loopback device.
+    fn verdict(program: &Program, frame: &[u8], mut context: Context) -> i32 {
         let mut options = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
             data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
-            data_out: out.as_mut_ptr().cast(),
-            data_size_out: out.len() as u32,
             ctx_in: (&raw mut context).cast(),
-            ctx_size_in: size_of::<skel::types::__sk_buff>() as u32,
+            ctx_size_in: size_of::<Context>() as u32,
             repeat: 1,
             ..Default::default()
         };
@@ -262,6 +266,54 @@ mod tests {
         };
         assert_eq!(failed, 0, "the program runs");
         options.retval as i32
+    }
+
+    #[test]
+    fn root_an_unverified_gso_packet_takes_the_ports_queue() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_an_unverified_gso_packet_takes_the_ports_queue: needs root");
+            return;
+        }
+        let (from, to) = (Mac([2, 0, 0, 0, 0, 7]), Mac([2, 0, 0, 0, 0, 8]));
+        let program = Program::load(8).expect("it loads");
+        let settings = Settings { active: 1, ..Settings::default() };
+        program.configure(&settings).expect("it is written");
+        let port = Port { index: LOOPBACK, flags: PORT_IN, ..Port::default() };
+        program.set_port(1, &port).expect("it is written");
+        let port = Port {
+            index: LOOPBACK + 1,
+            flags: PORT_OUT | PORT_STRAIGHT,
+            max_len: 1514,
+            gso_max_segs: 2,
+            peer_key: key(to),
+            gso_max_size: 201,
+            gso_ipv4_max_size: 200,
+        };
+        program.set_port(2, &port).expect("it is written");
+        for (mac, place) in [(from, 1), (to, 2)] {
+            assert!(program.set_station(mac, Station { place, unsettled: 0 }).expect("as above"));
+        }
+        const IPV4: [u8; 2] = [0x08, 0x00];
+        const IPV6: [u8; 2] = [0x86, 0xdd];
+        // A protocol, the size of a segment, their number, and whether it goes straight.
+        for (protocol, gso_size, gso_segs, straight) in [
+            (IPV4, 0, 0, true),
+            (IPV6, 0, 0, true),
+            (IPV6, 100, 1, true),
+            (IPV6, 100, 2, true),
+            (IPV6, 100, 3, false),
+            (IPV6, 100, 0, false),
+            (IPV4, 100, 2, false),
+        ] {
+            let mut frame = [&to.0[..], &from.0, &protocol].concat();
+            frame.resize(200, 0);
+            let before = program.counts().expect("they are read");
+            verdict(&program, &frame, Context { gso_size, gso_segs, ..context() });
+            let after = program.counts().expect("they are read");
+            let grown = (after.straight - before.straight, after.redirected - before.redirected);
+            let expected = if straight { (1, 0) } else { (0, 1) };
+            assert_eq!(grown, expected, "{protocol:x?}: {gso_segs} of {gso_size} bytes: {after:?}");
+        }
     }
 
     #[test]
@@ -278,7 +330,8 @@ mod tests {
         program.set_port(2, &port(2)).expect("it is written");
         let mac = Mac([2, 0, 0, 0, 0, 7]);
         let mut copy = [&[0x01, 0x80, 0xc2, 0, 0, 0x0e], &mac.0[..], &[0; 48]].concat();
-        let taken = |copy: &[u8]| verdict(&program, copy, program.copy_mark);
+        let marked = |mark| Context { mark, ..context() };
+        let taken = |copy: &[u8]| verdict(&program, copy, marked(program.copy_mark));
         let group =
             || program.counts().expect("they are read").kernel[crate::Reason::Group as usize];
         assert_eq!(taken(&copy), SHOT, "of nobody");
@@ -296,8 +349,8 @@ mod tests {
         let settings = Settings { active: 1, ..Settings::default() };
         program.configure(&settings).expect("it is written");
         let before = group();
-        assert_eq!(verdict(&program, &copy, 0), NEXT);
-        assert_eq!(verdict(&program, &copy, program.copy_mark.wrapping_add(1)), NEXT);
+        assert_eq!(verdict(&program, &copy, marked(0)), NEXT);
+        assert_eq!(verdict(&program, &copy, marked(program.copy_mark.wrapping_add(1))), NEXT);
         copy[13] = 1;
         assert_eq!(taken(&copy), NEXT);
         copy[13] = 0;

@@ -73,6 +73,8 @@ pub struct Port {
     pub ethernet: bool,
     /// Largest packet without the Ethernet header, in bytes.
     pub mtu: u32,
+    /// The GSO packets that its driver takes in one piece.
+    pub gso: GsoLimits,
     /// Where it stands in the spanning tree.
     pub stp: StpState,
     /// The bridge's settings of this port.
@@ -96,6 +98,24 @@ pub struct Port {
     pub takes_unfinished: bool,
     /// The other end, where it is a veth.
     pub peer: Option<Peer>,
+}
+
+/// The GSO packets that a device takes in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GsoLimits {
+    /// They are shorter than this, with their Ethernet header, in bytes.
+    pub size: u32,
+    /// As `size`, for those that are not IPv6.
+    pub ipv4_size: u32,
+    /// The most packets that one comes to.
+    pub segments: u32,
+}
+
+impl Default for GsoLimits {
+    /// What a device has that nobody has set anything of.
+    fn default() -> Self {
+        Self { size: 65_536, ipv4_size: 65_536, segments: 65_535 }
+    }
 }
 
 /// The spanning tree's states of a port.

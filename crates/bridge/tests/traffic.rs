@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Duration;
 
 use common::frame::Sent;
 use common::traffic::transfer;
 use common::{Net, Reason, Setup, compare};
+use lab::traffic::FrameCapture;
 
 fn addressed() -> Setup {
     Setup { addresses: true, ..Default::default() }
@@ -116,6 +118,62 @@ fn root_gso_packets_stay_whole() {
     });
 }
 
+/// The longest frame that was captured; none if one was longer than 64 KiB and its headers.
+fn longest(capture: &mut FrameCapture) -> Option<usize> {
+    let mut longest = 0;
+    while let Some(frame) = capture.next(Duration::ZERO).ok()? {
+        longest = longest.max(frame.bytes.len());
+    }
+    Some(longest)
+}
+
+#[test]
+fn root_a_port_gets_no_longer_gso_packets_than_it_takes() {
+    compare("root_a_port_gets_no_longer_gso_packets_than_it_takes", &addressed(), |net| {
+        net.introduce();
+        net.tcp(0, 1, 1 << 20);
+        let member = net.bridge.members[1].clone();
+        let mut capture = FrameCapture::open(&member.host, &member.device).unwrap();
+        net.tcp(0, 1, 4 << 20);
+        let (arm, len) = (net.arm, longest(&mut capture).unwrap());
+        assert!(len > 20_000, "{arm:?}: {len} bytes where nothing cuts");
+        // Five of 1500 bytes each, without the headers that a GSO packet has once.
+        for (limit, below) in [("gso_max_size 20000", 20_000), ("gso_max_segs 5", 7400)] {
+            net.run(&format!("ip link set p1 {limit}"));
+            net.tcp(0, 1, 4 << 20);
+            let len = longest(&mut capture).unwrap();
+            assert!((1514..below).contains(&len), "{arm:?}: {limit}: {len} bytes");
+            net.run("ip link set p1 gso_max_size 65536 gso_max_segs 65535");
+        }
+        net.step("cut where too long").fast(50);
+    });
+}
+
+#[test]
+fn root_a_port_without_big_tcp_gets_none() {
+    compare("root_a_port_without_big_tcp_gets_none", &addressed(), |net| {
+        net.introduce();
+        for (member, address) in [(0, "fd83::1/64"), (1, "fd83::2/64")] {
+            net.run_at(member, "sysctl -q net.ipv6.conf.eth0.disable_ipv6=0");
+            net.run_at(member, &format!("ip address add {address} dev eth0 nodad"));
+        }
+        net.run_at(0, "ip link set eth0 gso_max_size 180000");
+        net.run("ip link set p1 gso_max_size 180000");
+        let (from, to) = (net.bridge.members[0].clone(), net.bridge.members[1].clone());
+        let address: Ipv6Addr = "fd83::2".parse().unwrap();
+        let mut capture = FrameCapture::open(&to.host, &to.device).unwrap();
+        transfer(&from.host, &to.host, address, 32 << 20);
+        let arm = net.arm;
+        assert!(longest(&mut capture).is_none(), "{arm:?}: nothing longer than 64 KiB is made");
+        let mut capture = FrameCapture::open(&to.host, &to.device).unwrap();
+        net.run("ip link set p1 gso_max_size 65536");
+        transfer(&from.host, &to.host, address, 32 << 20);
+        let len = longest(&mut capture).expect("nothing longer than 64 KiB arrives");
+        assert!(len < 65_536, "{arm:?}: {len} bytes");
+        net.step("cut").fast(50);
+    });
+}
+
 #[test]
 fn root_tcp_streams_of_jumbo_frames_arrive_whole() {
     let test = "root_tcp_streams_of_jumbo_frames_arrive_whole";
@@ -161,7 +219,7 @@ fn root_a_bridge_that_routes_goes_on_routing() {
         }
         net.introduce();
         let (from, to) = (net.bridge.members[0].host.clone(), net.bridge.members[1].host.clone());
-        transfer(&from, &to, [10, 99, 0, 2].into(), 1 << 20);
+        transfer(&from, &to, Ipv4Addr::new(10, 99, 0, 2), 1 << 20);
         net.step("routed").kernel_only();
         net.talk(0, 1, 2);
         net.step("bridged").arrives(0, 2).arrives(1, 2).straight(4);

@@ -288,6 +288,20 @@ static __always_inline enum reason refusal(const struct port *in, const struct p
 	return REASONS;
 }
 
+/* Whether a port's driver takes the packet in one piece. The port's queue would ask; it also asks
+ * for what nobody has looked at yet, as a virtual machine may send it: it has no count of segments.
+ */
+static __always_inline int is_whole(const struct port *out, const struct __sk_buff *skb)
+{
+	__u32 size = out->gso_ipv4_max_size;
+
+	if (!skb->gso_size)
+		return 1;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		size = out->gso_max_size;
+	return skb->len < size && skb->gso_segs && skb->gso_segs <= out->gso_max_segs;
+}
+
 /* Finds the way for a frame, or a reason to leave it to the kernel; REASONS if there is none. */
 static __always_inline enum reason route(const struct __sk_buff *skb, const struct settings *set,
 					 struct counts *count, struct way *way)
@@ -345,7 +359,8 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 		return reason;
 	if (refresh_due(source, in, set, count, way))
 		return REASON_REFRESH;
-	way->straight = out->flags & PORT_STRAIGHT && out->peer_key == target_key;
+	way->straight =
+		out->flags & PORT_STRAIGHT && out->peer_key == target_key && is_whole(out, skb);
 	way->to = out;
 	return REASONS;
 }

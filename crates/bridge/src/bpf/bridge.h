@@ -72,13 +72,15 @@ struct stamp {
 _Static_assert(sizeof(struct stamp) == 8, "struct stamp has padding");
 
 struct port {
-	__u32 index;   /* ifindex; 0: nothing here */
-	__u32 flags;   /* PORT_* */
-	__u32 max_len; /* longest frame that is not GSO, with its Ethernet header, in bytes */
-	__u32 reserved;
-	__u64 peer_key; /* the key of the peer device's address; 0: none */
+	__u32 index;	    /* ifindex; 0: nothing here */
+	__u32 flags;	    /* PORT_* */
+	__u32 max_len;	    /* longest frame that is not GSO, with its Ethernet header, in bytes */
+	__u32 gso_max_segs; /* packets that a GSO packet may come to */
+	__u64 peer_key;	    /* the key of the peer device's address; 0: none */
+	__u32 gso_max_size; /* a GSO packet has to be shorter, with its Ethernet header ... */
+	__u32 gso_ipv4_max_size; /* ... and than this if it is not IPv6 */
 };
-_Static_assert(sizeof(struct port) == 24, "struct port has padding");
+_Static_assert(sizeof(struct port) == 32, "struct port has padding");
 
 #define PORT_IN	      1 /* packets may be taken from it */
 #define PORT_OUT      2 /* packets may be sent to it */

@@ -17,6 +17,7 @@ fn port(number: u16) -> Port {
         running: true,
         ethernet: true,
         mtu: 1500,
+        gso: GsoLimits::default(),
         stp: StpState::Forwarding,
         flags: PortFlags { learning: true, ..PortFlags::default() },
         switch: false,

@@ -13,7 +13,7 @@ use super::{
     attributes::{emitted, mac},
     netlink::Socket,
 };
-use crate::state::{Mac, PortFlags, StpState, Xdp};
+use crate::state::{GsoLimits, Mac, PortFlags, StpState, Xdp};
 
 pub(super) const RTM_GETLINK: u16 = 18;
 
@@ -29,6 +29,7 @@ pub(super) struct Link {
     /// How many want it promiscuous. Not the flag: that tells of `ip link set promisc` alone.
     pub(super) promiscuity: u32,
     pub(super) mtu: u32,
+    pub(super) gso: GsoLimits,
     pub(super) mac: Option<Mac>,
     pub(super) master: Option<u32>,
     /// The kind of its root queue discipline.
@@ -172,6 +173,9 @@ fn parse(message: &[u8]) -> io::Result<Link> {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::GsoMaxSize(size) => link.gso.size = size,
+            LinkAttribute::GsoIpv4MaxSize(size) => link.gso.ipv4_size = size,
+            LinkAttribute::GsoMaxSegs(segments) => link.gso.segments = segments,
             LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::Qdisc(kind) => link.qdisc = Some(kind),

@@ -131,7 +131,9 @@ fn entry(port: &PortPlan) -> Port {
         index: port.index,
         flags: 0,
         max_len: port.max_len,
-        reserved: 0,
+        gso_max_segs: port.gso.segments,
+        gso_max_size: port.gso.size,
+        gso_ipv4_max_size: port.gso.ipv4_size,
         peer_key: port.peer.map_or(0, program::key),
     }
 }

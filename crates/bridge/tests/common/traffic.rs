@@ -1,7 +1,7 @@
 //! Traffic of the hosts' own stacks, and waiting until all traffic has passed.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use lab::{End, Host, Lab};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -10,7 +10,8 @@ use super::frame::SEGMENT;
 use super::net::PATIENCE;
 
 /// Sends bytes over TCP and checks that they are the same at the other end.
-pub fn transfer(from: &Host, to: &Host, address: Ipv4Addr, bytes: usize) {
+pub fn transfer(from: &Host, to: &Host, address: impl Into<IpAddr>, bytes: usize) {
+    let address = address.into();
     let listener = to.run(|| TcpListener::bind((address, 0))).unwrap().unwrap();
     let target = listener.local_addr().unwrap();
     let pattern: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();

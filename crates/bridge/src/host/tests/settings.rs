@@ -6,14 +6,25 @@ use netlink_packet_route::link::InfoBridge;
 
 use super::{Rig, wait};
 use crate::host::{Reader, Watch, bridge_of, link::Link};
-use crate::state::{Calls, DeviceHook, Mac, PeerDetails, Port, State, StpState};
+use crate::state::{Calls, DeviceHook, GsoLimits, Mac, PeerDetails, Port, State, StpState};
 
-/// Steps, what they do to the state, steps back, and whether the kernel announces it.
+/// Steps, what they do to the state, steps back, and how soon it is known.
 struct Case {
     steps: &'static [&'static str],
     back: &'static [&'static str],
-    announced: bool,
+    known: Known,
     edit: fn(&mut State),
+}
+
+/// What tells of a change.
+#[derive(Clone, Copy, PartialEq)]
+enum Known {
+    /// The kernel.
+    Announced,
+    /// A glance.
+    AtAGlance,
+    /// A look at everything.
+    AtALook,
 }
 
 const fn case(
@@ -21,7 +32,7 @@ const fn case(
     back: &'static [&'static str],
     edit: fn(&mut State),
 ) -> Case {
-    Case { steps, back, announced: true, edit }
+    Case { steps, back, known: Known::Announced, edit }
 }
 
 const fn silent(
@@ -29,7 +40,15 @@ const fn silent(
     back: &'static [&'static str],
     edit: fn(&mut State),
 ) -> Case {
-    Case { steps, back, announced: false, edit }
+    Case { steps, back, known: Known::AtAGlance, edit }
+}
+
+const fn slow(
+    steps: &'static [&'static str],
+    back: &'static [&'static str],
+    edit: fn(&mut State),
+) -> Case {
+    Case { steps, back, known: Known::AtALook, edit }
 }
 
 /// Each starts and ends with a bridge whose bridge-nf-call sysctls are off.
@@ -221,6 +240,26 @@ const QUEUES: &[Case] = &[
     case(&["ethtool -K p0 tx off"], &["ethtool -K p0 tx on"], |s| p0(s).takes_unfinished = false),
     case(&["ethtool -K p0 tso off"], &["ethtool -K p0 tso on"], |s| p0(s).takes_unfinished = false),
     case(&["ethtool -K p0 sg off"], &["ethtool -K p0 sg on"], |s| p0(s).takes_unfinished = false),
+    case(
+        &["ethtool -K p0 tx-udp-segmentation off"],
+        &["ethtool -K p0 tx-udp-segmentation on"],
+        |state| p0(state).takes_unfinished = false,
+    ),
+    case(
+        &["ethtool -K p0 tx-checksum-sctp off"],
+        &["ethtool -K p0 tx-checksum-sctp on"],
+        |state| p0(state).takes_unfinished = false,
+    ),
+    slow(
+        &["ip link set p0 gso_max_size 20000 gso_max_segs 5"],
+        &["ip link set p0 gso_max_size 65536 gso_max_segs 65535"],
+        |state| p0(state).gso = GsoLimits { size: 20_000, ipv4_size: 20_000, segments: 5 },
+    ),
+    slow(
+        &["ip link set p0 gso_max_size 200000"],
+        &["ip link set p0 gso_max_size 65536"],
+        |state| p0(state).gso.size = 200_000,
+    ),
     // Stops this host from making GSO packets for it; those that others made still pass whole.
     case(&["ethtool -K p0 gso off"], &["ethtool -K p0 gso on"], |_| {}),
 ];
@@ -334,11 +373,11 @@ fn check_case(rig: &Rig, reader: &mut Reader, before: &State, case: &Case) {
     let mut expected = before.clone();
     (case.edit)(&mut expected);
     let (after, announced) = wait(reader, &mut watch, |state, announced| {
-        *state == expected && (announced || !case.announced)
+        *state == expected && (announced || case.known != Known::Announced)
     });
     assert_eq!(after, expected, "after {:?}", case.steps);
-    assert!(announced || !case.announced, "not announced: {:?}", case.steps);
-    if !case.announced {
+    assert!(announced || case.known != Known::Announced, "not announced: {:?}", case.steps);
+    if case.known == Known::AtAGlance {
         let mut glanced = before.clone();
         reader.glance(&mut glanced).expect("the state");
         assert_eq!(glanced, expected, "at a glance after {:?}", case.steps);
