@@ -44,7 +44,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -64,7 +63,7 @@ extern "C" {
 #define CACHELANE_ASSERT _Static_assert
 #endif
 
-/* ---- The layout, version 1. All numbers are in the machine's byte order. ---- */
+/* ---- The layout, version 2. All numbers are in the machine's byte order. ---- */
 
 /* Starts both messages: the bytes "CLnd". */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -74,8 +73,8 @@ extern "C" {
 #endif
 
 /* The versions that this header speaks, oldest and newest. */
-#define CACHELANE_VERSION_MIN 1
-#define CACHELANE_VERSION_MAX 1
+#define CACHELANE_VERSION_MIN 2
+#define CACHELANE_VERSION_MAX 2
 
 /* Bytes of a block that one side writes. */
 #define CACHELANE_LINE 128
@@ -115,8 +114,8 @@ struct cachelane_hello {
 };
 
 /*
- * What the lender answers. With status CACHELANE_WELCOME four descriptors come with it: the
- * memories area, out and back, and one to wait on.
+ * What the lender answers. With status CACHELANE_WELCOME three descriptors come with it: the
+ * memories area, out and back. From then on a message on the socket is a wake-up.
  */
 struct cachelane_welcome {
 	uint32_t magic;	      /* CACHELANE_MAGIC */
@@ -211,7 +210,6 @@ struct cachelane_borrower {
 	int status;	     /* after a refusal, the lender's enum cachelane_status; else 0 */
 	char error[256];     /* after a failure, what it was, for people */
 	int socket;
-	int wake;
 	int gone;
 	uint32_t mask;
 	uint32_t first;
@@ -342,12 +340,12 @@ static inline int cachelane_hello_send(struct cachelane_borrower *b,
 
 /* The answer, and the descriptors with it, of which there are `*count`. */
 static inline int cachelane_welcome_receive(struct cachelane_borrower *b,
-					    struct cachelane_welcome *welcome, int fds[4],
+					    struct cachelane_welcome *welcome, int fds[3],
 					    int *count, int64_t until)
 {
 	union {
 		struct cmsghdr align;
-		char bytes[CMSG_SPACE(4 * sizeof(int))];
+		char bytes[CMSG_SPACE(3 * sizeof(int))];
 	} control;
 	struct iovec iov = {welcome, sizeof(*welcome)};
 	struct pollfd wait = {b->socket, POLLIN, 0};
@@ -445,7 +443,7 @@ static inline void *cachelane_map(struct cachelane_borrower *b, int fd, uint64_t
 }
 
 static inline int cachelane_map_all(struct cachelane_borrower *b, const struct cachelane_welcome *w,
-				    const int fds[4])
+				    const int fds[3])
 {
 	uint32_t at;
 
@@ -490,7 +488,7 @@ static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 	int timeout_ms = options->timeout_ms > 0 ? options->timeout_ms : 2000;
 	struct timeval timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
 	int64_t until = cachelane_now_ms() + timeout_ms;
-	int fds[4] = {-1, -1, -1, -1}, count = 0, at, failed;
+	int fds[3] = {-1, -1, -1}, count = 0, at, failed;
 	struct cachelane_welcome welcome;
 	struct sockaddr_un address;
 
@@ -514,14 +512,12 @@ static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 		return -1;
 	failed = cachelane_welcome_receive(b, &welcome, fds, &count, until) != 0 ||
 		 cachelane_welcome_check(b, &welcome) != 0;
-	if (!failed && count != 4)
+	if (!failed && count != 3)
 		failed = cachelane_out_of_step(b, "too few descriptors");
 	if (!failed)
 		failed = cachelane_map_all(b, &welcome, fds);
-	b->wake = failed ? -1 : fds[3];
 	for (at = 0; at < count; at++)
-		if (fds[at] != b->wake)
-			close(fds[at]);
+		close(fds[at]);
 	return failed ? -1 : 0;
 }
 
@@ -534,7 +530,6 @@ static inline int cachelane_connect(struct cachelane_borrower *b, const char *pa
 	memset(&none, 0, sizeof(none));
 	memset(b, 0, sizeof(*b));
 	b->socket = -1;
-	b->wake = -1;
 	failed = cachelane_join(b, path, options ? options : &none);
 	if (failed) {
 		error = errno;
@@ -673,16 +668,16 @@ static inline int cachelane_look(struct cachelane_borrower *b)
 /* Waits for the socket's end, and for the lender's wake-up if `events` has POLLIN. */
 static inline int cachelane_poll(struct cachelane_borrower *b, short events, int timeout_ms)
 {
-	struct pollfd fds[2] = {{b->socket, POLLRDHUP, 0}, {b->wake, events, 0}};
-	struct epoll_event event;
+	struct pollfd fd = {b->socket, (short)(events | POLLRDHUP), 0};
+	char wake[16];
 
-	if (poll(fds, 2, timeout_ms) < 0)
+	if (poll(&fd, 1, timeout_ms) < 0)
 		return errno == EINTR ? 0 : cachelane_fail_errno(b, "cannot wait for the lender");
-	if (fds[0].revents)
+	if (fd.revents & ~POLLIN)
 		b->gone = 1;
-	/* Takes the wake-up. */
-	if ((fds[1].revents & POLLIN) && epoll_wait(b->wake, &event, 1, 0) < 0)
-		return cachelane_fail_errno(b, "cannot take the lender's wake-up");
+	/* Takes the wake-up: the lender keeps a few that are not taken, and then sends none. */
+	else if (fd.revents && recv(b->socket, wake, sizeof(wake), MSG_DONTWAIT) == 0)
+		b->gone = 1;
 	return 0;
 }
 
@@ -734,8 +729,6 @@ static inline void cachelane_close(struct cachelane_borrower *b)
 		munmap(b->out, (size_t)b->out_len);
 	if (b->back)
 		munmap(b->back, (size_t)b->back_len);
-	if (b->wake >= 0)
-		close(b->wake);
 	if (b->socket >= 0)
 		close(b->socket);
 	free(b->channel);
@@ -743,7 +736,6 @@ static inline void cachelane_close(struct cachelane_borrower *b)
 	b->out = NULL;
 	b->back = NULL;
 	b->channel = NULL;
-	b->wake = -1;
 	b->socket = -1;
 	b->channels = 0;
 }

@@ -68,10 +68,9 @@ class Borrower:
         connection = _connect.connect(os.fspath(path), name, quota, mirror, timeout)
         welcome = connection.welcome
         self._socket = connection.socket
-        self._wake = select.epoll.fromfd(connection.wake)
+        self._socket.setblocking(False)
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLRDHUP)
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._socket, select.POLLIN | select.POLLRDHUP)
         self._gone = False
         self._awake = 0
         self._first = 0
@@ -225,7 +224,6 @@ class Borrower:
         Arrays that were taken of frames stay readable; what they show may change.
         """
         self._gone = True
-        self._wake.close()
         self._socket.close()
         self._channels = []
         self._bytes = self._bytes[:0]
@@ -263,11 +261,12 @@ class Borrower:
         return Wait.CLOSED if closed else Wait.TIMED_OUT
 
     def _sleep(self, timeout: float) -> None:
-        for fd, _ in self._poll.poll(timeout * 1000):
-            if fd == self._wake.fileno():
-                self._wake.poll(0)  # Takes the wake-up.
-            else:
+        for _, events in self._poll.poll(timeout * 1000):
+            if events & ~select.POLLIN:
                 self._gone = True
+            else:
+                # Takes the wake-up: the lender keeps a few that are not taken, and sends no more.
+                self._socket.recv(16)
 
 
 class _Channel:

@@ -41,7 +41,6 @@ class Connection(NamedTuple):
     area: mmap.mmap
     out: mmap.mmap
     back: mmap.mmap
-    wake: int
 
 
 def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> Connection:
@@ -66,14 +65,13 @@ def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> C
             pass  # It closed already; perhaps it said why.
         message, fds = _answer(connection, path, timeout)
         welcome = _check(message, path)
-        if len(fds) != 4:
+        if len(fds) != 3:
             raise ProtocolError(f"{path}: {_ODD} {len(fds)} descriptors")
         names = ("area", "out", "back")
         lens = [int(welcome[name + "_len"]) for name in names]
         writes = (False, False, True)
         area, out, back = (_map(path, *each) for each in zip(names, fds, lens, writes))
-        wake, fds = fds[3], fds[:3]
-        return Connection(connection, welcome, area, out, back, wake)
+        return Connection(connection, welcome, area, out, back)
     except BaseException:
         connection.close()
         raise
@@ -143,7 +141,7 @@ def _answer(connection: socket.socket, path: str, timeout: float) -> Tuple[bytes
 def _receive(connection: socket.socket) -> Tuple[bytes, List[int], int]:
     # As socket.recv_fds, which lets the descriptors be inherited.
     fds = array.array("i")
-    space = socket.CMSG_SPACE(4 * fds.itemsize)
+    space = socket.CMSG_SPACE(3 * fds.itemsize)
     message, ancillary, flags, _ = connection.recvmsg(
         layout.WELCOME.itemsize, space, socket.MSG_CMSG_CLOEXEC
     )

@@ -1,4 +1,4 @@
-"""What stands where in the shared memories and in the two messages of the handshake: version 1.
+"""What stands where in the shared memories and in the two messages of the handshake: version 2.
 
 All numbers are in the machine's byte order. A test compares this with the lender's own layout.
 """
@@ -11,7 +11,7 @@ import numpy as np
 MAGIC = struct.unpack("=I", b"CLnd")[0]
 """Starts both messages."""
 
-VERSIONS = (1, 1)
+VERSIONS = (2, 2)
 """The versions that this package speaks, oldest and newest."""
 
 LINE = 128

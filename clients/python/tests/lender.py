@@ -3,7 +3,6 @@
 import fcntl
 import mmap
 import os
-import select
 import socket
 import tempfile
 import threading
@@ -44,16 +43,11 @@ class Lender:
         # One in each channel, as the lender writes them.
         self.next = [0] * CHANNELS
         self.taken = [0] * CHANNELS
-        self.event, other = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.event, other = other, self.event
-        self.wake = select.epoll()
-        self.wake.register(other, select.EPOLLIN | select.EPOLLET)
         self.woken = 0
-        self.fds.append(os.dup(self.wake.fileno()))
         self.welcome = np.zeros((), layout.WELCOME)
         for name, value in {
             "magic": layout.MAGIC,
-            "version": 1,
+            "version": 2,
             "frame_size": FRAME,
             "frames": FRAMES,
             "area_len": lengths[0],
@@ -62,8 +56,8 @@ class Lender:
             "channels": CHANNELS,
             "out_len": lengths[1],
             "back_len": lengths[2],
-            "version_min": 1,
-            "version_max": 1,
+            "version_min": 2,
+            "version_max": 2,
         }.items():
             self.welcome[name] = value
         self.hello: Any = None
@@ -104,7 +98,8 @@ class Lender:
         if asleep % 2 == 0 or asleep == self.woken:
             return False
         self.woken = asleep
-        os.write(self.event, b"x")
+        assert self.connection
+        self.connection.send(b"x")
         return True
 
     def asleep(self) -> int:

@@ -363,7 +363,7 @@ impl Peer {
         let back = Memory::of_other(theirs, LAYOUT.back_len(), true).expect("a mapping");
         let party = Arc::new(Party {
             back: Arc::new(ours),
-            alarm: Alarm::new().expect("an alarm").0,
+            alarm: Arc::new(Alarm::new().expect("an alarm")),
             offences: AtomicU32::new(0),
             forgiven,
         });

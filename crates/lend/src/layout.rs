@@ -1,4 +1,4 @@
-//! What stands where in the shared memories, and the two messages of the handshake: version 1.
+//! What stands where in the shared memories, and the two messages of the handshake: version 2.
 //!
 //! All numbers are in the machine's byte order. `clients/c/cachelane_lend.h` says the same in C, and
 //! a test compares the two field by field. What it all means is in docs/lend-protocol.md.
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"CLnd");
 
 /// The versions that this crate speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (2, 2);
 
 /// Bytes of a block that one side writes: two cache lines, since prefetchers fetch pairs.
 pub const LINE: usize = 128;
@@ -41,8 +41,8 @@ pub struct Hello {
     pub name: [u8; 48],
 }
 
-/// What the lender answers. With status [`Status::Welcome`] four descriptors come with it: the
-/// memories area, out and back, and one to wait on.
+/// What the lender answers. With status [`Status::Welcome`] three descriptors come with it: the
+/// memories area, out and back.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Welcome {

@@ -15,6 +15,15 @@
 //! offended too often, it is **leaving**: every distributor takes back what it has and says so, and
 //! only then are slot and quota somebody else's.
 //!
+//! # Nobody waits for a borrower
+//!
+//! What a borrower has the other end of, or a part in, can make whoever touches it wait: to write to
+//! a socket, to take what it sent, to close it is to wake all that wait at its other end, and that
+//! is as many as the borrower likes; and what comes to its end there can be a file that never ends.
+//! The control thread accepts, polls and peeks, which does none of this. A thread for each
+//! borrower welcomes it and wakes it (`alarm.rs`); refusals, sockets and memories are the
+//! reaper's (`reaper.rs`).
+//!
 //! # What it costs to be besieged
 //!
 //! Whoever may open the socket can connect as often as the machine lets it. The lender accepts
@@ -37,6 +46,7 @@ use frames::{Accounting, FramePool, LoanTable};
 use crate::distributor::Distributor;
 use crate::hash::FlowHasher;
 use crate::mailbox::{Post, mailbox};
+use crate::reaper::Reaper;
 use crate::tally::Tally;
 use crate::{Error, ErrorKind, Result};
 
@@ -201,6 +211,7 @@ impl Lender {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let area = duplicate_area(pool)?;
+        let reaper = Reaper::new().map_err(|e| Error::io("the lender's reaper", e))?;
         let made = |e| Error::io("the lender's mailboxes", e);
         let (control, requests) = mailbox().map_err(made)?;
         let (report, reports) = mailbox().map_err(made)?;
@@ -212,17 +223,19 @@ impl Lender {
             let (post, commands) = mailbox().map_err(made)?;
             posts.push(Some(post));
             let (accounting, hasher) = (options.accounting, hasher.clone());
-            let (report, tally) = (report.clone(), Arc::clone(tally));
-            all.push(Distributor::new(index, pool, accounting, hasher, commands, report, tally));
+            let (answers, tally) = (report.clone(), Arc::clone(tally));
+            all.push(Distributor::new(index, pool, accounting, hasher, commands, answers, tally));
         }
         let roster = Arc::new(Roster::new(options.accounting, tallies));
         let control_thread = Control::new(Parts {
             options: options.clone(),
-            listener: Listener::open(options)?,
+            listener: Listener::open(options, &reaper)?,
             pool: pool.clone(),
-            area,
+            area: Arc::new(reaper.keep(area)),
+            reaper,
             distributors: posts,
             requests,
+            report,
             reports,
             roster: Arc::clone(&roster),
         });
@@ -262,7 +275,8 @@ impl Lender {
         answer.recv().map_err(|_| ended())?
     }
 
-    /// Disconnects all borrowers and removes the socket's path. What is on loan comes back when
+    /// Removes the socket's path, and has all borrowers disconnected, by threads that nobody waits
+    /// for. What is on loan comes back when
     /// the distributors next look, or are dropped.
     pub fn close(self) {}
 }

@@ -32,8 +32,8 @@
 //!
 //! The lender reads three things that a borrower writes: an index, tokens, and whether it sleeps,
 //! each of them once, and checks them against accounts of its own ([`frames::LoanTable`]). It
-//! waits for no borrower, and no borrower can make it block: the event that wakes one is behind an
-//! epoll instance, so that the borrower can wait for it and not fill it.
+//! waits for no borrower, and no borrower can make it block: what a borrower has in its hands is
+//! written to and closed by threads of its own (`alarm.rs`, `reaper.rs`).
 
 #[cfg(not(loom))]
 mod alarm;
@@ -56,6 +56,8 @@ mod lender;
 mod mailbox;
 #[cfg(not(loom))]
 mod memory;
+#[cfg(not(loom))]
+mod reaper;
 #[cfg(not(loom))]
 mod ring;
 #[cfg(not(loom))]

@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::reaper::Reaper;
 use crate::sync::AtomicU32;
 
 /// A mapping of a memfd, undone when dropped.
@@ -23,6 +24,8 @@ pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Who undoes it; none is whoever drops it.
+    reaper: Option<Reaper>,
 }
 
 // SAFETY: a mapping is the whole process's, and what is in it is reached by atomics, or by the
@@ -62,6 +65,12 @@ impl Memory {
         Self::map(fd, len, writable)
     }
 
+    /// What another process has too: dropping it takes as long as that process likes.
+    pub(crate) fn reaped(mut self, by: &Reaper) -> Self {
+        self.reaper = Some(by.clone());
+        self
+    }
+
     fn map(fd: impl AsFd, len: usize, writable: bool) -> Result<Self> {
         let mut access = ProtFlags::READ;
         access.set(ProtFlags::WRITE, writable);
@@ -69,7 +78,7 @@ impl Memory {
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let start = unsafe { mmap(null_mut(), len, access, flags, fd, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { start, len, writable })
+        Ok(Self { start, len, writable, reaper: None })
     }
 
     /// A word that either side may write.
@@ -109,9 +118,17 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and whoever has pointers into it has it too.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        let (start, len) = (self.start.as_ptr().expose_provenance(), self.len);
+        let unmap = move || {
+            let start = std::ptr::with_exposed_provenance_mut(start);
+            // SAFETY: mapped by `map`, and whoever has pointers into it has it too.
+            let unmapped = unsafe { munmap(start, len) };
+            debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        };
+        match &self.reaper {
+            Some(reaper) => reaper.run(unmap),
+            None => unmap(),
+        }
     }
 }
 

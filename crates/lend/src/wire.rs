@@ -11,8 +11,8 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The descriptors of a welcome: area, out, back, and what to wait on.
-pub(crate) const DESCRIPTORS: usize = 4;
+/// The descriptors of a welcome: area, out, back.
+pub(crate) const DESCRIPTORS: usize = 3;
 
 /// Sends a message, with descriptors or with none. It does not wait.
 pub(crate) fn send(
@@ -37,21 +37,26 @@ pub(crate) enum Received<T> {
     Garbage,
 }
 
-/// Receives a message of type `T` that nothing may come with; it does not wait.
+/// The message of type `T` that nothing may come with, which stays where it is; it does not wait.
 ///
-/// A message with descriptors is garbage and stays where it is, so that it is for whoever closes
-/// the socket to close them: what there is to do at the end of a stranger's file can take for ever.
-/// A look at a message for which no room for descriptors is given says that there are some, and
-/// takes none.
-pub(crate) fn receive_alone<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Received<T>> {
+/// To take a message is to wake those who wait for room at the other end, and to drop what comes
+/// with it: what there is to do at the end of a stranger's file can take for ever. A message with
+/// descriptors is garbage. A look at it for which no room for descriptors is given says that there
+/// are some, and takes none.
+pub(crate) fn peek<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Received<T>> {
+    let mut none = RecvAncillaryBuffer::default();
     let mut message = T::new_zeroed();
+    let size = size_of::<T>();
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    let buffers = &mut [IoSliceMut::new(message.as_mut_bytes())];
-    let got = recvmsg(&from, buffers, &mut RecvAncillaryBuffer::default(), flags)?;
-    match got.flags.contains(ReturnFlags::CTRUNC) {
-        true => Ok(Received::Garbage),
-        false => receive(from),
-    }
+    let got = recvmsg(from, &mut [IoSliceMut::new(message.as_mut_bytes())], &mut none, flags)?;
+    let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(match got.bytes {
+        _ if cut => Received::Garbage,
+        // An empty packet looks the same as the end; whoever sends one gets the end.
+        0 => Received::Closed,
+        bytes if bytes == size => Received::Message(message, Vec::new()),
+        _ => Received::Garbage,
+    })
 }
 
 /// Receives a message of type `T`; it does not wait. Descriptors that come with garbage are closed.
@@ -72,7 +77,6 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Recei
         .collect();
     let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     Ok(match got.bytes {
-        // An empty packet looks the same as the end; whoever sends one gets the end.
         0 => Received::Closed,
         bytes if bytes == size && !cut => Received::Message(message, descriptors),
         _ => Received::Garbage,
@@ -101,7 +105,7 @@ mod tests {
             fds[0].revents().contains(PollFlags::HUP)
         };
         for _ in 0..2 {
-            assert!(matches!(receive_alone::<u64>(&ours), Ok(Received::Garbage)));
+            assert!(matches!(peek::<u64>(&ours), Ok(Received::Garbage)));
             assert!(!is_over(), "the last handle of a stranger's file was closed here");
         }
         drop(ours);
@@ -109,15 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_descriptors_is_received_once() {
+    fn a_message_that_is_peeked_is_there_to_be_received() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
         send(&theirs, &7_u64, &[]).unwrap();
-        let got = receive_alone::<u64>(&ours).unwrap();
-        assert!(matches!(got, Received::Message(7, descriptors) if descriptors.is_empty()));
-        assert_eq!(receive_alone::<u64>(&ours).unwrap_err(), Errno::AGAIN);
+        for _ in 0..2 {
+            assert!(matches!(peek::<u64>(&ours), Ok(Received::Message(7, _))));
+            assert!(matches!(peek::<u32>(&ours), Ok(Received::Garbage)));
+        }
+        assert!(matches!(receive::<u64>(&ours), Ok(Received::Message(7, _))));
+        assert_eq!(peek::<u64>(&ours).unwrap_err(), Errno::AGAIN);
         drop(theirs);
-        assert!(matches!(receive_alone::<u64>(&ours), Ok(Received::Closed)));
+        assert!(matches!(peek::<u64>(&ours), Ok(Received::Closed)));
     }
 }

@@ -177,7 +177,7 @@ fn a_lender_that_ends_says_so_in_every_channel_and_on_the_socket() {
         assert!(!client.is_closed(0) && !client.is_disconnected());
         let Rig { pool, mut cache, lender, mut distributors, socket, .. } = rig;
         lender.close();
-        assert!(!socket.exists() && client.is_disconnected());
+        assert!(!socket.exists() && client.is_hung_up_on());
         distributors.iter_mut().for_each(|each| assert_eq!(each.collect(&mut cache), 0));
         assert!(client.is_closed(0) && client.is_closed(1));
         assert!(distributors.iter().all(|each| !each.is_wanted() && each.on_loan() == 0));

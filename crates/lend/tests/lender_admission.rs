@@ -20,7 +20,7 @@ use zerocopy::IntoBytes as _;
 
 fn is(welcome: &Welcome, status: Status, text: &str) {
     assert_eq!((welcome.status, &*reason(welcome)), (status as u16, text));
-    assert_eq!((welcome.version, welcome.version_min, welcome.version_max), (0, 1, 1));
+    assert_eq!((welcome.version, welcome.version_min, welcome.version_max), (0, 2, 2));
 }
 
 #[test]
@@ -33,10 +33,10 @@ fn every_refusal_says_why_and_is_counted_by_its_reason() {
         (hello.version_min, hello.version_max) = (min, max);
         hello
     };
-    let said = "the borrower speaks versions 2 to 7, the lender 1 to 1";
-    is(&rig.refusal(&version(2, 7)), Status::Version, said);
-    let said = "the borrower speaks versions 0 to 0, the lender 1 to 1";
-    is(&rig.refusal(&version(0, 0)), Status::Version, said);
+    let said = "the borrower speaks versions 3 to 7, the lender 2 to 2";
+    is(&rig.refusal(&version(3, 7)), Status::Version, said);
+    let said = "the borrower speaks versions 1 to 1, the lender 2 to 2";
+    is(&rig.refusal(&version(1, 1)), Status::Version, said);
     is(&rig.refusal(&version(3, 2)), Status::Invalid, "that is not a hello");
 
     // 108 may be lent, in two channels.

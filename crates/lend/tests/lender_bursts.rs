@@ -2,18 +2,27 @@
 
 mod common;
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use common::*;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Whether the borrower was woken since it was last asked.
-fn woken(client: &Client) -> bool {
-    let mut space = [MaybeUninit::<epoll::Event>::uninit(); 1];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let (events, _) = epoll::wait(&client.wake, &mut space, Some(&now)).unwrap();
-    !events.is_empty()
+/// Whether the borrower is woken: by a thread of its own, which has some time for it.
+fn woken(client: &Client, within: Duration) -> bool {
+    let within = Timespec::try_from(within).unwrap();
+    let mut polled = [PollFd::new(&client.socket, PollFlags::IN)];
+    let woken = poll(&mut polled, Some(&within)).unwrap() == 1;
+    assert_eq!(client.take_wakes(), u32::from(woken));
+    woken
+}
+
+fn is_woken(client: &Client) -> bool {
+    woken(client, Duration::from_secs(20))
+}
+
+fn is_left_asleep(client: &Client) -> bool {
+    !woken(client, Duration::from_millis(30))
 }
 
 /// A lender with a borrower of 128 loans, who sleeps, for the first time.
@@ -36,16 +45,16 @@ fn the_last_call_of_a_burst_wakes_and_those_before_do_not() {
     for _ in 0..3 {
         lend(&mut rig, 4, true);
         rig.collect();
-        assert!(!woken(&client));
+        assert!(is_left_asleep(&client));
     }
     lend(&mut rig, 4, false);
-    assert!(woken(&client));
+    assert!(is_woken(&client));
     // Once for each time that it fell asleep.
     lend(&mut rig, 4, false);
-    assert!(!woken(&client));
+    assert!(is_left_asleep(&client));
     client.asleep().store(3, Ordering::SeqCst);
     lend(&mut rig, 4, false);
-    assert!(woken(&client));
+    assert!(is_woken(&client));
     drop(client);
     rig.until("it has left", |rig| {
         rig.collect();
@@ -59,9 +68,9 @@ fn a_burst_that_does_not_go_on_as_said_is_over_with_the_second_turn() {
     let (mut rig, client) = sleeping();
     lend(&mut rig, 4, true);
     rig.collect();
-    assert!(!woken(&client), "the turn that lent");
+    assert!(is_left_asleep(&client), "the turn that lent");
     rig.collect();
-    assert!(woken(&client), "a turn in which nothing was lent");
+    assert!(is_woken(&client), "a turn in which nothing was lent");
 }
 
 #[test]
@@ -70,17 +79,17 @@ fn a_burst_without_end_wakes_with_the_sixteenth_call() {
     for call in 1..16 {
         lend(&mut rig, 1, true);
         rig.collect();
-        assert!(!woken(&client), "call {call}");
+        assert!(is_left_asleep(&client), "call {call}");
     }
     lend(&mut rig, 1, true);
-    assert!(woken(&client));
+    assert!(is_woken(&client));
 }
 
 #[test]
 fn half_of_the_quota_wakes_at_once() {
     let (mut rig, client) = sleeping();
     lend(&mut rig, 63, true);
-    assert!(!woken(&client));
+    assert!(is_left_asleep(&client));
     lend(&mut rig, 1, true);
-    assert!(woken(&client));
+    assert!(is_woken(&client));
 }

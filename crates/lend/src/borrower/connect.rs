@@ -192,7 +192,7 @@ impl Peer<'_> {
         &self,
         socket: OwnedFd,
         welcome: &Welcome,
-        [area, out, back, wake]: [OwnedFd; DESCRIPTORS],
+        [area, out, back]: [OwnedFd; DESCRIPTORS],
     ) -> Result<Borrower> {
         let &Welcome { frame_size, frames, channels, slots, quota, .. } = welcome;
         let layout = Layout { channels, slots };
@@ -211,10 +211,8 @@ impl Peer<'_> {
         // `check` has seen that there are no more than 2^12.
         let channels =
             (0..channels as u16).map(|number| Channel::new(&out, &back, layout, number)).collect();
-        let ears = Ears::new(socket, wake)
-            .map_err(|e| Error::io(self.says("cannot wait for the lender"), e))?;
         Ok(Borrower {
-            ears,
+            ears: Ears::new(socket),
             memory,
             area: Area { frame_size, frames, borrower: number() },
             back,

@@ -1,20 +1,16 @@
 //! What a borrower waits for: the lender's wake-up, and its end.
 
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, Result};
+use rustix::net::{RecvFlags, recv};
 
-/// The epoll instance that the lender hands out, with its event in it, edge-triggered: each time
-/// that the lender writes the event, which nobody reads, is an edge. Our end of the socket is put
-/// beside it, so that a sleep is one system call.
+/// Our end of the socket: a message is a wake-up, and its end is the lender's.
 #[derive(Debug)]
 pub(super) struct Ears {
-    epoll: OwnedFd,
-    /// Its end is the lender's.
-    _socket: OwnedFd,
+    socket: OwnedFd,
 }
 
 /// What there was to hear.
@@ -27,30 +23,33 @@ pub(super) enum Heard {
     End,
 }
 
-/// What the epoll instance says of the socket; of the lender's event it says 0.
-const SOCKET: u64 = 1;
-
 impl Ears {
-    pub(super) fn new(socket: OwnedFd, wake: OwnedFd) -> Result<Self> {
-        let (data, end) = (epoll::EventData::new_u64(SOCKET), epoll::EventFlags::RDHUP);
-        epoll::add(&wake, &socket, data, end)?;
-        Ok(Self { epoll: wake, _socket: socket })
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
     }
 
     /// Waits until there is something, or the time is over; none is no limit.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<Heard> {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut space = [const { MaybeUninit::uninit() }; 2];
-        let (events, _) = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
-            Ok(events) => events,
-            Err(Errno::INTR) => return Ok(Heard::Something),
-            Err(error) => return Err(error),
+        let flags = match timeout {
+            // One system call.
+            None => RecvFlags::empty(),
+            Some(Timespec { tv_sec: 0, tv_nsec: 0 }) => RecvFlags::DONTWAIT,
+            Some(_) => {
+                let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+                match poll(&mut polled, timeout.as_ref()) {
+                    Ok(0) => return Ok(Heard::Nothing),
+                    Err(Errno::INTR) => return Ok(Heard::Something),
+                    Ok(_) => RecvFlags::DONTWAIT,
+                    Err(error) => return Err(error),
+                }
+            }
         };
-        let is_end = |event: &epoll::Event| event.data.u64() == SOCKET;
-        Ok(match &*events {
-            [] => Heard::Nothing,
-            events if events.iter().any(is_end) => Heard::End,
-            _ => Heard::Something,
-        })
+        match recv(&self.socket, &mut [0; 16], flags) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(Heard::End),
+            Ok(_) | Err(Errno::INTR) => Ok(Heard::Something),
+            Err(Errno::AGAIN) => Ok(Heard::Nothing),
+            Err(error) => Err(error),
+        }
     }
 }

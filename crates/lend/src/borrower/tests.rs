@@ -4,8 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
 };
@@ -36,8 +35,6 @@ struct Lender {
     asleep: Memory,
     loans: Vec<LoanWriter>,
     tokens: Vec<TokenReader>,
-    event: OwnedFd,
-    wake: OwnedFd,
     waker: Waker,
 }
 
@@ -55,10 +52,6 @@ impl Lender {
         let (asleep, back_fd) = Memory::theirs(c"back", LAYOUT.back_len()).unwrap();
         let (out, back) = (Arc::new(out), Memory::of_other(&back_fd, LAYOUT.back_len(), false));
         let back = Arc::new(back.unwrap());
-        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let wake = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&wake, &event, epoll::EventData::new_u64(0), flags).unwrap();
         Lender {
             socket,
             hello,
@@ -69,8 +62,6 @@ impl Lender {
             asleep,
             loans: (0..2).map(|at| LoanWriter::new(&out, LAYOUT, at)).collect(),
             tokens: (0..2).map(|at| TokenReader::new(&back, LAYOUT, at)).collect(),
-            event,
-            wake,
             waker: Waker::default(),
         }
     }
@@ -78,7 +69,7 @@ impl Lender {
     fn welcome(&self) -> Welcome {
         Welcome {
             magic: MAGIC,
-            version: 1,
+            version: 2,
             status: Status::Welcome as u16,
             frame_size: FRAME,
             frames: FRAMES,
@@ -89,14 +80,14 @@ impl Lender {
             flags: self.hello.flags,
             out_len: LAYOUT.out_len() as u64,
             back_len: LAYOUT.back_len() as u64,
-            version_min: 1,
-            version_max: 1,
+            version_min: 2,
+            version_max: 2,
             ..Welcome::new_zeroed()
         }
     }
 
-    fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
-        [&self.area, &self.out, &self.back, &self.wake].map(|fd| fd.as_fd())
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [&self.area, &self.out, &self.back].map(|fd| fd.as_fd())
     }
 
     fn answer(&self, welcome: &Welcome, descriptors: &[BorrowedFd<'_>]) {
@@ -125,7 +116,7 @@ impl Lender {
         self.loans[channel].publish();
         let wakes = self.waker.must_wake(self.asleep.word(Layout::ASLEEP));
         if wakes {
-            rustix::io::write(&self.event, &1_u64.to_ne_bytes()).unwrap();
+            rustix::io::write(&self.socket, &[0]).unwrap();
         }
         wakes
     }

@@ -17,7 +17,7 @@ use crate::wake::Waker;
 pub(crate) struct Party {
     /// The memory that the borrower writes.
     pub(crate) back: Arc<Memory>,
-    pub(crate) alarm: Alarm,
+    pub(crate) alarm: Arc<Alarm>,
     /// What it did that no honest borrower does, in all channels together.
     pub(crate) offences: AtomicU32,
     /// As many are forgiven.

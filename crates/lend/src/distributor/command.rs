@@ -41,6 +41,10 @@ pub(crate) enum Report {
     Holdings(Holdings),
     /// This borrower was released: it offended too often.
     Offender { slot: u8 },
+    /// This borrower's hello was taken, and its welcome sent, if it was there still.
+    Welcomed { slot: u8, member: u64, is_there: bool },
+    /// To wake this borrower takes too long.
+    Slow { slot: u8, member: u64 },
     /// There will be no answers any more: the distributor was dropped.
     Gone { distributor: u32 },
 }

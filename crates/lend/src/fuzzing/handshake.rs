@@ -1,12 +1,14 @@
 //! The lender's half of the handshake.
 
+use std::mem::discriminant;
+
 use frames::Accounting;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::FromBytes as _;
 
 use crate::layout::Hello;
 use crate::lender::admission::{Situation, UserSituation, decide};
-use crate::wire::{Received, receive_alone};
+use crate::wire::{Received, peek, receive};
 
 /// Any bytes as the message of a handshake; the last few say what the lender has to give.
 ///
@@ -21,7 +23,9 @@ pub fn handshake(bytes: &[u8]) {
     if message.is_empty() || rustix::io::write(&theirs, message).is_err() {
         return;
     }
-    let received = receive_alone::<Hello>(&ours).expect("a message");
+    let peeked = peek::<Hello>(&ours).expect("a message");
+    let received = receive::<Hello>(&ours).expect("a message");
+    assert_eq!(discriminant(&peeked), discriminant(&received));
     let Ok(hello) = Hello::read_from_bytes(message) else {
         assert!(matches!(received, Received::Garbage), "{} bytes were taken", message.len());
         return;
@@ -46,7 +50,7 @@ pub fn handshake(bytes: &[u8]) {
     };
     match decide(&hello, &situation) {
         Ok(terms) => {
-            assert_eq!((terms.version, Some(terms.slot)), (1, situation.free_slot));
+            assert_eq!((terms.version, Some(terms.slot)), (2, situation.free_slot));
             assert!((1..=situation.quota).contains(&terms.quota));
             assert!(u64::from(terms.quota) * u64::from(situation.channels) <= situation.left);
             assert!(!terms.mirror || situation.accounting == Accounting::Counters);

@@ -16,10 +16,12 @@ use super::rate::Rate;
 use super::roster::Roster;
 use super::users::{Charge, Users};
 use super::{LenderOptions, Request};
+use crate::alarm::Alarm;
 use crate::distributor::{Command, Report};
 use crate::layout::{Hello, Status};
 use crate::mailbox::{Mailbox, Post};
-use crate::wire::{Received, receive_alone};
+use crate::reaper::{Reaped, Reaper};
+use crate::wire::{Received, peek};
 
 /// What the control thread has.
 #[derive(Debug)]
@@ -28,10 +30,13 @@ pub(super) struct Control {
     pub(super) listener: Listener,
     pub(super) pool: FramePool,
     /// The area's descriptor, to be handed out.
-    pub(super) area: OwnedFd,
+    pub(super) area: Arc<Reaped<OwnedFd>>,
+    pub(super) reaper: Reaper,
     /// By distributor; none for one that was dropped.
     pub(super) distributors: Vec<Option<Post<Command>>>,
     pub(super) requests: Mailbox<Request>,
+    /// For those who wake borrowers.
+    pub(super) report: Post<Report>,
     pub(super) reports: Mailbox<Report>,
     pub(super) roster: Arc<Roster>,
     pub(super) accounting: Accounting,
@@ -44,6 +49,8 @@ pub(super) struct Control {
     pub(super) users: Users,
     /// Nothing is accepted before.
     pub(super) paused_until: Option<Instant>,
+    /// How many ever joined.
+    pub(super) members: u64,
     /// How often the distributors were asked what is on loan.
     pub(super) round: u64,
 }
@@ -52,12 +59,15 @@ pub(super) struct Control {
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) charge: Charge,
+    /// The how manieth it was: of a slot there can be several.
+    pub(super) member: u64,
     pub(super) state: Tenancy,
 }
 
 #[derive(Debug)]
 pub(super) enum Tenancy {
-    Here(OwnedFd),
+    /// Before it `is_welcomed` its hello is there, which is nothing new.
+    Here { socket: Arc<Reaped<OwnedFd>>, alarm: Arc<Alarm>, is_welcomed: bool },
     /// These distributors have not said yet that it is gone.
     Leaving(BTreeSet<u32>),
 }
@@ -85,17 +95,19 @@ pub(super) struct Parts {
     pub(super) options: LenderOptions,
     pub(super) listener: Listener,
     pub(super) pool: FramePool,
-    pub(super) area: OwnedFd,
+    pub(super) area: Arc<Reaped<OwnedFd>>,
+    pub(super) reaper: Reaper,
     pub(super) distributors: Vec<Option<Post<Command>>>,
     pub(super) requests: Mailbox<Request>,
+    pub(super) report: Post<Report>,
     pub(super) reports: Mailbox<Report>,
     pub(super) roster: Arc<Roster>,
 }
 
 impl Control {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { options, listener, pool, area, distributors, requests, reports, roster } =
-            parts;
+        let Parts { options, listener, pool, area, reaper, distributors, .. } = parts;
+        let Parts { requests, report, reports, roster, .. } = parts;
         let now = Instant::now();
         Self {
             accounting: options.accounting,
@@ -105,13 +117,16 @@ impl Control {
             joins: Rate::new(options.joins_per_second, options.joins_per_second, now),
             users: Users::new(&options),
             paused_until: None,
+            members: 0,
             round: 0,
             options,
             listener,
             pool,
             area,
+            reaper,
             distributors,
             requests,
+            report,
             reports,
             roster,
         }
@@ -156,8 +171,10 @@ impl Control {
         let half_open = self.half_open.iter().enumerate();
         let half_open = half_open.map(|(at, each)| (Source::HalfOpen(at), each.socket.as_fd()));
         let tenants = self.tenants.iter().filter_map(|(slot, tenant)| match &tenant.state {
-            Tenancy::Here(socket) => Some((Source::Tenant(*slot), socket.as_fd())),
-            Tenancy::Leaving(_) => None,
+            Tenancy::Here { socket, is_welcomed: true, .. } => {
+                Some((Source::Tenant(*slot), socket.as_fd()))
+            }
+            Tenancy::Here { .. } | Tenancy::Leaving(_) => None,
         });
         let (sources, mut polled): (Vec<_>, Vec<_>) = mail
             .into_iter()
@@ -204,8 +221,30 @@ impl Control {
                 let slots: Vec<u8> = self.tenants.keys().copied().collect();
                 slots.into_iter().for_each(|slot| self.acknowledged(distributor, slot));
             }
+            Report::Welcomed { slot, member, is_there } => {
+                let Some(is_welcomed) = self.is_welcomed(slot, member) else { return };
+                *is_welcomed = true;
+                if !is_there {
+                    self.count(|refused| &mut refused.gone);
+                    self.part(slot, Why::NeverCame);
+                }
+            }
+            Report::Slow { slot, member } if self.is_welcomed(slot, member).is_some() => {
+                self.roster.state().slow += 1;
+                self.part(slot, Why::Disconnected);
+            }
+            Report::Slow { .. } => {}
             // An answer that nobody waits for any more.
             Report::Holdings(_) => {}
+        }
+    }
+
+    /// Whether this member, and not a later one of the slot, is welcomed; none if it is gone.
+    fn is_welcomed(&mut self, slot: u8, member: u64) -> Option<&mut bool> {
+        let tenant = self.tenants.get_mut(&slot).filter(|tenant| tenant.member == member)?;
+        match &mut tenant.state {
+            Tenancy::Here { is_welcomed, .. } => Some(is_welcomed),
+            Tenancy::Leaving(_) => None,
         }
     }
 
@@ -223,9 +262,8 @@ impl Control {
     /// A borrower goes: its socket is closed now, its slot is free when all have said so.
     pub(super) fn part(&mut self, slot: u8, why: Why) {
         let Some(tenant) = self.tenants.get_mut(&slot) else { return };
-        if !matches!(tenant.state, Tenancy::Here(_)) {
-            return;
-        }
+        let Tenancy::Here { alarm, .. } = &tenant.state else { return };
+        alarm.end();
         let mut waiting = BTreeSet::new();
         for (index, distributor) in (0..).zip(&self.distributors) {
             if distributor.as_ref().is_some_and(|post| post.send(Command::Leave { slot })) {
@@ -235,16 +273,18 @@ impl Control {
         if waiting.is_empty() {
             self.vacate(slot);
         } else {
-            // This closes the socket.
+            // This has the socket closed.
             tenant.state = Tenancy::Leaving(waiting);
         }
         let mut state = self.roster.state();
-        state.members.remove(&slot);
+        let member = state.members.remove(&slot);
         match why {
             Why::Left => state.left += 1,
             Why::Disconnected => state.disconnected += 1,
             Why::NeverCame => state.joined -= 1,
         }
+        // Without the lock.
+        drop((state, member));
     }
 
     /// A slot is free. Its user is charged for it until it lets go of what was made for it.
@@ -257,10 +297,11 @@ impl Control {
 
     /// Something happened at a borrower's socket.
     fn hear(&mut self, slot: u8) {
-        let Some(Tenant { state: Tenancy::Here(socket), .. }) = self.tenants.get(&slot) else {
+        let Some(Tenant { state: Tenancy::Here { socket, .. }, .. }) = self.tenants.get(&slot)
+        else {
             return;
         };
-        match receive_alone::<Hello>(socket) {
+        match peek::<Hello>(socket) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
             Ok(Received::Message(..) | Received::Garbage) => {
@@ -273,12 +314,19 @@ impl Control {
     /// The lender ends.
     fn end(mut self) {
         for HalfOpen { socket, .. } in std::mem::take(&mut self.half_open) {
-            self.refuse(&socket, &Refusal::new(Status::Closing, "the lender is about to end"));
+            self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));
         }
         for post in self.distributors.iter().flatten() {
             post.send(Command::Close);
         }
-        self.roster.state().members.clear();
+        for tenant in self.tenants.values() {
+            if let Tenancy::Here { alarm, .. } = &tenant.state {
+                alarm.end();
+            }
+        }
+        let members = std::mem::take(&mut self.roster.state().members);
+        // Without the lock.
+        drop(members);
     }
 }
 

@@ -11,7 +11,8 @@ use super::control::{Control, Source};
 use super::status::Refusals;
 use super::users::Peer;
 use crate::layout::{Hello, Status};
-use crate::wire::{Received, receive_alone};
+use crate::reaper::Reaped;
+use crate::wire::{Received, peek};
 
 /// Connections that are accepted in a second: what is beyond waits in the socket's queue, or is
 /// turned away by the kernel. One costs some 13 microseconds (`tests/lender_siege.rs`).
@@ -27,13 +28,16 @@ pub(super) const ACCEPTS_AT_ONCE: u32 = 32;
 /// once.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// What the reaper has to do, sockets of those refused among it: beyond that nothing is accepted.
+const UNREAPED: usize = 256;
+
 /// How long nothing is accepted when there are no descriptors.
 pub(super) const EXHAUSTED: Duration = Duration::from_millis(100);
 
 /// A connection without its hello.
 #[derive(Debug)]
 pub(super) struct HalfOpen {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Reaped<OwnedFd>,
     pub(super) deadline: Instant,
     pub(super) peer: Peer,
 }
@@ -43,11 +47,12 @@ impl Control {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_AT_ONCE {
             let now = Instant::now();
-            if !self.accepts.take(now) {
+            if !self.accepts.take(now) || self.reaper.pending() > UNREAPED {
                 return self.pause(PAUSE);
             }
             match self.listener.accept() {
                 Ok(socket) => {
+                    let socket = self.reaper.keep(socket);
                     let Ok(peer) = Peer::of(&socket) else { continue };
                     if self.half_open.len() == HALF_OPEN {
                         self.make_room();
@@ -72,7 +77,7 @@ impl Control {
         let first = numbers.enumerate().max_by_key(|&(at, number)| (number, Reverse(at)));
         if let Some(HalfOpen { socket, .. }) = first.and_then(|(at, _)| self.half_open.remove(at)) {
             let reason = "too many connections without a hello";
-            self.refuse(&socket, &Refusal::new(Status::Busy, reason));
+            self.refuse(socket, &Refusal::new(Status::Busy, reason));
         }
     }
 
@@ -82,7 +87,7 @@ impl Control {
         for at in (0..self.half_open.len()).rev() {
             let HalfOpen { socket, deadline, .. } = &self.half_open[at];
             let is_ready = ready.contains(&Source::HalfOpen(at));
-            let heard = if is_ready { receive_alone::<Hello>(socket) } else { Err(Errno::AGAIN) };
+            let heard = if is_ready { peek::<Hello>(socket) } else { Err(Errno::AGAIN) };
             if let Err(Errno::AGAIN | Errno::INTR) = heard
                 && now < *deadline
             {
@@ -90,16 +95,14 @@ impl Control {
             }
             let Some(HalfOpen { socket, peer, .. }) = self.half_open.remove(at) else { continue };
             match heard {
-                Ok(Received::Message(hello, descriptors)) if descriptors.is_empty() => {
-                    self.greet(socket, peer, &hello);
-                }
-                Ok(Received::Message(..) | Received::Garbage) => {
-                    self.refuse(&socket, &Refusal::new(Status::Invalid, "that is not a hello"));
+                Ok(Received::Message(hello, _)) => self.greet(socket, peer, &hello),
+                Ok(Received::Garbage) => {
+                    self.refuse(socket, &Refusal::new(Status::Invalid, "that is not a hello"));
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let time = self.options.handshake.as_millis();
                     let reason = format!("no hello within {time} ms");
-                    self.tell(&socket, &Refusal::new(Status::Invalid, reason));
+                    self.tell(socket, &Refusal::new(Status::Invalid, reason));
                     self.count(|refused| &mut refused.late);
                 }
                 Ok(Received::Closed) | Err(_) => self.count(|refused| &mut refused.gone),
@@ -108,11 +111,11 @@ impl Control {
     }
 
     /// Admits whoever said hello, or says why not.
-    fn greet(&mut self, socket: OwnedFd, peer: Peer, hello: &Hello) {
+    fn greet(&mut self, socket: Reaped<OwnedFd>, peer: Peer, hello: &Hello) {
         let now = Instant::now();
         let terms = match decide(hello, &self.situation(peer.uid, now)) {
             Ok(terms) => terms,
-            Err(refusal) => return self.refuse(&socket, &refusal),
+            Err(refusal) => return self.refuse(socket, &refusal),
         };
         if !self.joins.take(now) {
             debug_assert!(false, "it was not busy");
@@ -156,7 +159,7 @@ impl Control {
     }
 
     /// Says why not, and counts it.
-    pub(super) fn refuse(&mut self, socket: &OwnedFd, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
         self.tell(socket, refusal);
         self.count(|refused| match refusal.status {
             _ if refusal.user => &mut refused.user,

@@ -12,32 +12,33 @@ use super::admission::{Refusal, Terms};
 use super::control::{Control, Tenancy, Tenant, Why};
 use super::roster::Entry;
 use super::users::{Charge, Peer};
-use crate::alarm::Alarm;
-use crate::distributor::{Channel, Command, Party};
-use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Status, VERSIONS, Welcome};
+use crate::alarm::{Alarm, attend};
+use crate::distributor::{Channel, Command, Party, Report};
+use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Status, VERSIONS, Welcome};
 use crate::memory::{Memory, Witness};
+use crate::reaper::Reaped;
 use crate::tally::ChannelTally;
-use crate::wire::send;
+use crate::wire::{receive, send};
 
 /// What is made for a borrower.
 struct Outfit {
     layout: Layout,
     out: Arc<Memory>,
     party: Arc<Party>,
-    /// What it gets: out, back, and what to wait on.
-    descriptors: [OwnedFd; 3],
+    /// What it gets beside the area: out, back.
+    descriptors: [OwnedFd; 2],
     witnesses: Vec<Witness>,
     area_len: u64,
 }
 
 impl Control {
     /// Makes a borrower of who is at the other end.
-    pub(super) fn admit(&mut self, socket: OwnedFd, peer: Peer, terms: Terms) {
+    pub(super) fn admit(&mut self, socket: Reaped<OwnedFd>, peer: Peer, terms: Terms) {
         let outfit = match self.outfit(&terms) {
             Ok(outfit) => outfit,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
-                self.tell(&socket, &Refusal::new(Status::Busy, reason));
+                self.tell(socket, &Refusal::new(Status::Busy, reason));
                 return self.count(|refused| &mut refused.failed);
             }
         };
@@ -45,22 +46,38 @@ impl Control {
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&terms, &outfit, &channels);
-        let Outfit { party, descriptors: [out, back, wake], witnesses, .. } = outfit;
+        let Outfit { party, descriptors, witnesses, .. } = outfit;
         let Terms { slot, quota, mirror, name, .. } = terms;
         let (loans, since) = (u64::from(quota) * channels.len() as u64, Instant::now());
         let Peer { pid, uid } = peer;
+        let alarm = Arc::clone(&party.alarm);
         let entry = Entry { name, pid, uid, mirror, quota, since, party, channels };
         let mut state = self.roster.state();
         state.joined += 1;
         state.members.insert(slot, entry);
         drop(state);
         // After all this: who is welcome is known, and is lent to with the distributors' next turn.
-        let descriptors = [self.area.as_fd(), out.as_fd(), back.as_fd(), wake.as_fd()];
-        let welcomed = send(&socket, &welcome, &descriptors);
-        let charge = Charge { uid, loans, memories: witnesses };
-        self.tenants.insert(slot, Tenant { charge, state: Tenancy::Here(socket) });
-        if welcomed.is_err() {
-            self.count(|refused| &mut refused.gone);
+        self.members += 1;
+        let (socket, member) = (Arc::new(socket), self.members);
+        let (here, bell) = (Arc::clone(&socket), Arc::clone(&alarm));
+        let state = Tenancy::Here { socket: here, alarm: bell, is_welcomed: false };
+        let charge = Charge { uid, loans, memories: self.reaper.keep(witnesses) };
+        self.tenants.insert(slot, Tenant { charge, member, state });
+        let (area, report) = (Arc::clone(&self.area), self.report.clone());
+        let begin = move |socket: &Reaped<OwnedFd>| {
+            let [out, back] = &descriptors;
+            take_hello(socket);
+            let descriptors = [area.as_fd(), out.as_fd(), back.as_fd()];
+            let is_there = send(socket, &welcome, &descriptors).is_ok();
+            report.send(Report::Welcomed { slot, member, is_there });
+            is_there
+        };
+        let report = self.report.clone();
+        let offends = move || {
+            report.send(Report::Slow { slot, member });
+        };
+        if attend(alarm, socket, begin, offends).is_err() {
+            self.count(|refused| &mut refused.failed);
             self.part(slot, Why::NeverCame);
         }
     }
@@ -69,18 +86,18 @@ impl Control {
         let layout = Layout::new(self.distributors.len() as u32, terms.quota);
         let (out, out_fd) = Memory::ours(c"cachelane-lend-out", layout.out_len())?;
         let (back, back_fd) = Memory::theirs(c"cachelane-lend-back", layout.back_len())?;
+        let (out, back) = (out.reaped(&self.reaper), back.reaped(&self.reaper));
         let (out_fd, out_witness) = Witness::of(out_fd)?;
         let (back_fd, back_witness) = Witness::of(back_fd)?;
-        let (alarm, wake) = Alarm::new()?;
         let party = Arc::new(Party {
             back: Arc::new(back),
-            alarm,
+            alarm: Arc::new(Alarm::new()?),
             offences: AtomicU32::new(0),
             forgiven: self.options.offences,
         });
         // What is mapped may be more than the frames: huge pages round it up.
         let area_len = fstat(&self.area)?.st_size as u64;
-        let descriptors = [out_fd, back_fd, wake];
+        let descriptors = [out_fd, back_fd];
         let witnesses = vec![out_witness, back_witness];
         Ok(Outfit { layout, out: Arc::new(out), party, descriptors, witnesses, area_len })
     }
@@ -116,7 +133,7 @@ impl Control {
     }
 
     /// Says why not. Who does not listen misses it.
-    pub(super) fn tell(&self, socket: &OwnedFd, refusal: &Refusal) {
+    pub(super) fn tell(&self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
         let mut welcome = Welcome { status: refusal.status as u16, ..blank() };
         let text = refusal.reason.as_bytes();
         // One byte stays 0, for those who read it as a C string.
@@ -125,8 +142,16 @@ impl Control {
             end -= 1;
         }
         welcome.reason[..end].copy_from_slice(&text[..end]);
-        let _ = send(socket, &welcome, &[]);
+        self.reaper.run(move || {
+            take_hello(&socket);
+            let _ = send(&socket, &welcome, &[]);
+        });
     }
+}
+
+/// Takes what was peeked, if anything was: who is told something without is told of a reset first.
+fn take_hello(socket: &Reaped<OwnedFd>) {
+    let _ = receive::<Hello>(socket);
 }
 
 /// A message that says which versions we speak, and nothing else.

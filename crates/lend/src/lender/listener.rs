@@ -19,6 +19,7 @@ use rustix::process::geteuid;
 
 use super::LenderOptions;
 use super::passing::refuse_descriptors;
+use crate::reaper::{Reaped, Reaper};
 use crate::{Error, ErrorKind, Result};
 
 /// Connections that wait to be accepted; the kernel turns others away.
@@ -30,7 +31,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A socket that borrowers connect to. Its path is removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: OwnedFd,
+    socket: Reaped<OwnedFd>,
+    _place: Place,
+}
+
+/// Where it is.
+#[derive(Debug)]
+struct Place {
     path: PathBuf,
     /// The file's device and number, by which it is known to be ours.
     file: (u64, u64),
@@ -38,7 +45,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// A socket at the path, in the place of one that a lender left which did not end well.
-    pub(super) fn open(options: &LenderOptions) -> Result<Self> {
+    pub(super) fn open(options: &LenderOptions, reaper: &Reaper) -> Result<Self> {
         let path = &options.socket;
         let address = address(path)?;
         let failed = |what: &str, e: io::Error| Error::io(format!("{what} {}", path.display()), e);
@@ -53,7 +60,9 @@ impl Listener {
             .and_then(|()| bind(&socket, &address))
             .map_err(|e| failed("bind", e.into()))?;
         let (handle, file) = bound(path)?;
-        let listener = Self { socket, path: path.clone(), file };
+        let place = Place { path: path.clone(), file };
+        // Who waits to be accepted has a socket too.
+        let listener = Self { socket: reaper.keep(socket), _place: place };
         let group = options.group.map(Gid::from_raw);
         chownat(&handle, "", None, group, AtFlags::EMPTY_PATH)
             .map_err(|e| failed("give the group", e.into()))?;
@@ -77,7 +86,7 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Place {
     fn drop(&mut self) {
         let file = fs::symlink_metadata(&self.path);
         if file.is_ok_and(|file| (file.dev(), file.ino()) == self.file) {

@@ -3,8 +3,8 @@
 //! Whoever can write to our socket can put descriptors into a message, and whoever drops the last
 //! handle of a file does what there is to do at its end: of a TCP socket with `SO_LINGER`, wait.
 //! Linux 6.16 has an option against it. Where it is missing, such a message is seen and left where it
-//! is (`wire::receive_alone`): its descriptors end with the connection, on whatever thread closes
-//! that.
+//! is (`wire::peek`): its descriptors end with the connection, on a thread of the
+//! reaper's that nobody waits for. The lender's process can end only once they have.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd as _};

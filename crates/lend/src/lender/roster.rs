@@ -28,6 +28,7 @@ pub(super) struct State {
     pub(super) disconnected: u64,
     pub(super) refused: Refusals,
     pub(super) messages: u64,
+    pub(super) slow: u64,
     pub(super) paused: u64,
     pub(super) lingering: u64,
 }
@@ -56,6 +57,7 @@ impl Roster {
             disconnected: 0,
             refused: Refusals::default(),
             messages: 0,
+            slow: 0,
             paused: 0,
             lingering: 0,
         };
@@ -90,6 +92,7 @@ impl Roster {
                 not_its_own: sum(|tally| &tally.offences.not_its_own),
                 index: sum(|tally| &tally.offences.index),
                 message: state.messages,
+                slow: state.slow,
             },
             paused: state.paused,
             lent: sum(|tally| &tally.lent),

@@ -128,5 +128,7 @@ reasons! {
         index,
         /// Something sent after the hello.
         message,
+        /// Too many waiters of its own: wake-ups that took too long.
+        slow,
     }
 }

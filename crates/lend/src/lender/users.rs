@@ -18,6 +18,7 @@ use super::LenderOptions;
 use super::control::Tenant;
 use super::rate::Rate;
 use crate::memory::Witness;
+use crate::reaper::Reaped;
 
 /// Who is at the other end of a connection, as the kernel says.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ pub(super) struct Charge {
     /// In all channels together.
     pub(super) loans: u64,
     /// What was made for it.
-    pub(super) memories: Vec<Witness>,
+    pub(super) memories: Reaped<Vec<Witness>>,
 }
 
 /// How often those that left are looked at.

@@ -142,8 +142,8 @@ impl Rig {
 pub fn hello(name: &str, quota: u32, mirror: bool) -> Hello {
     let mut hello = Hello {
         magic: MAGIC,
-        version_min: 1,
-        version_max: 1,
+        version_min: 2,
+        version_max: 2,
         flags: if mirror { HELLO_MIRROR } else { 0 },
         quota,
         name: [0; 48],
@@ -237,7 +237,6 @@ pub struct Client {
     pub back: Map,
     /// Area, out, back.
     pub memories: [OwnedFd; 3],
-    pub wake: OwnedFd,
     /// By channel.
     pub read: Vec<u32>,
     pub returned: Vec<u32>,
@@ -286,7 +285,7 @@ impl Client {
             assert_eq!(answer(&socket).expect("the end").map(|(welcome, _)| welcome.status), None);
             return Err(welcome.into());
         }
-        let [area, out, back, wake]: [OwnedFd; 4] = descriptors.try_into().expect("four");
+        let [area, out, back]: [OwnedFd; 3] = descriptors.try_into().expect("three");
         let layout = Layout { channels: welcome.channels, slots: welcome.slots };
         assert_eq!(welcome.out_len, layout.out_len() as u64);
         assert_eq!(welcome.back_len, layout.back_len() as u64);
@@ -299,7 +298,6 @@ impl Client {
             out: Map::new(&out, welcome.out_len, false).unwrap(),
             back: Map::new(&back, welcome.back_len, true).unwrap(),
             memories: [area, out, back],
-            wake,
             read: none.clone(),
             returned: none,
         })
@@ -358,14 +356,40 @@ impl Client {
         self.out.word(self.layout.out_channel(channel) + at).load(Ordering::Acquire) != 0
     }
 
-    /// Whether the lender has hung up, without waiting.
-    pub fn is_disconnected(&self) -> bool {
-        let mut byte = [0; 1];
-        match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) | Err(Errno::CONNRESET) => true,
-            Err(Errno::AGAIN) => false,
-            other => panic!("{other:?}"),
+    /// Takes the wake-ups that there are; how many.
+    pub fn take_wakes(&self) -> u32 {
+        let mut wakes = 0;
+        while let Ok((_, 1..)) = rustix::net::recv(&self.socket, &mut [0; 8], RecvFlags::DONTWAIT) {
+            wakes += 1;
         }
+        wakes
+    }
+
+    /// All that it has of the lender.
+    pub fn descriptors(&self) -> Vec<OwnedFd> {
+        let all = self.memories.iter().chain([&self.socket]);
+        all.map(|fd| fd.try_clone().expect("a descriptor")).collect()
+    }
+
+    /// Whether the lender has hung up, without waiting. It takes the wake-ups that there are.
+    pub fn is_disconnected(&self) -> bool {
+        loop {
+            match rustix::net::recv(&self.socket, &mut [0; 8], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) | Err(Errno::CONNRESET) => return true,
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return false,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Whether the lender hangs up: on a thread that nobody waits for.
+    pub fn is_hung_up_on(&self) -> bool {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !self.is_disconnected() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        self.is_disconnected()
     }
 }
 

@@ -29,7 +29,7 @@ fn user() -> UserSituation {
 
 fn hello() -> Hello {
     let mut hello =
-        Hello { magic: MAGIC, version_min: 1, version_max: 1, flags: 0, quota: 0, name: [0; 48] };
+        Hello { magic: MAGIC, version_min: 2, version_max: 2, flags: 0, quota: 0, name: [0; 48] };
     hello.name[..3].copy_from_slice(b"web");
     hello
 }
@@ -37,7 +37,7 @@ fn hello() -> Hello {
 #[test]
 fn who_asks_for_what_there_is_gets_it() {
     type Change = fn(&mut Hello, &mut Situation);
-    let terms = Terms { version: 1, slot: 3, quota: 1024, mirror: false, name: "web".into() };
+    let terms = Terms { version: 2, slot: 3, quota: 1024, mirror: false, name: "web".into() };
     let cases: [(&str, Change, Terms); 10] = [
         ("no wishes", |_, _| {}, terms.clone()),
         ("a quota", |hello, _| hello.quota = 7, Terms { quota: 7, ..terms.clone() }),
@@ -74,18 +74,18 @@ fn who_cannot_join_is_told_why() {
     type Change = fn(&mut Hello, &mut Situation);
     let cases: [(Change, Status, &str); 11] = [
         (|hello, _| hello.magic += 1, Status::Invalid, "that is not a hello"),
-        (|hello, _| hello.version_min = 2, Status::Invalid, "that is not a hello"),
+        (|hello, _| hello.version_min = 3, Status::Invalid, "that is not a hello"),
         (
             |hello, _| (hello.version_min, hello.version_max) = (3, 4),
             Status::Version,
-            "the borrower speaks versions 3 to 4, the lender 1 to 1",
+            "the borrower speaks versions 3 to 4, the lender 2 to 2",
         ),
         (
             |hello, _| (hello.version_min, hello.version_max) = (0, 0),
             Status::Version,
-            "the borrower speaks versions 0 to 0, the lender 1 to 1",
+            "the borrower speaks versions 0 to 0, the lender 2 to 2",
         ),
-        (|hello, _| hello.flags = 6, Status::Invalid, "flags 0x6: version 1 has 0x1 only"),
+        (|hello, _| hello.flags = 6, Status::Invalid, "flags 0x6: version 2 has 0x1 only"),
         (
             |_, situation| situation.is_busy = true,
             Status::Busy,

@@ -1,0 +1,169 @@
+//! The end of what a borrower had a hand in, on threads that nobody waits for.
+//!
+//! To close what another process shares takes as long as that process likes: who closes a socket
+//! wakes all that wait at its other end, and drops what was sent to it; who drops the last handle
+//! of a file does what its kind wants done at its end, and that can be to wait for ever. So nothing
+//! of this is done by a thread that others wait for. [`Reaped`] has it done by a reaper, wherever
+//! the last owner lets go.
+//!
+//! A job that hangs has a thread, and the others go on, up to [`WORKERS`]; beyond that they wait.
+//! The threads are made when there is something to do.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Threads at a time.
+const WORKERS: usize = 32;
+
+/// Little is done on their stacks.
+pub(crate) const STACK: usize = 128 << 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Where jobs are left. Its threads end when there is no such place any more, and no job.
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    jobs: Sender<Job>,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Reaper {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let (jobs, queue) = channel();
+        let name = "lend-reaper".to_owned();
+        thread::Builder::new().name(name).stack_size(STACK).spawn(|| hand_out(queue))?;
+        Ok(Self { jobs, pending: Arc::default() })
+    }
+
+    /// Has something done, at some time. It does not wait, and takes no lock.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        // Relaxed: a number to compare with a limit.
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let pending = Arc::clone(&self.pending);
+        // The thread that takes it ends after the last sender.
+        let _ = self.jobs.send(Box::new(move || {
+            job();
+            pending.fetch_sub(1, Ordering::Relaxed);
+        }));
+    }
+
+    /// Something whose end is the reaper's.
+    pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
+        Reaped { what: Some(what), reaper: self.clone() }
+    }
+
+    /// How much there is to do.
+    pub(crate) fn pending(&self) -> usize {
+        // Relaxed: as in `run`.
+        self.pending.load(Ordering::Relaxed)
+    }
+}
+
+/// What a reaper ends, whoever drops it.
+#[derive(Debug)]
+pub(crate) struct Reaped<T: Send + 'static> {
+    what: Option<T>,
+    reaper: Reaper,
+}
+
+impl<T: Send + 'static> Deref for Reaped<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.what.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T: AsFd + Send + 'static> AsFd for Reaped<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl<T: Send + 'static> Drop for Reaped<T> {
+    fn drop(&mut self) {
+        let what = self.what.take();
+        self.reaper.run(move || drop(what));
+    }
+}
+
+/// What the threads share.
+#[derive(Default)]
+struct Crew {
+    jobs: VecDeque<Job>,
+    workers: usize,
+}
+
+/// Gives each job to a thread. It does none itself unless there are no threads at all.
+fn hand_out(queue: Receiver<Job>) {
+    let crew = Arc::new(Mutex::new(Crew::default()));
+    for job in queue {
+        let mut own = lock(&crew);
+        own.jobs.push_back(job);
+        if own.workers == WORKERS {
+            continue;
+        }
+        own.workers += 1;
+        drop(own);
+        let theirs = Arc::clone(&crew);
+        let builder = thread::Builder::new().name("lend-reap".into()).stack_size(STACK);
+        if builder.spawn(move || work(&theirs)).is_err() {
+            work(&crew);
+        }
+    }
+}
+
+fn work(crew: &Mutex<Crew>) {
+    loop {
+        let mut own = lock(crew);
+        let Some(job) = own.jobs.pop_front() else {
+            own.workers -= 1;
+            return;
+        };
+        drop(own);
+        job();
+    }
+}
+
+fn lock(crew: &Mutex<Crew>) -> MutexGuard<'_, Crew> {
+    crew.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_hangs_delays_no_other_and_nobody_who_leaves_one() {
+        let reaper = Reaper::new().unwrap();
+        let (go_on, hung) = sync_channel::<()>(0);
+        let hangs = reaper.keep(Slow(hung));
+        drop(hangs);
+        let (done, is_done) = channel();
+        for number in 0..100 {
+            let done = done.clone();
+            reaper.run(move || done.send(number).unwrap());
+        }
+        for _ in 0..100 {
+            is_done.recv_timeout(Duration::from_secs(20)).expect("the others are done");
+        }
+        assert!(reaper.pending() >= 1);
+        drop((reaper, go_on));
+    }
+
+    struct Slow(Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+}
