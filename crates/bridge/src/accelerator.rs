@@ -26,6 +26,9 @@ use crate::{Error, ErrorKind, Reason, Result};
 /// its entries are is true to that.
 const COPY_EVERY: Duration = Duration::from_secs(1);
 
+/// The most copies that a CPU makes in a second before they are urgent.
+const COPIES_A_SECOND: u32 = 8000;
+
 /// What to accelerate, and how.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -299,6 +302,7 @@ impl Control {
             shared: (self.table == Table::Shared).into(),
             refresh_every: jiffies(self.plan.refresh),
             copy_every: jiffies(self.plan.refresh.min(COPY_EVERY)),
+            copies: COPIES_A_SECOND.div_ceil(jiffies(Duration::from_secs(1)).max(1)),
             kernel_ethertypes: claims.fold(0, |all, one| all | one),
         }
     }

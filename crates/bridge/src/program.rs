@@ -360,6 +360,51 @@ mod tests {
     }
 
     #[test]
+    fn root_copies_that_can_wait_are_few_and_urgent_ones_are_made() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: root_copies_that_can_wait_are_few: needs root");
+            return;
+        }
+        const STATIONS: u32 = 200;
+        const COPIES: u32 = 2;
+        let program = Program::load(STATIONS + 1).expect("it loads");
+        let address = |number: u32| Mac([2, 0, 0, 0, 1, number as u8]);
+        let to = Mac([2, 0, 0, 0, 0, 8]);
+        let flags = PORT_IN | PORT_REFRESH | PORT_COPY;
+        let port = Port { index: LOOPBACK, flags, ..Port::default() };
+        program.set_port(1, &port).expect("it is written");
+        let port = Port { index: LOOPBACK + 1, flags: PORT_OUT, max_len: 1514, ..Port::default() };
+        program.set_port(2, &port).expect("it is written");
+        let write = |mac, place| program.set_station(mac, Station { place, unsettled: 0 });
+        assert!(write(to, 2 | STATIONS << STATION_SLOT_SHIFT).expect("it is edited"));
+        for number in 0..STATIONS {
+            let place = 1 | number << STATION_SLOT_SHIFT;
+            assert!(write(address(number), place).expect("it is edited"));
+        }
+        // A frame of each; how many copies were made, and how many jiffies passed at most.
+        let round = |refresh_every: u32| {
+            let settings =
+                Settings { active: 1, refresh_every, copies: COPIES, ..Settings::default() };
+            program.configure(&settings).expect("it is written");
+            let before = program.counts().expect("they are read").copies;
+            let begin = std::time::Instant::now();
+            for number in 0..STATIONS {
+                let mut frame = [&to.0[..], &address(number).0, &[0x88, 0xb5]].concat();
+                frame.resize(60, 0);
+                verdict(&program, &frame, context());
+            }
+            let passed = begin.elapsed().as_millis() as u64 + 1;
+            (program.counts().expect("they are read").copies - before, passed)
+        };
+        assert_eq!(round(1).0, u64::from(STATIONS), "never shown to the kernel");
+        let (copies, passed) = round(1 << 30);
+        // Each CPU that the test ran on has its own share, and a jiffy may be a millisecond.
+        let cpus = std::thread::available_parallelism().expect("CPUs").get() as u64;
+        let most = u64::from(COPIES) * (passed + 1) * cpus;
+        assert!((1..=most).contains(&copies), "{copies} copies in {passed} ms");
+    }
+
+    #[test]
     fn root_nobody_has_address_zero() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: root_nobody_has_address_zero: needs root");

@@ -29,9 +29,6 @@ char LICENSE[] SEC("license") = "GPL";
 /* An Ethernet header and that of a PPPoE session: shorter frames br_netfilter drops, whatever it
  * claims. */
 #define PPPOE_LEN (ETH_HLEN + 8)
-/* The most copies that a CPU makes in a jiffy before they are urgent: with 100,000 stations it then
- * spends about a hundredth of its time on them. */
-#define COPIES_A_JIFFY 32
 /* Where copies go: the nearest bridge, for LLDP. */
 #define COPY_TARGET                                                                                \
 	{                                                                                          \
@@ -229,13 +226,13 @@ struct way {
 };
 
 /* Whether this CPU may make a copy that could wait. */
-static __always_inline int may_copy(struct counts *count, __u32 now)
+static __always_inline int may_copy(const struct settings *set, struct counts *count, __u32 now)
 {
 	if (count->jiffy != now) {
 		count->jiffy = now;
 		count->in_jiffy = 0;
 	}
-	return count->in_jiffy++ < COPIES_A_JIFFY;
+	return count->in_jiffy++ < set->copies;
 }
 
 /* Stamps the station, at most once a jiffy, and sees whether the kernel has to be shown that it is
@@ -262,7 +259,7 @@ static __always_inline int refresh_due(struct station station, const struct port
 	/* A bridge that forgets at once learns nothing from a copy either. */
 	if (in->flags & PORT_COPY && set->refresh_every) {
 		way->urgent = age >= set->refresh_every;
-		if (way->urgent || (age >= set->copy_every && may_copy(count, now)))
+		if (way->urgent || (age >= set->copy_every && may_copy(set, count, now)))
 			way->stale = stamp;
 		way->now = now;
 		return 0;

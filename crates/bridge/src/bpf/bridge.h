@@ -95,9 +95,10 @@ struct settings {
 	__u32 shared;	     /* 1: stamps beside the entries */
 	__u32 refresh_every; /* jiffies after which an entry has to be refreshed */
 	__u32 copy_every;    /* jiffies after which it is, where a copy does and there is time */
+	__u32 copies;	     /* that a CPU makes in a jiffy, at most, of those that can wait */
 	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
 };
-_Static_assert(sizeof(struct settings) == 20, "struct settings has padding");
+_Static_assert(sizeof(struct settings) == 24, "struct settings has padding");
 
 #define KERNEL_IPV4  1
 #define KERNEL_IPV6  2
