@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod exchange;
+mod outboxes;
 
 use std::mem::ManuallyDrop;
 
@@ -238,11 +239,12 @@ impl LaneCache {
 
     /// To be called in each turn of the thread's loop; costs a few loads.
     ///
-    /// Gives everything back when another cache goes without, and when this one was not asked for
-    /// a frame between two looks, 1024 turns apart.
+    /// Gives everything back when another cache goes without, at most in every sixteenth turn, and
+    /// when this one was not asked for a frame between two looks, 1024 turns apart.
     #[inline]
     pub fn maintain(&mut self) {
-        if self.local.is_idle(self.pool.shared()) || self.shared().is_wanted() {
+        let is_idle = self.local.is_idle(self.pool.shared());
+        if is_idle || self.shared().is_wanted() && self.local.answers() {
             self.park();
         }
     }

@@ -75,6 +75,7 @@ mod mode;
 mod numbers;
 mod packet;
 mod place;
+mod places;
 mod pool;
 mod shared;
 mod stack;

@@ -30,6 +30,8 @@ pub(crate) struct Place {
     full: u32,
     /// The most frames that may wait here, where there is such a bound.
     most: u32,
+    /// The most empty magazines.
+    most_empties: u32,
 }
 
 #[derive(Debug)]
@@ -46,10 +48,11 @@ struct Loose {
 }
 
 impl Place {
-    pub(crate) fn new(full: u32, most: u32) -> Self {
+    pub(crate) fn new(full: u32, most: u32, most_empties: u32) -> Self {
         let stacks = Stacks { full: Stack::new(), empties: Stack::new() };
         let loose = Loose { frames: Mutex::default(), count: AtomicU32::new(0) };
-        Self { stacks: CachePadded::new(stacks), loose: CachePadded::new(loose), full, most }
+        let (stacks, loose) = (CachePadded::new(stacks), CachePadded::new(loose));
+        Self { stacks, loose, full, most, most_empties }
     }
 
     /// How many frames lie here; out of date when it is known.
@@ -78,9 +81,10 @@ impl Place {
         magazines.push(&self.stacks.full, id);
     }
 
-    /// Leaves an empty magazine here.
+    /// Leaves an empty magazine here, or if there are enough, where those are that nobody has.
     pub(crate) fn push_empty(&self, magazines: &Magazines, id: MagazineId) {
-        magazines.push(&self.stacks.empties, id);
+        let pushed = magazines.try_push(&self.stacks.empties, id, self.most_empties);
+        pushed.unwrap_or_else(|id| magazines.push_empty(id));
     }
 
     /// Takes an empty magazine.

@@ -175,8 +175,8 @@ impl FramePool {
         let shared = &self.0;
         let sum = |places: &[crate::place::Place]| places.iter().map(|p| p.frames()).sum();
         let mut census = Census {
-            depot: sum(&shared.depots),
-            inboxes: sum(&shared.inboxes),
+            depot: sum(shared.places.depots()),
+            inboxes: sum(shared.places.inboxes()),
             released: shared.released(None),
             ..Census::default()
         };
@@ -229,7 +229,7 @@ impl FramePool {
             .collect();
         // As they were: whoever has another clone may go on.
         free.iter().for_each(|&number| {
-            shared.inboxes[usize::from(shared.homes.of(number))].push_loose(&[number])
+            shared.take_home(number);
         });
         if missing.is_empty() && twice == 0 {
             return Ok(());

@@ -11,14 +11,12 @@ use crossbeam_utils::CachePadded;
 use crate::history::{Event, History};
 use crate::homes::Homes;
 use crate::magazine::{CAPACITY, MagazineId, Magazines};
-use crate::place::{Found, Place};
+use crate::place::Found;
+use crate::places::{At, Places};
 use crate::stack::MOST as MOST_MAGAZINES;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Mutex, Ordering, lock};
 use crate::tally::Tally;
 use crate::{AlienFree, Error, Frame, FrameArea, PoolOptions, Refused, Result, numbers};
-
-/// How many homes a cache collects frames for at once, before it sends what it has of one.
-pub(crate) const OUTBOXES: usize = 4;
 
 /// In `states`: with nobody outside.
 const HERE: u16 = 0;
@@ -30,10 +28,7 @@ pub(crate) struct Shared {
     pub(crate) magazines: Magazines,
     /// Frames in a full magazine.
     pub(crate) full: u32,
-    /// By home.
-    pub(crate) inboxes: Box<[Place]>,
-    /// By lane.
-    pub(crate) depots: Box<[Place]>,
+    pub(crate) places: Places,
     settings: CachePadded<Settings>,
     /// By frame: the holder outside that has it, or `HERE`.
     states: Box<[AtomicU16]>,
@@ -74,8 +69,12 @@ impl Shared {
         // Small pools have small magazines, so that four for each home are there.
         let fair = (frames / (4 * u32::from(homes.count()))).max(1);
         let full = (options.cache / 2).min(CAPACITY as u32).min(fair);
-        // Full ones for every frame, and all that a cache can have in use or in its hands.
-        let magazines = frames / full + u32::from(options.caches) * (3 + OUTBOXES as u32);
+        let places = u32::from(homes.count()) + u32::from(homes.lane_count());
+        // Of the magazines that are full at some time, a place's share, and a few.
+        let empties = frames / full / places + 2;
+        // Full ones for every frame, two for each cache and two in its hands, and those that places
+        // keep: so there is an empty one for whoever needs it, and nobody has to search.
+        let magazines = frames / full + u32::from(options.caches) * 4 + places * empties;
         if magazines > MOST_MAGAZINES {
             return Err(Error::invalid(format!(
                 "{frames} frames in caches of {}: expected larger caches for so many",
@@ -88,10 +87,8 @@ impl Shared {
             Some(Slot { number, current, spare })
         };
         let free_slots = (0..options.caches).rev().filter_map(slot).collect();
-        let inbox = |home| Place::new(full, options.inbox.unwrap_or(homes.range(home).1));
         let this = Self {
-            inboxes: (0..homes.count()).map(inbox).collect(),
-            depots: (0..homes.lane_count()).map(|_| Place::new(full, u32::MAX)).collect(),
+            places: Places::new(&homes, full, options.inbox, empties),
             magazines,
             full,
             settings: CachePadded::new(Settings {
@@ -117,15 +114,15 @@ impl Shared {
     fn fill_inbox(&self, home: u16) {
         let (start, count) = self.homes.range(home);
         let numbers: Vec<u32> = (start..start + count).collect();
-        let inbox = self.inbox_of(home);
+        let inbox = self.places.inbox(home);
         for batch in numbers.chunks(self.full as usize) {
             match self.magazines.pop_empty() {
                 Some(mut id) if batch.len() == self.full as usize => {
                     self.magazines.contents_mut(&mut id)[..batch.len()].copy_from_slice(batch);
-                    inbox.push(&self.magazines, id);
+                    self.places.push(inbox, &self.magazines, id);
                 }
                 empty => {
-                    inbox.push_loose(batch);
+                    self.places.push_loose(inbox, batch);
                     empty.into_iter().for_each(|id| self.magazines.push_empty(id));
                 }
             }
@@ -172,10 +169,10 @@ impl Shared {
     /// Leaves a full magazine where it is to be, if there is room, or else in the lane's depot.
     /// Whether there was room.
     pub(crate) fn push_home(&self, home: u16, id: MagazineId) -> bool {
-        match self.inbox_of(home).try_push(&self.magazines, id) {
+        match self.places.try_push(self.places.inbox(home), &self.magazines, id) {
             Ok(()) => true,
             Err(id) => {
-                self.depot_of(home).push(&self.magazines, id);
+                self.places.push(self.depot_of(home), &self.magazines, id);
                 false
             }
         }
@@ -183,30 +180,23 @@ impl Shared {
 
     /// As [`push_home`](Self::push_home), for less than a magazine.
     pub(crate) fn push_home_loose(&self, home: u16, frames: &[u32]) -> bool {
-        let fits = self.inbox_of(home).try_push_loose(frames);
+        let fits = self.places.try_push_loose(self.places.inbox(home), frames);
         if !fits {
-            self.depot_of(home).push_loose(frames);
+            self.places.push_loose(self.depot_of(home), frames);
         }
         fits
     }
 
     /// An empty magazine: from the place where a full one is left, since that place's line is
-    /// needed anyway, or from wherever there is one.
-    pub(crate) fn pop_empty(&self, near: &Place) -> Option<MagazineId> {
-        let elsewhere = || {
-            let mut places = self.inboxes.iter().chain(&self.depots);
-            places.find_map(|place| place.pop_empty(&self.magazines))
-        };
-        near.pop_empty(&self.magazines).or_else(|| self.magazines.pop_empty()).or_else(elsewhere)
-    }
-
-    pub(crate) fn inbox_of(&self, home: u16) -> &Place {
-        &self.inboxes[usize::from(home)]
+    /// needed anyway, or from those that nobody has.
+    pub(crate) fn pop_empty(&self, near: At) -> Option<MagazineId> {
+        let near = self.places.place(near);
+        near.pop_empty(&self.magazines).or_else(|| self.magazines.pop_empty())
     }
 
     /// The depot of a home's lane.
-    pub(crate) fn depot_of(&self, home: u16) -> &Place {
-        &self.depots[usize::from(self.homes.lane_of(home))]
+    pub(crate) fn depot_of(&self, home: u16) -> At {
+        self.places.depot(self.homes.lane_of(home))
     }
 
     pub(crate) fn take_dropped(&self, number: u32) {
@@ -216,7 +206,7 @@ impl Shared {
     }
 
     pub(crate) fn take_home(&self, number: u32) {
-        self.inbox_of(self.homes.of(number)).push_loose(&[number]);
+        self.places.push_loose(self.places.inbox(self.homes.of(number)), &[number]);
     }
 
     pub(crate) fn take_slot(&self) -> Result<Slot> {
@@ -329,7 +319,7 @@ impl Shared {
     pub(crate) fn drain(&self) -> Vec<u32> {
         let mut all = Vec::new();
         let mut loose = vec![0; self.full as usize];
-        for place in self.inboxes.iter().chain(&self.depots) {
+        for place in self.places.inboxes().iter().chain(self.places.depots()) {
             while let Some(found) = place.take(&self.magazines, &mut loose) {
                 match found {
                     Found::Loose(count) => all.extend_from_slice(&loose[..count]),

@@ -7,6 +7,7 @@
 //! Every part uses two CPUs, whatever the host has: what a frame costs when it changes hands is a
 //! matter between two of them.
 
+mod homes;
 mod memory;
 mod passing;
 mod patterns;
@@ -33,6 +34,8 @@ pub(crate) use xsk::Sending;
 pub(crate) enum Part {
     /// The pool against other pools and an allocator, memory only
     Memory,
+    /// The pool with many homes against the pool with few, memory only
+    Homes,
     /// The knob's values against each other, under patterns of traffic
     Tradeoff,
     /// The pool against DPDK's with more threads than CPUs
@@ -75,6 +78,7 @@ pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> 
         bench.stop.check()?;
         match part {
             Part::Memory => memory::run(&mut bench)?,
+            Part::Homes => homes::run(&mut bench)?,
             Part::Tradeoff => tradeoff::run(&mut bench)?,
             Part::Threads => threads::run(&mut bench)?,
             Part::Xsk => xsk::run(&mut bench)?,
@@ -92,6 +96,7 @@ impl Part {
     fn steps(self) -> usize {
         match self {
             Part::Memory => memory::STEPS,
+            Part::Homes => homes::STEPS,
             Part::Tradeoff => tradeoff::steps(),
             Part::Threads => threads::STEPS,
             Part::Xsk => xsk::STEPS,

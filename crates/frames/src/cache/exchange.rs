@@ -5,15 +5,20 @@
 use std::mem;
 use std::ptr::NonNull;
 
+use super::outboxes::Outboxes;
 use crate::magazine::{CAPACITY, MagazineId};
 use crate::place::Found;
-use crate::shared::{OUTBOXES, Shared, Slot};
+use crate::shared::{Shared, Slot};
 use crate::sync::Ordering;
 use crate::tally::{Tally, add};
 use crate::{AlienFree, Result};
 
 /// Turns of a thread's loop after which its cache sees whether it was used.
 const IDLE_TURNS: u32 = 1024;
+
+/// Turns between two in which a cache gives everything back because another goes without. Such a
+/// turn costs as much as some ten others, and a cache may be in need for long.
+const ANSWER_TURNS: u32 = 16;
 
 /// What a cache is made of, besides its pool. What every get and put uses comes first, in one cache
 /// line wherever the cache is moved.
@@ -39,21 +44,14 @@ pub(super) struct Local {
     pub(super) home: u16,
     /// Which tally is this cache's.
     pub(super) slot: u16,
-    outboxes: [Outbox; OUTBOXES],
+    outboxes: Outboxes,
     /// Gets as of the last spill: none since means that this thread only frees.
     gets_at_spill: u64,
     gets_at_turn: u64,
     /// Of the thread's loop.
     turns: u32,
-}
-
-/// A magazine with frames for one home, not yet full.
-#[derive(Debug, Default)]
-struct Outbox {
-    home: u16,
-    len: usize,
-    /// From its first frame on.
-    magazine: Option<MagazineId>,
+    /// The turn in which it last gave back what it had for another in need.
+    answered: u32,
 }
 
 /// How many frames of a magazine are to go to another home, and not to the lane's depot.
@@ -86,10 +84,11 @@ impl Local {
             spare_is_full: false,
             home,
             slot,
-            outboxes: Default::default(),
+            outboxes: Outboxes::new(shared.homes.count(), shared.full as usize),
             gets_at_spill: gets,
             gets_at_turn: gets,
             turns: 0,
+            answered: 0_u32.wrapping_sub(ANSWER_TURNS),
         })
     }
 
@@ -103,6 +102,17 @@ impl Local {
     pub(super) fn is_idle(&mut self, shared: &Shared) -> bool {
         self.turns = self.turns.wrapping_add(1);
         self.turns.is_multiple_of(IDLE_TURNS) && self.look_back(shared)
+    }
+
+    /// Another cache goes without: whether this one is to give back what it has.
+    #[cold]
+    pub(super) fn answers(&mut self) -> bool {
+        let has_some = self.frames() + self.outboxes.frames() > 0;
+        let answers = has_some && self.turns.wrapping_sub(self.answered) >= ANSWER_TURNS;
+        if answers {
+            self.answered = self.turns;
+        }
+        answers
     }
 
     /// Whether there was no get since the last time that this was asked.
@@ -123,7 +133,9 @@ impl Local {
             shared.push_home_loose(self.home, frames);
         }
         // After that, which may put some into them.
-        (0..OUTBOXES).for_each(|at| self.flush(shared, at));
+        while let Some(home) = self.outboxes.any() {
+            self.dispatch(shared, home);
+        }
         if self.len > 0 {
             let frames = shared.magazines.contents(&self.current, self.len);
             shared.push_home_loose(self.home, frames);
@@ -157,33 +169,32 @@ impl Local {
     }
 
     fn find(&mut self, shared: &Shared) -> bool {
-        let (home, lane) = (usize::from(self.home), usize::from(shared.homes.lane_of(self.home)));
-        let from = |index: usize, count: usize| (0..count).map(move |i| (index + i) % count);
+        let Shared { places, magazines, .. } = shared;
+        let (home, lane) = (self.home, shared.homes.lane_of(self.home));
         let tally = &shared.tallies[usize::from(self.slot)];
-        let mut places = std::iter::once((&shared.inboxes[home], &tally.from_inbox))
-            .chain(from(lane, shared.depots.len()).map(|i| (&shared.depots[i], &tally.from_depot)))
-            .chain(
-                from(home, shared.inboxes.len())
-                    .skip(1)
-                    .map(|i| (&shared.inboxes[i], &tally.from_others)),
-            );
-        places.any(|(place, counter)| {
-            if place.is_empty() {
-                return false;
+        let buffer = &mut magazines.contents_mut(&mut self.current)[..self.full];
+        let inbox = places.inbox(home);
+        let (found, counter) = match places.place(inbox).take(magazines, buffer) {
+            Some(found) => ((inbox, found), &tally.from_inbox),
+            None => match places.take_from_depots(lane, magazines, buffer) {
+                Some(found) => (found, &tally.from_depot),
+                None => match places.take_from_inboxes(home, magazines, buffer) {
+                    Some(found) => (found, &tally.from_others),
+                    None => return false,
+                },
+            },
+        };
+        match found {
+            (_, Found::Loose(count)) => self.len = count,
+            (at, Found::Full(id)) => {
+                let empty = mem::replace(&mut self.current, id);
+                places.place(at).push_empty(magazines, empty);
+                self.len = self.full;
             }
-            let buffer = &mut shared.magazines.contents_mut(&mut self.current)[..self.full];
-            match place.take(&shared.magazines, buffer) {
-                None => return false,
-                Some(Found::Loose(count)) => self.len = count,
-                Some(Found::Full(id)) => {
-                    place.push_empty(&shared.magazines, mem::replace(&mut self.current, id));
-                    self.len = self.full;
-                }
-            }
-            self.slots = shared.magazines.slots(&self.current);
-            add(counter, self.len as u64);
-            true
-        })
+        }
+        self.slots = magazines.slots(&self.current);
+        add(counter, self.len as u64);
+        true
     }
 
     /// Makes room in the full current magazine.
@@ -216,12 +227,12 @@ impl Local {
             AlienFree::Recycle | AlienFree::Auto => Across::None,
         };
         let near = match across {
-            Across::All(home) => shared.inbox_of(home),
+            Across::All(home) => shared.places.inbox(home),
             Across::None => shared.depot_of(self.home),
             Across::Some => return self.sort_out(shared),
         };
         let Some(empty) = shared.pop_empty(near) else {
-            // All empty ones are in other threads' hands at this moment.
+            // There is always one; if not, no frame would be lost.
             let frames = shared.magazines.contents(&self.spare, self.full);
             shared.push_home_loose(self.home, frames);
             return 0;
@@ -230,7 +241,7 @@ impl Local {
         add(&self.tally(shared).spilled, self.full as u64);
         match across {
             Across::All(home) => self.push_home(shared, home, full),
-            _ => near.push(&shared.magazines, full),
+            _ => shared.places.push(near, &shared.magazines, full),
         }
         0
     }
@@ -277,45 +288,33 @@ impl Local {
     }
 
     /// Puts frames of one home into its outbox.
+    #[inline]
     pub(super) fn send(&mut self, shared: &Shared, home: u16, mut numbers: &[u32]) {
-        let at = usize::from(home) % OUTBOXES;
-        if self.outboxes[at].home != home {
-            self.flush(shared, at);
-            self.outboxes[at].home = home;
-        }
         while !numbers.is_empty() {
-            let outbox = &mut self.outboxes[at];
-            let empty = || shared.pop_empty(shared.inbox_of(home));
-            let Some(id) = outbox.magazine.take().or_else(empty) else {
-                // All empty ones are in other threads' hands at this moment.
-                let fitted = shared.push_home_loose(home, numbers);
-                return self.count_sent(shared, home, numbers.len(), fitted);
-            };
-            let id = outbox.magazine.insert(id);
-            let (now, later) = numbers.split_at(numbers.len().min(self.full - outbox.len));
-            shared.magazines.contents_mut(id)[outbox.len..][..now.len()].copy_from_slice(now);
-            outbox.len += now.len();
-            numbers = later;
-            if outbox.len == self.full {
-                outbox.len = 0;
-                if let Some(id) = outbox.magazine.take() {
-                    self.push_home(shared, home, id);
-                }
+            let (taken, is_full) = self.outboxes.put(home, numbers);
+            numbers = &numbers[taken..];
+            if is_full {
+                self.dispatch(shared, home);
                 self.publish(shared);
             }
         }
     }
 
     /// Sends what is in an outbox, full or not.
-    fn flush(&mut self, shared: &Shared, at: usize) {
-        let Outbox { home, len, magazine } = mem::take(&mut self.outboxes[at]);
-        let Some(id) = magazine else { return };
-        if len > 0 {
-            let frames = shared.magazines.contents(&id, len);
-            let fitted = shared.push_home_loose(home, frames);
-            self.count_sent(shared, home, len, fitted);
-        }
-        shared.magazines.push_empty(id);
+    #[cold]
+    fn dispatch(&mut self, shared: &Shared, home: u16) {
+        let frames = self.outboxes.take(home);
+        let count = frames.len();
+        let inbox = shared.places.inbox(home);
+        let magazine = if count == self.full { shared.pop_empty(inbox) } else { None };
+        let fitted = match magazine {
+            Some(mut id) => {
+                shared.magazines.contents_mut(&mut id)[..count].copy_from_slice(frames);
+                shared.push_home(home, id)
+            }
+            None => shared.push_home_loose(home, frames),
+        };
+        self.count_sent(shared, home, count, fitted);
     }
 
     fn count_sent(&self, shared: &Shared, home: u16, frames: usize, fitted: bool) {
@@ -331,9 +330,8 @@ impl Local {
     /// Tells others how many frames are here.
     fn publish(&self, shared: &Shared) {
         let tally = self.tally(shared);
-        let outboxes: usize = self.outboxes.iter().map(|outbox| outbox.len).sum();
         tally.cached.store(self.frames() as u32, Ordering::Relaxed);
-        tally.outboxes.store(outboxes as u32, Ordering::Relaxed);
+        tally.outboxes.store(self.outboxes.frames() as u32, Ordering::Relaxed);
         tally.gets.store(self.gets, Ordering::Relaxed);
     }
 
