@@ -154,6 +154,15 @@ impl FramePool {
         self.0.reclaim(holder.id)
     }
 
+    /// Leaves everything with a holder that it has, for good, and counts it; how many frames: they
+    /// may still be written to, such as by a network card of which nobody knows whether it is done.
+    /// Looks at every frame of the area.
+    pub fn withhold(&self, holder: &Holder) -> u32 {
+        let frames = holder.frames();
+        self.0.withheld.fetch_add(u64::from(frames), Ordering::Relaxed);
+        frames
+    }
+
     /// Sends frames home without a cache: for the end of something, not for traffic.
     ///
     /// One of another pool goes to that one, as when it is put into a cache.
@@ -195,6 +204,7 @@ impl FramePool {
         let mut sum = Counters {
             refused: shared.refused.load(Ordering::Relaxed),
             dropped: shared.dropped.load(Ordering::Relaxed),
+            withheld: shared.withheld.load(Ordering::Relaxed),
             ..Counters::default()
         };
         for tally in &shared.tallies {
@@ -325,6 +335,8 @@ pub struct Counters {
     pub foreign: u64,
     /// Whose handle was dropped.
     pub dropped: u64,
+    /// Left with a holder for good ([`FramePool::withhold`]).
+    pub withheld: u64,
     /// Addresses that were not taken back, being foreign or not out.
     pub refused: u64,
 }

@@ -38,6 +38,7 @@ pub(crate) struct Shared {
     free_holders: Mutex<Vec<u16>>,
     pub(crate) refused: AtomicU64,
     pub(crate) dropped: AtomicU64,
+    pub(crate) withheld: AtomicU64,
     pub(crate) history: History,
     fatal: bool,
 }
@@ -101,6 +102,7 @@ impl Shared {
             free_holders: Mutex::new((1..=u16::MAX).rev().collect()),
             refused: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            withheld: AtomicU64::new(0),
             history: History::new(frames),
             fatal: options.fatal,
             homes,

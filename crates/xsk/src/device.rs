@@ -90,6 +90,16 @@ impl Device {
         Ok(self.link()?.kind)
     }
 
+    /// The driver's name, if it says one; None if that cannot be found out.
+    pub(crate) fn driver(&self) -> Option<String> {
+        match driver(self.index) {
+            Ok(name) => Some(name),
+            // A device without a driver to ask: software.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Some(String::new()),
+            Err(_) => None,
+        }
+    }
+
     fn link(&self) -> Result<Link> {
         ask(self.index).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => Error::new(
@@ -178,23 +188,54 @@ fn channels(index: u32) -> io::Result<u32> {
     }
     /// `ETHTOOL_GCHANNELS` of linux/ethtool.h.
     const GET_CHANNELS: u32 = 0x3c;
+
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    // SAFETY: the command fills in this struct.
+    unsafe { ethtool(index, &mut channels) }?;
+    Ok(channels.rx.max(channels.tx) + channels.combined)
+}
+
+/// Asks the driver for its name (`ETHTOOL_GDRVINFO`).
+fn driver(index: u32) -> io::Result<String> {
+    /// `struct ethtool_drvinfo` of linux/ethtool.h.
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        others: [u8; 160],
+    }
+    const _: () = assert!(size_of::<DriverInfo>() == 196);
+    /// `ETHTOOL_GDRVINFO` of linux/ethtool.h.
+    const GET_DRIVER_INFO: u32 = 0x03;
+
+    let mut info = DriverInfo { command: GET_DRIVER_INFO, driver: [0; 32], others: [0; 160] };
+    // SAFETY: the command fills in this struct.
+    unsafe { ethtool(index, &mut info) }?;
+    let name = info.driver.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Has a device's driver fill in a struct.
+///
+/// # Safety
+/// `T` is the struct of the command that it begins with.
+unsafe fn ethtool<T>(index: u32, value: &mut T) -> io::Result<()> {
     /// Of linux/sockios.h.
     const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
     let socket = any_socket()?;
     let name = netdevice::index_to_name(&socket, index)?;
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     // SAFETY: all zeros is a value of this plain struct.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
         *to = from.cast_signed();
     }
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: the request names a device and points to the struct that this command fills in;
-    // both outlive the call.
+    request.ifr_ifru.ifru_data = (&raw mut *value).cast();
+    // SAFETY: the request names a device and points to a struct as the caller vouches for; both
+    // outlive the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(channels.rx.max(channels.tx) + channels.combined),
+        _ => Ok(()),
     }
 }
 
@@ -214,6 +255,8 @@ mod tests {
         assert!(device.mtu().expect("an MTU") >= 1280);
         assert_eq!(device.mac().expect("an address"), [0; 6]);
         assert_eq!(device.kind().expect("a state"), None);
+        // It has nobody to ask.
+        assert_eq!(device.driver().as_deref(), Some(""));
     }
 
     #[test]

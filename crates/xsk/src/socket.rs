@@ -18,7 +18,7 @@ use self::buffers::{Buffers, Held, Shareable, Sizes};
 use self::open::Opened;
 use crate::lease::{Lease, NAP};
 use crate::ring::{Consumer, Producer, mapped};
-use crate::umem::failed;
+use crate::umem::{failed, namespace};
 use crate::{Device, Error, InForce, Packet, Result, SocketOptions, Umem};
 
 mod buffers;
@@ -94,8 +94,11 @@ impl Socket {
         let opened = open::bind(umem, device, queue, options)?;
         let pool = umem.pool().clone();
         let holder = pool.holder().map_err(|error| Error::invalid(error.to_string()))?;
-        let (device, zero_copy) = (device.clone(), opened.in_force.zero_copy);
-        let held = Arc::new(Held { pool, holder, device, queue, zero_copy });
+        let referenced =
+            opened.in_force.zero_copy || open::sends_without_copying(device.driver().as_deref());
+        let namespace = namespace(opened.fd.as_fd());
+        let device = device.clone();
+        let held = Arc::new(Held { pool, holder, device, queue, namespace, referenced });
         let sizes = Sizes { fill: options.fill_size, completion: options.completion_size };
         let buffers = Buffers::new(opened.fd.as_fd(), sizes, Arc::clone(&held))
             .map_err(|error| failed("cannot map its rings", opened.fd.as_fd(), error))?;

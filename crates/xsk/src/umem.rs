@@ -36,6 +36,8 @@ pub(crate) struct Registrations {
     /// Registered, not bound, and not yet anybody's.
     spare: Option<OwnedFd>,
     bound: Vec<Bound>,
+    /// Devices that have no zero-copy, by namespace and index.
+    copy_only: Vec<(u64, u32)>,
 }
 
 /// A bound socket.
@@ -75,7 +77,7 @@ impl Umem {
             )));
         }
         let spare = Some(register(&pool)?);
-        let registrations = Mutex::new(Registrations { spare, bound: Vec::new() });
+        let registrations = Mutex::new(Registrations { spare, ..Registrations::default() });
         Ok(Self { shared: Arc::new(Shared { pool, registrations }) })
     }
 
@@ -109,13 +111,26 @@ impl Registrations {
         let Some(spare) = self.spare.take() else { return register(pool) };
         // A socket belongs to the namespace that it was opened in.
         let here = open()?;
-        let cookie = |fd: BorrowedFd<'_>| sys::option::<u64>(fd, libc::SOL_SOCKET, sys::NETNS);
-        match (cookie(spare.as_fd()), cookie(here.as_fd())) {
-            (Ok(theirs), Ok(ours)) if theirs == ours => Ok(spare),
+        match (namespace(spare.as_fd()), namespace(here.as_fd())) {
+            (Some(theirs), Some(ours)) if theirs == ours => Ok(spare),
             _ => {
                 drop(spare);
                 register(pool)
             }
+        }
+    }
+
+    /// Whether a device was found to have no zero-copy.
+    pub(crate) fn is_copy_only(&self, namespace: Option<u64>, device: u32) -> bool {
+        namespace.is_some_and(|namespace| self.copy_only.contains(&(namespace, device)))
+    }
+
+    /// Notes that it has none.
+    pub(crate) fn note_copy_only(&mut self, namespace: Option<u64>, device: u32) {
+        if let Some(namespace) = namespace
+            && !self.is_copy_only(Some(namespace), device)
+        {
+            self.copy_only.push((namespace, device));
         }
     }
 
@@ -139,6 +154,11 @@ pub(crate) fn open() -> Result<OwnedFd> {
         }
         error => Error::io("cannot open an AF_XDP socket", error),
     })
+}
+
+/// What identifies a socket's network namespace, if the kernel says.
+pub(crate) fn namespace(fd: BorrowedFd<'_>) -> Option<u64> {
+    sys::option(fd, libc::SOL_SOCKET, sys::NETNS).ok()
 }
 
 fn register(pool: &FramePool) -> Result<OwnedFd> {

@@ -37,7 +37,7 @@ pub(super) const PLACES: [Place; 6] = [
 type Count = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
 
 /// What happens in a pool: a name, its unit, what it means, and how often it happened.
-pub(super) const COUNTERS: [Count; 12] = [
+pub(super) const COUNTERS: [Count; 13] = [
     ("gets", "frames", "Taken from caches.", |c| c.gets),
     ("from_inbox", "frames", "That caches took from their home's inbox.", |c| c.from_inbox),
     ("from_depot", "frames", "That caches took from a depot.", |c| c.from_depot),
@@ -49,6 +49,7 @@ pub(super) const COUNTERS: [Count; 12] = [
     ("given_back", "frames", "Given back by caches that were idle.", |c| c.given_back),
     ("foreign", "frames", "Put into a pool that they were not of.", |c| c.foreign),
     ("dropped", "frames", "Whose handle was dropped.", |c| c.dropped),
+    ("withheld", "frames", "Left with a device that may still use them.", |c| c.withheld),
     ("refused", "frames", "Came back though they were not out.", |c| c.refused),
 ];
 

@@ -11,7 +11,7 @@ use std::{io, mem, thread};
 use frames::{Frame, FramePool, Holder};
 use rustix::net::sockopt::xdp_mmap_offsets;
 
-use super::open::is_free;
+use super::open::look_at;
 use crate::Device;
 use crate::ring::{Consumer, Producer, mapped};
 
@@ -61,8 +61,23 @@ pub(super) struct Held {
     pub(super) holder: Holder,
     pub(super) device: Device,
     pub(super) queue: u32,
-    pub(super) zero_copy: bool,
+    /// The namespace that the device is in, if it is known.
+    pub(super) namespace: Option<u64>,
+    /// The device may read and write the frames themselves, and not only copies.
+    pub(super) referenced: bool,
 }
+
+/// What is known of a queue whose sockets are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// The driver has let go of it, and of all frames.
+    Free,
+    Taken,
+    Unknown,
+}
+
+/// How long the driver may take to let go of a queue.
+const LETS_GO: Duration = Duration::from_secs(1);
 
 impl Buffers {
     /// Maps the rings of a socket that is bound.
@@ -148,18 +163,40 @@ impl Shareable {
     }
 }
 
+impl Held {
+    /// The sockets are closed: takes the frames back, if the device is `done` with them.
+    fn end(&self, done: bool) {
+        if done {
+            self.pool.send_home(self.pool.reclaim(&self.holder));
+        } else {
+            self.pool.withhold(&self.holder);
+        }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.zero_copy {
-            // The driver lets go of the frames after the last socket is closed; that it has is
-            // seen by the queue's being free.
-            let until = Instant::now() + Duration::from_secs(1);
-            while !is_free(&self.device, self.queue) && Instant::now() < until {
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
         // In copy mode closing has waited for receivers, and what is still to be sent is a copy.
-        self.pool.send_home(self.pool.reclaim(&self.holder));
+        let done = !self.referenced || self.holder.frames() == 0 || {
+            let look = || look_at(&self.device, self.queue, self.namespace);
+            has_let_go(look, LETS_GO)
+        };
+        self.end(done);
+    }
+}
+
+/// Whether the driver has let go of a queue: it does so after the last socket is closed, and after
+/// that the queue is free. What is not known for certain is no.
+fn has_let_go(mut look: impl FnMut() -> Queue, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    loop {
+        if look() == Queue::Free {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -167,4 +204,55 @@ fn map(fd: BorrowedFd<'_>, sizes: Sizes) -> io::Result<(Producer<u64>, Consumer<
     let offsets = xdp_mmap_offsets(fd)?;
     let fill = mapped::fill(fd, &offsets, sizes.fill)?;
     Ok((fill, mapped::completion(fd, &offsets, sizes.completion)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use frames::{AreaOptions, FrameArea, PoolOptions};
+
+    use super::*;
+
+    /// Of ten frames four are with the kernel.
+    fn held() -> Held {
+        let area = AreaOptions { frames: 10, ..AreaOptions::default() };
+        let area = FrameArea::new(&area).expect("an area");
+        let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
+        let holder = pool.holder().expect("a holder");
+        let mut cache = pool.cache(0).expect("a cache");
+        for _ in 0..4 {
+            pool.release(cache.get().expect("a frame"), &holder);
+        }
+        let device = Device::find("lo").expect("lo");
+        Held { pool, holder, device, queue: 0, namespace: None, referenced: false }
+    }
+
+    #[test]
+    fn frames_stay_where_they_are_unless_the_device_is_done_with_them() {
+        for (done, released, withheld) in [(true, 0, 0), (false, 4, 4)] {
+            let held = held();
+            held.end(done);
+            let (census, counters) = (held.pool.census(), held.pool.counters());
+            assert_eq!((census.released, counters.withheld), (released, withheld), "{done}");
+        }
+    }
+
+    #[test]
+    fn frames_of_a_device_that_cannot_be_asked_are_withheld() {
+        let mut held = held();
+        let pool = held.pool.clone();
+        // In a namespace that is not known nothing is.
+        held.referenced = true;
+        drop(held);
+        assert_eq!((pool.census().released, pool.counters().withheld), (4, 4));
+    }
+
+    #[test]
+    fn only_a_free_queue_is_let_go() {
+        let (brief, long) = (Duration::from_millis(5), Duration::from_secs(60));
+        let answers = |mut answers: Vec<Queue>| move || answers.pop().unwrap_or(Queue::Unknown);
+        assert!(has_let_go(answers(vec![Queue::Free]), Duration::ZERO));
+        assert!(has_let_go(answers(vec![Queue::Free, Queue::Taken, Queue::Unknown]), long));
+        assert!(!has_let_go(|| Queue::Taken, brief), "another socket may have it by now");
+        assert!(!has_let_go(|| Queue::Unknown, brief), "the look itself fails");
+    }
 }

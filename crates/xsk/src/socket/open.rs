@@ -12,6 +12,7 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags,
 };
 
+use super::buffers::Queue;
 use crate::umem::{self, Registrations, Terms, failed};
 use crate::{BusyPoll, Device, Error, ErrorKind, InForce, Mode, Result, SocketOptions, Umem, sys};
 
@@ -45,41 +46,104 @@ pub(super) fn bind(
     check_queue(device, queue)?;
     check_mtu(umem.pool(), device, options)?;
     let mut registrations = umem.registrations();
-    let acceptable = |terms: Terms| {
-        terms.need_wakeup == options.need_wakeup
-            && terms.multi_buffer == options.multi_buffer
-            && match options.mode {
-                Mode::Auto => true,
-                Mode::Copy => !terms.zero_copy,
-                Mode::ZeroCopy => terms.zero_copy,
-            }
+    let place = (device.index(), queue);
+    let here = umem::namespace(umem::open()?.as_fd());
+    let copy_only = registrations.is_copy_only(here, device.index());
+    let like_ours = |zero_copy| {
+        move |terms: Terms| {
+            terms.need_wakeup == options.need_wakeup
+                && terms.multi_buffer == options.multi_buffer
+                && terms.zero_copy == zero_copy
+        }
     };
-    if let Some(partner) = registrations.join(acceptable) {
-        let fd = umem::open()?;
-        prepare(fd.as_fd(), options, true)?;
-        let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
-        match bind_patiently(fd.as_fd(), &address, Some(partner.as_fd())) {
-            Ok(()) => return finish(fd, device, queue, options, &mut registrations),
-            // The partner is zero-copy and this device cannot, or it went away meanwhile: a
-            // registration of its own.
-            Err(Errno::OPNOTSUPP | Errno::BADF) if options.mode != Mode::ZeroCopy => (),
+    let partners =
+        [true, false].map(|zero_copy| registrations.join(like_ours(zero_copy)).is_some());
+    let ways = ways(options.mode, partners, copy_only || registrations.on(place));
+    let mut refused = None;
+    for way in &ways {
+        let bound = match *way {
+            Way::Join { zero_copy } => {
+                let Some(partner) = registrations.join(like_ours(zero_copy)) else { continue };
+                let fd = umem::open()?;
+                let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
+                prepare(fd.as_fd(), options, true)
+                    .map(|()| bind_patiently(fd.as_fd(), &address, Some(partner.as_fd())))
+                    .map(|bound| bound.map(|()| fd))
+            }
+            Way::Own(mode) => registrations.own(umem.pool()).and_then(|fd| {
+                let address = SocketAddrXdp::new(flags(options, mode), device.index(), queue);
+                prepare(fd.as_fd(), options, true)?;
+                Ok(bind_patiently(fd.as_fd(), &address, None).map(|()| fd))
+            }),
+        };
+        let error = match bound {
+            Ok(Ok(fd)) => {
+                let opened = finish(fd, device, queue, options, &mut registrations)?;
+                if options.mode == Mode::Auto && !opened.in_force.zero_copy {
+                    registrations.note_copy_only(here, device.index());
+                }
+                return Ok(opened);
+            }
             // The partner is on this very queue, whose rings there are already.
-            Err(error @ Errno::INVAL) if registrations.on((device.index(), queue)) => {
+            Ok(Err(error @ Errno::INVAL)) if registrations.on(place) => {
                 let message = format!(
                     "queue {queue} of {device} is taken by another socket of this process; \
                      expected another queue, or a socket bound beside that one"
                 );
                 return Err(Error::caused(ErrorKind::QueueTaken, message, error));
             }
-            Err(error) => return Err(explain(device, queue, options, error)),
-        }
+            Ok(Err(error)) if !leaves_hope(*way, options.mode, error) => {
+                return Err(explain(device, queue, options, error));
+            }
+            Ok(Err(error)) => explain(device, queue, options, error),
+            // No memory may be locked twice.
+            Err(error) => error,
+        };
+        refused = Some(error);
     }
-    let fd = registrations.own(umem.pool())?;
-    prepare(fd.as_fd(), options, true)?;
-    let address = SocketAddrXdp::new(flags(options), device.index(), queue);
-    match bind_patiently(fd.as_fd(), &address, None) {
-        Ok(()) => finish(fd, device, queue, options, &mut registrations),
-        Err(error) => Err(explain(device, queue, options, error)),
+    Err(refused.unwrap_or_else(|| Error::invalid("no way to bind")))
+}
+
+/// A way to bind a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By the registration of a socket on these terms.
+    Join { zero_copy: bool },
+    /// By a registration of its own.
+    Own(Mode),
+}
+
+/// The ways to bind, the best first. `partners` says whether there is a socket to join in zero-copy
+/// and in copy mode. A device known to be `copy_only` is not asked again for what it has not.
+fn ways(mode: Mode, [zero_copy, copy]: [bool; 2], copy_only: bool) -> Vec<Way> {
+    let join = |zero_copy| Way::Join { zero_copy };
+    let mut ways = Vec::new();
+    if zero_copy && mode != Mode::Copy {
+        ways.push(join(true));
+    }
+    // Whoever joins a socket in copy mode is in copy mode, whatever the device can.
+    if mode == Mode::Auto && copy && !copy_only {
+        ways.push(Way::Own(Mode::ZeroCopy));
+    }
+    if copy && mode != Mode::ZeroCopy {
+        ways.push(join(false));
+    }
+    ways.push(Way::Own(mode));
+    ways
+}
+
+/// Whether after this error another way may do.
+fn leaves_hope(way: Way, mode: Mode, error: Errno) -> bool {
+    match way {
+        // The partner is zero-copy and this device cannot, or it went away meanwhile.
+        Way::Join { .. } => {
+            matches!(error, Errno::OPNOTSUPP | Errno::BADF) && mode != Mode::ZeroCopy
+        }
+        // Drivers refuse zero-copy in many words. These are not about zero-copy.
+        Way::Own(Mode::ZeroCopy) if mode == Mode::Auto => {
+            !matches!(error, Errno::BUSY | Errno::NODEV | Errno::PERM | Errno::ACCESS)
+        }
+        Way::Own(_) => false,
     }
 }
 
@@ -102,8 +166,8 @@ pub(super) fn bind_beside(
     }
 }
 
-/// Whether nobody has the queue: a socket could be bound to it. Also if that cannot be found out.
-pub(super) fn is_free(device: &Device, queue: u32) -> bool {
+/// Whether somebody has the queue of a device in this namespace: a socket could be bound to it.
+pub(super) fn look_at(device: &Device, queue: u32, namespace: Option<u64>) -> Queue {
     // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
     // by a registration of one page.
     let page = frames::AreaOptions {
@@ -112,16 +176,39 @@ pub(super) fn is_free(device: &Device, queue: u32) -> bool {
         huge_pages: frames::HugePages::Never,
         shared: false,
     };
-    let Ok(area) = frames::FrameArea::new(&page) else { return true };
-    let Ok(pool) = FramePool::new(area, &frames::PoolOptions::default()) else { return true };
+    let Ok(area) = frames::FrameArea::new(&page) else { return Queue::Unknown };
+    let Ok(pool) = FramePool::new(area, &frames::PoolOptions::default()) else {
+        return Queue::Unknown;
+    };
     let options = SocketOptions { rx_size: 0, tx_size: 2, ..SocketOptions::default() };
     let probe = || {
         let fd = Registrations::default().own(&pool)?;
+        // By its index it would be another device elsewhere.
+        let here = umem::namespace(fd.as_fd());
+        if here.is_none() || here != namespace {
+            return Ok(Queue::Unknown);
+        }
         prepare(fd.as_fd(), &options, true)?;
         let address = SocketAddrXdp::new(Flags::XDP_COPY, device.index(), queue);
-        Ok::<_, Error>(rustix::net::bind(&fd, &address) != Err(Errno::BUSY))
+        Ok::<_, Error>(state_of(rustix::net::bind(&fd, &address)))
     };
-    probe().unwrap_or(true)
+    probe().unwrap_or(Queue::Unknown)
+}
+
+/// What an attempt to bind says of the queue.
+fn state_of(bound: rustix::io::Result<()>) -> Queue {
+    match bound {
+        // A device that goes away has been taken from its sockets before.
+        Ok(()) | Err(Errno::NODEV) => Queue::Free,
+        Err(Errno::BUSY) => Queue::Taken,
+        Err(_) => Queue::Unknown,
+    }
+}
+
+/// Whether a device in copy mode sends from the frames themselves (`IFF_TX_SKB_NO_LINEAR`, which
+/// only this driver sets). None: the driver is not known.
+pub(super) fn sends_without_copying(driver: Option<&str>) -> bool {
+    driver.is_none_or(|driver| driver == "virtio_net")
 }
 
 fn check_options(options: &SocketOptions) -> Result<()> {
@@ -221,8 +308,8 @@ fn prepare(fd: BorrowedFd<'_>, options: &SocketOptions, buffers: bool) -> Result
     Ok(())
 }
 
-fn flags(options: &SocketOptions) -> Flags {
-    let mut flags = match options.mode {
+fn flags(options: &SocketOptions, mode: Mode) -> Flags {
+    let mut flags = match mode {
         Mode::Auto => Flags::empty(),
         Mode::Copy => Flags::XDP_COPY,
         Mode::ZeroCopy => Flags::XDP_ZEROCOPY,
@@ -334,5 +421,71 @@ fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -
             format!("{device}: binding to queue {queue} needs CAP_NET_RAW"),
         ),
         error => Error::io(format!("{device}: cannot bind to queue {queue}"), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_copy_is_tried_before_a_partner_in_copy_mode_is_joined() {
+        use Mode::{Auto, Copy, ZeroCopy};
+        let (zero_copy, copy) = (Way::Join { zero_copy: true }, Way::Join { zero_copy: false });
+        let own = Way::Own;
+        for (mode, partners, copy_only, expected) in [
+            (Auto, [false, false], false, vec![own(Auto)]),
+            (Auto, [false, true], false, vec![own(ZeroCopy), copy, own(Auto)]),
+            (Auto, [false, true], true, vec![copy, own(Auto)]),
+            (Auto, [true, false], false, vec![zero_copy, own(Auto)]),
+            (Auto, [true, true], false, vec![zero_copy, own(ZeroCopy), copy, own(Auto)]),
+            (Copy, [true, true], false, vec![copy, own(Copy)]),
+            (Copy, [true, false], false, vec![own(Copy)]),
+            (ZeroCopy, [true, true], true, vec![zero_copy, own(ZeroCopy)]),
+            (ZeroCopy, [false, true], false, vec![own(ZeroCopy)]),
+        ] {
+            assert_eq!(ways(mode, partners, copy_only), expected, "{mode:?} {partners:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_about_the_way_leads_to_the_next() {
+        let join = Way::Join { zero_copy: true };
+        for (way, mode, error, hope) in [
+            (join, Mode::Auto, Errno::OPNOTSUPP, true),
+            (join, Mode::Auto, Errno::BADF, true),
+            (join, Mode::ZeroCopy, Errno::OPNOTSUPP, false),
+            (join, Mode::Auto, Errno::BUSY, false),
+            (Way::Own(Mode::ZeroCopy), Mode::Auto, Errno::OPNOTSUPP, true),
+            (Way::Own(Mode::ZeroCopy), Mode::Auto, Errno::INVAL, true),
+            (Way::Own(Mode::ZeroCopy), Mode::Auto, Errno::BUSY, false),
+            (Way::Own(Mode::ZeroCopy), Mode::ZeroCopy, Errno::OPNOTSUPP, false),
+            (Way::Own(Mode::Auto), Mode::Auto, Errno::OPNOTSUPP, false),
+        ] {
+            assert_eq!(leaves_hope(way, mode, error), hope, "{way:?} {mode:?} {error}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_free_only_if_that_is_certain() {
+        for (bound, queue) in [
+            (Ok(()), Queue::Free),
+            (Err(Errno::NODEV), Queue::Free),
+            (Err(Errno::BUSY), Queue::Taken),
+            (Err(Errno::INVAL), Queue::Unknown),
+            (Err(Errno::NOBUFS), Queue::Unknown),
+            (Err(Errno::PERM), Queue::Unknown),
+            (Err(Errno::NETDOWN), Queue::Unknown),
+        ] {
+            assert_eq!(state_of(bound), queue, "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn drivers_that_send_without_copying_are_known() {
+        assert!(sends_without_copying(Some("virtio_net")));
+        assert!(!sends_without_copying(Some("veth")));
+        assert!(!sends_without_copying(Some("")), "software");
+        assert!(sends_without_copying(None), "not known");
     }
 }
