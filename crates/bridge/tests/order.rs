@@ -72,26 +72,26 @@ fn root_a_packet_refreshes_where_a_copy_would_do_harm() {
         net.introduce();
         let time = Duration::from_millis(2500);
         let (copies, packets) = refreshes(net, time);
-        assert!(copies >= 8 && packets == 0, "{copies} copies, {packets} packets");
+        assert!(copies >= 4 && packets == 0, "{copies} copies, {packets} packets");
         for (on, off) in [
             ("bridge no_linklocal_learn 1", "bridge no_linklocal_learn 0"),
             ("bridge group_fwd_mask 0x4000", "bridge group_fwd_mask 0"),
         ] {
             net.run(&format!("ip link set br0 type {on}"));
             let (copies, packets) = refreshes(net, time);
-            assert!(copies == 0 && packets >= 8, "{on}: {copies} copies, {packets} packets");
+            assert!(copies == 0 && packets >= 4, "{on}: {copies} copies, {packets} packets");
             assert!(net.knows(net.mac(0), 0) && net.knows(net.mac(1), 1), "{on}");
             net.run(&format!("ip link set br0 type {off}"));
         }
         // Of one port alone.
         net.run("ip link set p0 type bridge_slave group_fwd_mask 0x4000");
         let (copies, packets) = refreshes(net, time);
-        assert!(copies >= 4 && packets >= 4, "of a port: {copies} copies, {packets} packets");
+        assert!(copies >= 2 && packets >= 2, "of a port: {copies} copies, {packets} packets");
         net.run("ip link set p0 type bridge_slave group_fwd_mask 0");
         let mut capture = FrameCapture::open(&net.bridge.own.host, "p0").unwrap();
         net.sync();
         let (copies, packets) = refreshes(net, time);
-        assert!(copies >= 4 && packets >= 4, "captured: {copies} copies, {packets} packets");
+        assert!(copies >= 2 && packets >= 2, "captured: {copies} copies, {packets} packets");
         let seen: Vec<_> = capture.waiting().unwrap();
         assert!(seen.len() > 50 && seen.iter().all(|frame| frame.bytes[0] & 1 == 0));
     });
@@ -135,7 +135,7 @@ fn root_copies_are_neither_counted_by_devices_nor_seen_by_members() {
             net.note(format!("p0: {name}: {}", received[name]));
         }
         if let Some(stats) = net.stats() {
-            assert!(stats.copies >= 4, "{stats:?}");
+            assert!(stats.copies >= 2, "{stats:?}");
         }
         net.step("three seconds").arrives(0, 150).arrives(1, 150).arrives(2, 0);
     });
@@ -152,10 +152,12 @@ fn root_ages_are_true_to_a_second_while_traffic_flows() {
             net.murmur(0, 1);
             std::thread::sleep(Duration::from_millis(20));
         }
-        for member in 0..2 {
-            let age = net.age(net.mac(member));
-            assert!(age <= 1, "{:?}: member {member} was seen {age} s ago", net.arm);
-        }
+        // More than once, as this thread may have to wait for a CPU in between.
+        net.until("both are a second old at most", |net| {
+            net.murmur(0, 1);
+            net.pass();
+            (0..2).all(|member| net.age(net.mac(member)) <= 1)
+        });
         assert!(net.age(net.mac(2)) >= 4, "{:?}: the silent one", net.arm);
         net.talk(0, 1, 1);
         net.step("after a while").straight(2);
