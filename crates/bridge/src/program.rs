@@ -325,9 +325,9 @@ mod tests {
         const NEXT: i32 = -1;
         const SHOT: i32 = 2;
         let program = Program::load(8).expect("it loads");
-        let port = |index| Port { index, ..Port::default() };
-        program.set_port(1, &port(1)).expect("it is written");
-        program.set_port(2, &port(2)).expect("it is written");
+        let port = |index, flags| Port { index, flags, ..Port::default() };
+        program.set_port(1, &port(LOOPBACK, PORT_COPY)).expect("it is written");
+        program.set_port(2, &port(LOOPBACK + 1, PORT_COPY)).expect("it is written");
         let mac = Mac([2, 0, 0, 0, 0, 7]);
         let mut copy = [&[0x01, 0x80, 0xc2, 0, 0, 0x0e], &mac.0[..], &[0; 48]].concat();
         let marked = |mark| Context { mark, ..context() };
@@ -344,6 +344,11 @@ mod tests {
             let found = program.unsettled(mac).expect("it is read");
             assert_eq!(found, Some(unsettled), "a copy is no sign of a move");
         }
+        // Nor is one taken where the bridge would now forward it.
+        assert!(program.set_station(mac, Station { place: 1, unsettled: 0 }).expect("as before"));
+        assert_eq!(taken(&copy), NEXT);
+        program.set_port(1, &port(LOOPBACK, PORT_REFRESH)).expect("it is written");
+        assert_eq!(taken(&copy), SHOT, "copies do harm now");
         // What looks like a copy and is none is a frame like any other.
         assert!(program.set_station(mac, Station { place: 1, unsettled: 1 }).expect("as before"));
         let settings = Settings { active: 1, ..Settings::default() };

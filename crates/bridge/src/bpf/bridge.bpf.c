@@ -413,6 +413,9 @@ static __always_inline int take_copy(struct __sk_buff *skb)
 	in = port_of(source);
 	if (source.unsettled || !in || in->index != skb->ifindex)
 		return TC_ACT_SHOT;
+	/* The bridge has begun to forward what goes there, or somebody to watch. */
+	if (!(in->flags & PORT_COPY))
+		return TC_ACT_SHOT;
 	skb->mark = 0;
 	return NEXT;
 }
