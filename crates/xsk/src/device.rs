@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -100,6 +100,28 @@ impl Device {
         }
     }
 
+    /// Whether it is up, as an administrator sets it.
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    pub fn is_up(&self) -> Result<bool> {
+        Ok(self.link()?.is_up)
+    }
+
+    /// The other end of a veth, if that is in the caller's network namespace.
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    pub fn peer(&self) -> Result<Option<Self>> {
+        let Link { kind, other, .. } = self.link()?;
+        let Some(index) = other.filter(|_| kind.as_deref() == Some("veth")) else {
+            return Ok(None);
+        };
+        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
+        let name = netdevice::index_to_name(&socket, index);
+        Ok(name.ok().map(|name| Self { name, index }))
+    }
+
     fn link(&self) -> Result<Link> {
         ask(self.index).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => Error::new(
@@ -124,6 +146,9 @@ struct Link {
     queues: u32,
     mac: [u8; 6],
     kind: Option<String>,
+    is_up: bool,
+    /// The device that it is on, or a veth's other end, if that is in its network namespace.
+    other: Option<u32>,
 }
 
 /// Asks for one device (`RTM_GETLINK`).
@@ -151,7 +176,8 @@ fn ask(index: u32) -> io::Result<Link> {
 }
 
 fn read(link: &LinkMessage) -> Link {
-    let mut found = Link::default();
+    let mut found = Link { is_up: link.header.flags.contains(LinkFlags::Up), ..Link::default() };
+    let mut is_elsewhere = false;
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => found.mtu = *mtu,
@@ -167,9 +193,12 @@ fn read(link: &LinkMessage) -> Link {
                     _ => None,
                 });
             }
+            LinkAttribute::Link(index) => found.other = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
             _ => (),
         }
     }
+    found.other = found.other.filter(|_| !is_elsewhere);
     found
 }
 

@@ -70,6 +70,14 @@ impl Hook {
         refuse_if_present(device)
     }
 
+    /// The numbers of the programs that are on the device.
+    ///
+    /// # Errors
+    /// `NoDevice` of [`ErrorKind`] if it is gone, and what the system reports.
+    pub fn programs(device: &Device) -> Result<Vec<u32>> {
+        programs_on(device)
+    }
+
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
     pub fn attached(&self) -> Attach {
         self.attached
@@ -93,11 +101,15 @@ fn worth_generic(error: &io::Error) -> bool {
     !never.iter().any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
 }
 
-fn refuse_if_present(device: &Device) -> Result<()> {
-    let ids = programs(device).map_err(|error| match Errno::from_io_error(&error) {
+fn programs_on(device: &Device) -> Result<Vec<u32>> {
+    programs(device).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NODEV) => gone(device),
         _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
-    })?;
+    })
+}
+
+fn refuse_if_present(device: &Device) -> Result<()> {
+    let ids = programs_on(device)?;
     if ids.is_empty() {
         return Ok(());
     }
