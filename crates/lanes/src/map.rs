@@ -72,6 +72,12 @@ impl LaneMap {
         Ok(Self { lane_of: table(&lanes), lanes, source: Source::Override, ..self.clone() })
     }
 
+    /// The same machine with none of its CPUs online, and so without lanes.
+    pub fn all_offline(&self) -> Self {
+        let (online, allowed) = (CpuSet::new(), CpuSet::new());
+        Self { lane_of: table(&[]), lanes: Vec::new(), online, allowed, ..self.clone() }
+    }
+
     /// The lane of a CPU; `None` for a CPU that was offline or that does not exist. One array
     /// read.
     #[inline]
