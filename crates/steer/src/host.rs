@@ -1,15 +1,18 @@
 //! What the host says about a device: whether its flows can be steered, and whether they should.
 
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+mod netdev;
+mod obstacle;
+mod stack;
+mod sysfs;
+
 use std::{fmt, fs};
 
-use rustix::fs::{Dir, DirEntry, Mode, OFlags, openat};
-use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use xsk::{Device, Hook};
 
-use crate::{Error, ErrorKind, Result, native, size};
+pub use obstacle::Obstacle;
+use sysfs::Sysfs;
+
+use crate::{Result, native, size};
 
 /// What is known of a device before anything is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,129 +29,11 @@ pub struct Plan {
     pub notes: Vec<Note>,
 }
 
-/// Why a device's flows are not steered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
-    /// It hands over what its peer sends as it is: packets of TCP put together, checksums not
-    /// filled in. An XDP program gets neither right: bulk TCP falls to a thousandth.
-    Whole {
-        /// The kind of device: veth, tun.
-        kind: String,
-    },
-    /// Its driver runs no XDP program that redirects.
-    NoNative,
-    /// The kernel steers its packets too (RPS, RFS), so that they could overtake each other.
-    Rps {
-        /// The queues for which it does, and the file that says so.
-        queues: Vec<(u32, &'static str)>,
-    },
-    /// Its driver takes VLAN tags off before an XDP program sees the packet, and they are lost when
-    /// that redirects it.
-    VlanOffload {
-        /// The VLAN devices on it.
-        devices: Vec<String>,
-    },
-    /// It keeps packets in GRO after a poll, so that it is not known when they are delivered.
-    GroTimeout {
-        /// Nanoseconds.
-        timeout: u64,
-    },
-    /// Another XDP program is there.
-    Program {
-        /// What is said of it.
-        message: String,
-    },
-}
-
 impl Plan {
     /// What stands against it where nothing is forced, or even so.
     pub fn refusals(&self, force: bool) -> impl Iterator<Item = &Obstacle> {
         self.obstacles.iter().filter(move |obstacle| !(force && obstacle.can_be_forced()))
     }
-}
-
-impl Obstacle {
-    /// Its stable name.
-    pub fn id(&self) -> &'static str {
-        match self {
-            Obstacle::Whole { .. } => "whole-packets",
-            Obstacle::NoNative => "no-native-xdp",
-            Obstacle::Rps { .. } => "rps",
-            Obstacle::VlanOffload { .. } => "vlan-offload",
-            Obstacle::GroTimeout { .. } => "gro-timeout",
-            Obstacle::Program { .. } => "xdp-program",
-        }
-    }
-
-    /// Whether it can be steered all the same, for tests: at the price that the text says.
-    pub fn can_be_forced(&self) -> bool {
-        !matches!(self, Obstacle::Program { .. } | Obstacle::NoNative)
-    }
-
-    /// What takes it out of the way, for a device of this name; none where the text says it.
-    pub fn remedy(&self, device: &str) -> Option<String> {
-        match self {
-            Obstacle::Whole { .. } => Some(
-                "a network card, or offloads off at its peer and --force: ethtool -K PEER tso \
-                      off gso off tx off"
-                    .into(),
-            ),
-            Obstacle::NoNative => Some(format!(
-                "a network card with native XDP (ethtool -i {device} names the driver); for a VLAN \
-                 or macvlan device the one below it, as VLAN tags are looked through"
-            )),
-            Obstacle::Rps { queues } => {
-                let write = |(queue, file): &(u32, &str)| {
-                    format!("echo 0 > /sys/class/net/{device}/queues/rx-{queue}/{file}")
-                };
-                Some(queues.iter().map(write).collect::<Vec<_>>().join("; "))
-            }
-            Obstacle::VlanOffload { .. } => Some(format!("ethtool -K {device} rxvlan off")),
-            Obstacle::GroTimeout { .. } => {
-                Some(format!("echo 0 > /sys/class/net/{device}/gro_flush_timeout"))
-            }
-            Obstacle::Program { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Obstacle::Whole { kind } => write!(
-                f,
-                "a {kind} device hands over its peer's packets as they are, many in one (GSO) and \
-                 with checksums not filled in, which an XDP program breaks: bulk TCP all but stops"
-            ),
-            Obstacle::NoNative => {
-                f.write_str("its driver runs no XDP program that redirects (native XDP)")
-            }
-            Obstacle::Rps { queues } => write!(
-                f,
-                "the kernel steers packets of {} too (RPS, RFS), and what both steer can be overtaken",
-                queues_of(queues)
-            ),
-            Obstacle::VlanOffload { devices } => write!(
-                f,
-                "its driver takes VLAN tags off and keeps them beside the packet, where they are \
-                 lost when it is redirected, and {} needs them",
-                devices.join(", ")
-            ),
-            Obstacle::GroTimeout { timeout } => write!(
-                f,
-                "it keeps packets in GRO for up to {timeout} ns after a poll (gro_flush_timeout), \
-                 and they could be overtaken"
-            ),
-            Obstacle::Program { message } => f.write_str(message),
-        }
-    }
-}
-
-fn queues_of(queues: &[(u32, &str)]) -> String {
-    let mut numbers: Vec<u32> = queues.iter().map(|(queue, _)| *queue).collect();
-    numbers.dedup();
-    let plural = if numbers.len() == 1 { "" } else { "s" };
-    format!("queue{plural} {}", numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
 }
 
 /// What is worth a look before a device's flows are steered.
@@ -163,6 +48,10 @@ pub enum Note {
     },
     /// All CPUs share one cache: there is nothing to move a flow for.
     OneLane,
+    /// It is down: nothing arrives.
+    Down,
+    /// The device stamps the packets that it receives, for somebody who asked it to.
+    HardwareTimestamps,
 }
 
 impl Note {
@@ -171,6 +60,8 @@ impl Note {
         match self {
             Note::QueuePerCpu { .. } => "queue-per-cpu",
             Note::OneLane => "one-lane",
+            Note::Down => "down",
+            Note::HardwareTimestamps => "hardware-timestamps",
         }
     }
 }
@@ -188,9 +79,49 @@ impl fmt::Display for Note {
                 "all CPUs share one cache: a consumer that moves stays in its lane, so flows stay \
                  where they were seen first",
             ),
+            Note::Down => f.write_str("it is down: nothing arrives until `ip link set ... up`"),
+            Note::HardwareTimestamps => f.write_str(
+                "the card stamps the packets that it receives, for PTP or chrony: steered ones \
+                 lose that time, so such a service falls back to the kernel's, which is less exact",
+            ),
         }
     }
 }
+
+/// What a packet loses when it is sent to another CPU: the kernel makes its buffer there, from the
+/// packet's bytes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Its stable name.
+    pub id: &'static str,
+    /// What is lost, and what misses it.
+    pub text: &'static str,
+}
+
+/// All that it loses.
+pub const COSTS: [Cost; 6] = [
+    Cost {
+        id: "checksum",
+        text: "the card's checksum: the kernel adds up every byte again, on the CPU that it goes to",
+    },
+    Cost {
+        id: "timestamp",
+        text: "the card's timestamp: PTP, and chrony with hwtimestamp, get the kernel's time or none",
+    },
+    Cost { id: "hash", text: "the card's receive hash: what needs one computes it" },
+    Cost {
+        id: "queue",
+        text: "the number of its receive queue: XPS by receive queue (xps_rxqs) does not find it",
+    },
+    Cost {
+        id: "napi-id",
+        text: "its NAPI id: SO_INCOMING_NAPI_ID is 0, and busy polling by it polls nothing",
+    },
+    Cost {
+        id: "vlan-tag",
+        text: "a VLAN tag that the driver took off: refused where a device above needs it",
+    },
+];
 
 /// Looks at a device of the network namespace that the caller is in.
 ///
@@ -207,7 +138,11 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         other => other?,
     }
     if let Some(kind) = device.kind()?.filter(|kind| matches!(kind.as_str(), "veth" | "tun")) {
-        obstacles.push(Obstacle::Whole { kind });
+        let peer = device.peer()?;
+        if peer.as_ref().is_none_or(native::sends_unfinished) {
+            let peer = peer.map(|peer| peer.name().to_owned());
+            obstacles.push(Obstacle::Whole { kind, peer });
+        }
     }
     if !native::takes_programs(device)? {
         obstacles.push(Obstacle::NoNative);
@@ -216,14 +151,24 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     if !rps.is_empty() {
         obstacles.push(Obstacle::Rps { queues: rps });
     }
-    let devices = vlan_devices(device, &sysfs)?;
+    let layers = stack::read(device, &sysfs)?;
+    if let Some(stack::Group { name, kind, members }) = stack::group_of(device.name(), &layers) {
+        obstacles.push(Obstacle::Group { group: name, kind, members });
+    }
+    let devices = stack::need_tags(device.name(), &layers);
     if !devices.is_empty() && native::strips_vlan_tags(device)? {
         obstacles.push(Obstacle::VlanOffload { devices });
     }
     let timeout = sysfs.read(&format!("class/net/{device}/gro_flush_timeout"))?;
-    match timeout.as_deref().map(str::trim).unwrap_or("0").parse() {
-        Ok(0) | Err(_) => {}
-        Ok(timeout) => obstacles.push(Obstacle::GroTimeout { timeout }),
+    let timeout = timeout.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let napis = netdev::napis(device)?;
+    // What is set for the device is set for each instance, which may have one of its own.
+    let timeout = napis.gro_flush_timeout.max(timeout);
+    if timeout > 0 {
+        obstacles.push(Obstacle::GroTimeout { timeout });
+    }
+    if !napis.shared.is_empty() {
+        obstacles.push(Obstacle::SharedNapi { queues: napis.shared });
     }
     let cpus = lanes.online().len();
     let mut notes = Vec::new();
@@ -232,6 +177,12 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     }
     if lanes.lanes().len() == 1 {
         notes.push(Note::OneLane);
+    }
+    if !device.is_up()? {
+        notes.push(Note::Down);
+    }
+    if native::stamps_packets(device) {
+        notes.push(Note::HardwareTimestamps);
     }
     Ok(Plan { device: device.name().into(), queues, sockets: size::sockets()?, obstacles, notes })
 }
@@ -253,67 +204,4 @@ fn kernel_steers(device: &Device, queues: u32, sysfs: &Sysfs) -> Result<Vec<(u32
         }
     }
     Ok(found)
-}
-
-/// The VLAN devices on a device, of this network namespace.
-fn vlan_devices(device: &Device, sysfs: &Sysfs) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for name in sysfs.list(&format!("class/net/{device}/"))? {
-        let Some(upper) = name.strip_prefix("upper_") else { continue };
-        // One that is gone by now needs nothing.
-        let kind = Device::find(upper).and_then(|upper| upper.kind());
-        if kind.ok().flatten().as_deref() == Some("vlan") {
-            found.push(upper.to_owned());
-        }
-    }
-    Ok(found)
-}
-
-/// sysfs as the caller's network namespace has it: what is mounted may be another one's.
-#[derive(Debug)]
-struct Sysfs(OwnedFd);
-
-impl Sysfs {
-    fn new() -> Result<Self> {
-        let mount = || {
-            let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-            fsconfig_create(&sysfs)?;
-            fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-        };
-        match mount() {
-            Ok(root) => Ok(Self(root)),
-            Err(Errno::PERM) => Err(Error::new(
-                ErrorKind::NotPermitted,
-                "looking at a device's queues needs root (CAP_SYS_ADMIN)",
-            )),
-            Err(error) => Err(Error::io("cannot look into sysfs", error)),
-        }
-    }
-
-    /// A file's text; none if it is not there.
-    fn read(&self, path: &str) -> Result<Option<String>> {
-        let read = || -> io::Result<String> {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            let mut text = String::new();
-            fs::File::from(openat(&self.0, path, flags, Mode::empty())?)
-                .read_to_string(&mut text)?;
-            Ok(text)
-        };
-        match read() {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(format!("cannot read /sys/{path}"), error)),
-        }
-    }
-
-    /// The names in a folder.
-    fn list(&self, path: &str) -> Result<Vec<String>> {
-        let list = || -> rustix::io::Result<Vec<String>> {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let entries = Dir::read_from(openat(&self.0, path, flags, Mode::empty())?)?;
-            let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
-            entries.map(|entry| entry.map(name)).collect()
-        };
-        list().map_err(|error| Error::io(format!("cannot list /sys/{path}"), error))
-    }
 }

@@ -16,6 +16,6 @@ mod tick;
 pub use control::register;
 pub use counters::{Counters, Reason};
 pub use error::{Error, ErrorKind, Result};
-pub use host::{Note, Obstacle, Plan, inspect};
+pub use host::{COSTS, Cost, Note, Obstacle, Plan, inspect};
 pub use size::records_for;
 pub use steering::{SteerOptions, Steering};

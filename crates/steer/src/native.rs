@@ -45,7 +45,7 @@ pub(crate) fn takes_programs(device: &Device) -> Result<bool> {
 /// What the system reports.
 pub(crate) fn strips_vlan_tags(device: &Device) -> Result<bool> {
     let failed = |error| Error::io(format!("{device}: cannot ask for its offloads"), error);
-    match flags(device) {
+    match value(device, kernel::GET_FLAGS) {
         Ok(flags) => Ok(flags & kernel::RX_VLAN != 0),
         // It has no such offload to ask for.
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
@@ -53,39 +53,79 @@ pub(crate) fn strips_vlan_tags(device: &Device) -> Result<bool> {
     }
 }
 
-/// Of linux/ethtool.h and linux/sockios.h.
+/// Whether a device sends packets that are not finished: many in one, or with checksums not filled
+/// in. Also if it does not say.
+pub(crate) fn sends_unfinished(device: &Device) -> bool {
+    let is_off = |request| value(device, request).is_ok_and(|value| value == 0);
+    ![kernel::GET_TSO, kernel::GET_GSO, kernel::GET_TX_CHECKSUMS].into_iter().all(is_off)
+}
+
+/// Whether the device stamps packets that it receives with its own clock, as somebody asked for.
+pub(crate) fn stamps_packets(device: &Device) -> bool {
+    /// `struct hwtstamp_config` of linux/net_tstamp.h.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Config {
+        flags: i32,
+        tx_type: i32,
+        rx_filter: i32,
+    }
+
+    let mut config = Config::default();
+    match ask(device, kernel::GET_TIMESTAMPING, (&raw mut config).cast()) {
+        Ok(()) => config.rx_filter != kernel::FILTER_NONE,
+        // A driver that cannot, or a device without one.
+        Err(_) => false,
+    }
+}
+
+/// Of linux/ethtool.h, linux/sockios.h and linux/net_tstamp.h.
 mod kernel {
     /// `ETH_FLAG_RXVLAN`.
     pub(super) const RX_VLAN: u32 = 1 << 8;
     /// `ETHTOOL_GFLAGS`.
     pub(super) const GET_FLAGS: u32 = 0x25;
+    /// `ETHTOOL_GTXCSUM`, `ETHTOOL_GTSO`, `ETHTOOL_GGSO`.
+    pub(super) const GET_TX_CHECKSUMS: u32 = 0x16;
+    pub(super) const GET_TSO: u32 = 0x1e;
+    pub(super) const GET_GSO: u32 = 0x23;
     /// `SIOCETHTOOL`.
     pub(super) const ETHTOOL: libc::Ioctl = 0x8946;
+    /// `SIOCGHWTSTAMP`.
+    pub(super) const GET_TIMESTAMPING: libc::Ioctl = 0x89b1;
+    /// `HWTSTAMP_FILTER_NONE`.
+    pub(super) const FILTER_NONE: i32 = 0;
 }
 
-/// The driver's offloads that `ETHTOOL_GFLAGS` knows.
-fn flags(device: &Device) -> io::Result<u32> {
+/// What ethtool's requests for one number answer.
+fn value(device: &Device, command: u32) -> io::Result<u32> {
     /// `struct ethtool_value`.
     #[repr(C)]
-    struct Flags {
+    struct Value {
         command: u32,
-        flags: u32,
+        data: u32,
     }
 
+    let mut value = Value { command, data: 0 };
+    ask(device, kernel::ETHTOOL, (&raw mut value).cast())?;
+    Ok(value.data)
+}
+
+/// A request about a device, whose data is the struct that this request fills in.
+fn ask(device: &Device, request: libc::Ioctl, data: *mut libc::c_char) -> io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    let mut value = Flags { command: kernel::GET_FLAGS, flags: 0 };
     // SAFETY: all zeros is a value of this plain struct.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let mut about: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays 0: a device's name is shorter.
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(device.name().bytes()) {
+    let room = about.ifr_name.len() - 1;
+    for (to, from) in about.ifr_name[..room].iter_mut().zip(device.name().bytes()) {
         *to = from.cast_signed();
     }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the request names a device and points to the struct that this command fills in;
-    // both outlive the call.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), kernel::ETHTOOL, &raw mut request) } {
+    about.ifr_ifru.ifru_data = data;
+    // SAFETY: the request names a device and points to the struct that it fills in, which the
+    // callers have on their stacks; both outlive the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut about) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(value.flags),
+        _ => Ok(()),
     }
 }

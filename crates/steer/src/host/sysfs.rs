@@ -1,0 +1,60 @@
+//! sysfs of a network namespace.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Dir, DirEntry, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use crate::{Error, ErrorKind, Result};
+
+/// sysfs as the caller's network namespace has it: what is mounted may be another one's.
+#[derive(Debug)]
+pub(super) struct Sysfs(OwnedFd);
+
+impl Sysfs {
+    pub(super) fn new() -> Result<Self> {
+        let mount = || {
+            let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&sysfs)?;
+            fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
+        };
+        match mount() {
+            Ok(root) => Ok(Self(root)),
+            Err(Errno::PERM) => Err(Error::new(
+                ErrorKind::NotPermitted,
+                "looking at a device's queues needs root (CAP_SYS_ADMIN)",
+            )),
+            Err(error) => Err(Error::io("cannot look into sysfs", error)),
+        }
+    }
+
+    /// A file's text; none if it is not there.
+    pub(super) fn read(&self, path: &str) -> Result<Option<String>> {
+        let read = || -> io::Result<String> {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let mut text = String::new();
+            fs::File::from(openat(&self.0, path, flags, Mode::empty())?)
+                .read_to_string(&mut text)?;
+            Ok(text)
+        };
+        match read() {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(format!("cannot read /sys/{path}"), error)),
+        }
+    }
+
+    /// The names in a folder.
+    pub(super) fn list(&self, path: &str) -> Result<Vec<String>> {
+        let list = || -> rustix::io::Result<Vec<String>> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let entries = Dir::read_from(openat(&self.0, path, flags, Mode::empty())?)?;
+            let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
+            entries.map(|entry| entry.map(name)).collect()
+        };
+        list().map_err(|error| Error::io(format!("cannot list /sys/{path}"), error))
+    }
+}
