@@ -7,6 +7,7 @@ mod completions;
 mod control;
 mod demo;
 mod frames_knob;
+mod holder;
 mod knob;
 mod lend;
 mod man;

@@ -35,6 +35,11 @@ pub(crate) fn host_cannot(message: String) -> anyhow::Error {
     Refused(message).into()
 }
 
+/// An error in what this user may do, found before the system was asked.
+pub(crate) fn not_permitted(message: String) -> anyhow::Error {
+    Denied(message).into()
+}
+
 #[derive(Debug)]
 struct BadInput(String);
 
@@ -57,6 +62,17 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+#[derive(Debug)]
+struct Denied(String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Denied {}
+
 impl Exit {
     /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
     pub(crate) fn of(error: &anyhow::Error) -> Exit {
@@ -74,6 +90,7 @@ impl Exit {
             .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
             .or_else(|| cause.downcast_ref().map(|_: &BadInput| Exit::Usage))
             .or_else(|| cause.downcast_ref().map(|_: &Refused| Exit::HostCannot))
+            .or_else(|| cause.downcast_ref().map(|_: &Denied| Exit::NotPermitted))
             // What a CPU set or a lane override says is always the user's input.
             .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
     }
@@ -175,6 +192,7 @@ mod tests {
         assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
         assert_eq!(Exit::of(&usage("no such thing".into())), Exit::Usage);
         assert_eq!(Exit::of(&host_cannot("no such driver".into())), Exit::HostCannot);
+        assert_eq!(Exit::of(&not_permitted("needs root".into())), Exit::NotPermitted);
         assert_eq!(Exit::of(&anyhow::anyhow!("anything else")), Exit::Failed);
     }
 }

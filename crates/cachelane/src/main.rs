@@ -7,6 +7,7 @@ mod cmd;
 mod demo;
 mod exit;
 mod pmu;
+mod privileges;
 mod table;
 mod terminal;
 

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::steer::{Exchange, Steered, ids, one_lane, tagged, two_cpus};
-use common::xsk::{Running, has_program, number};
+use common::xsk::{Running, Scene, has_program, number};
 use common::{comes_true, root, text};
 use lab::traffic::{EchoOptions, EchoServer, RrOptions, RrSession};
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,7 +56,12 @@ fn root_without_privileges_it_says_what_it_needs() {
         let mut command = steered.scene.place.unprivileged(&args);
         let output = steered.host().run(move || command.output()).expect("the host").expect("runs");
         assert_eq!(output.status.code(), Some(4), "{output:?}");
-        assert!(text(&output.stderr).contains("needs root"), "{output:?}");
+        let said = text(&output.stderr);
+        for part in ["needs root, or ", "CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"]
+        {
+            assert!(said.contains(part), "no {part} in {said}");
+        }
+        assert!(!said.contains("libbpf") && said.lines().count() == 1, "{said}");
     }
 }
 
@@ -99,7 +104,7 @@ fn root_what_stands_against_it_is_refused_with_what_helps() {
     if tagged(test, &steered.link).is_some() {
         cases.insert(
             0,
-            ("vlan-offload", "true".into(), "tagged needs them", rxvlan.clone(), rxvlan),
+            ("vlan-offload", "true".into(), "tagged above it needs them", rxvlan.clone(), rxvlan),
         );
     }
     for (id, cause, says, remedy, undo) in cases {
@@ -143,6 +148,8 @@ fn root_a_device_without_native_xdp_is_refused_even_by_force() {
         let found: Value = serde_json::from_slice(&found.stdout).expect("JSON");
         assert_eq!(ids(&found, "obstacles"), ["no-native-xdp"], "{found}");
     }
+    // What is above does no harm.
+    assert_eq!(ids(&steered.check(&[]).1, "obstacles"), ["whole-packets"]);
 }
 
 #[test]
@@ -157,6 +164,9 @@ fn root_a_second_program_on_the_device_is_refused_even_by_force() {
     let said = text(&second.stderr);
     assert!(said.contains("has an XDP program already: 'cachelane_steer'"), "{said}");
     assert!(!said.contains("all the same, for tests"), "{said}");
+    let whose = format!("process {} (", first.pid());
+    let how = format!("`kill {}` ends that", first.pid());
+    assert!(said.contains(&whose) && said.contains(&how), "{said}");
     let (code, found) = steered.check(&["--force"]);
     assert_eq!(code, Some(1));
     assert_eq!(ids(&found, "obstacles"), ["xdp-program", "whole-packets"]);
@@ -178,7 +188,13 @@ fn root_check_and_dry_run_say_it_and_change_nothing() {
     let check = steered.run(&["--check"]);
     assert_eq!(check.status.code(), Some(1), "{check:?}");
     let said = text(&check.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["1 receive queue,", "refused without --force: a veth device", "[whole-packets]"] {
+    for part in [
+        "1 receive queue,",
+        "refused without --force: a veth device",
+        "[whole-packets]",
+        "SO_INCOMING_NAPI_ID is 0",
+        "PTP, and chrony with hwtimestamp",
+    ] {
         assert!(said.contains(part), "no {part} in {said}");
     }
     let would = steered.run(&["--dry-run", "--force", "--records", "1024"]);
@@ -190,6 +206,72 @@ fn root_check_and_dry_run_say_it_and_change_nothing() {
         assert!(said.contains(part), "no {part} in {said}");
     }
     assert_eq!(steered.host().ip(["-details", "link"]).expect("ip"), before);
+}
+
+#[test]
+fn root_what_is_set_later_stops_it_until_it_is_gone() {
+    let test = "root_what_is_set_later_stops_it_until_it_is_gone";
+    if !root(test) || !two_cpus(test) {
+        return;
+    }
+    let steered = Steered::new("stlater");
+    let device = steered.device();
+    let running = steered.start(&[]);
+    let (from, to) = (steered.link.a.v4.into(), steered.link.b.v4.into());
+    let exchange = Exchange::start(&steered.link, from, to, 0);
+    let count = || steered.counter(&running, "steered");
+    let grows = || {
+        let before = count();
+        exchange.goes_on(200);
+        count() > before + 100
+    };
+    assert!(comes_true(grows));
+    for file in ["queues/rx-0/rps_cpus", "gro_flush_timeout"] {
+        let file = format!("/sys/class/net/{device}/{file}");
+        steered.shell(&format!("echo 1 > {file}"));
+        let stands = || {
+            let before = count();
+            exchange.goes_on(200);
+            count() == before
+        };
+        assert!(comes_true(stands), "steered with {file}");
+        assert!(stands(), "steered with {file}");
+        steered.shell(&format!("echo 0 > {file}"));
+        assert!(comes_true(grows), "not steered without {file}");
+    }
+    exchange.end();
+    assert!(running.end(Signal::TERM).status.success());
+}
+
+#[test]
+fn root_a_veth_whose_peer_sends_finished_packets_is_not_refused() {
+    let test = "root_a_veth_whose_peer_sends_finished_packets_is_not_refused";
+    if !root(test) {
+        return;
+    }
+    let scene = Scene::new("stpeer");
+    let host = scene.host("a");
+    let add = ["link", "add", "p0", "up", "type", "veth", "peer", "name", "p1"];
+    host.ip(add).expect("root may");
+    let check = || {
+        let output = scene.run(&host, &["steer", "p0", "--check", "--json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), found)
+    };
+    let (code, found) = check();
+    assert_eq!((code, ids(&found, "obstacles")), (Some(1), vec!["whole-packets".to_owned()]));
+    let remedy = found["obstacles"][0]["remedy"].as_str().expect("a remedy");
+    let (_, command) = remedy.split_once("or: ").expect("a command");
+    let mut words = command.split(' ');
+    assert_eq!(words.next(), Some("ethtool"));
+    host.command("ethtool").args(words).run().expect("what it asks for can be done");
+    let (code, found) = check();
+    assert_eq!((code, &found["can_steer"]), (Some(0), &true.into()), "{found}");
+    assert_eq!(ids(&found, "obstacles"), [""; 0]);
+    let steered = scene.run(&host, &["steer", "p0", "--for", "100ms"]);
+    assert!(steered.status.success(), "{steered:?}");
+    host.ip(["link", "set", "p0", "down"]).expect("root may");
+    assert!(ids(&check().1, "notes").contains(&"down".to_owned()));
 }
 
 /// The signals that end a process that does nothing about them, and two that it does something

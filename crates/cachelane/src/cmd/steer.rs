@@ -16,6 +16,7 @@ use xsk::Device;
 
 use crate::args::duration;
 use crate::exit::Exit;
+use crate::privileges;
 use machine::Machine;
 
 /// Steer received flows to the lanes of their consumers
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if args.check {
         return check::check(&prepared, args.force, args.json);
     }
-    check::refuse(&prepared.plan, args.force)?;
+    check::refuse(&prepared.device, &prepared.plan, args.force)?;
     if args.dry_run {
         return check::dry_run(&prepared);
     }
@@ -106,6 +107,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn prepare(args: &Args) -> anyhow::Result<Prepared> {
+    use privileges::{DEVICES, PROGRAMS, SYSFS, TRACEPOINTS};
+
     let machine = Machine::look_at(Path::new("/sys/devices/system"), args.lanes.as_deref())?;
     let lanes = machine.lanes();
     let defaults = SteerOptions::default();
@@ -118,6 +121,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     options.check()?;
     let device = Device::find(&args.interface)?;
+    privileges::require("steering", &[PROGRAMS, TRACEPOINTS, DEVICES, SYSFS])?;
     let plan = steer::inspect(&device, lanes)?;
     if args.records.is_none() {
         options.records = steer::records_for(plan.sockets);

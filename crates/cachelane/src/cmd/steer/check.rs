@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 use steer::{Obstacle, Plan, Steering};
+use xsk::Device;
 
 use super::Prepared;
+use crate::cmd::holder;
 use crate::exit::{Exit, host_cannot};
 use crate::terminal::{width, wrap};
 
@@ -22,9 +24,9 @@ pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::
 }
 
 /// An error that says all that stands against it, if anything does.
-pub(super) fn refuse(plan: &Plan, force: bool) -> anyhow::Result<()> {
+pub(super) fn refuse(device: &Device, plan: &Plan, force: bool) -> anyhow::Result<()> {
     let reasons: Vec<String> =
-        plan.refusals(force).map(|obstacle| against(obstacle, &plan.device)).collect();
+        plan.refusals(force).map(|obstacle| against(obstacle, device)).collect();
     if reasons.is_empty() {
         return Ok(());
     }
@@ -56,7 +58,7 @@ pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
     println!("would hold {} records of flows, {kib} KiB of kernel memory", options.records);
     println!("would change nothing else on this host, and leave nothing of it behind");
     // Here only what was forced is left of the obstacles.
-    let forced = plan.obstacles.iter().map(|obstacle| against(obstacle, &plan.device));
+    let forced = plan.obstacles.iter().map(|obstacle| against(obstacle, device));
     let notes = plan.notes.iter().map(ToString::to_string);
     for line in forced.chain(notes) {
         print!("{}", wrap(&format!("{device}: {line}"), width()));
@@ -75,10 +77,18 @@ pub(super) fn warn(plan: &Plan) {
 }
 
 /// An obstacle and what takes it out of the way.
-pub(super) fn against(obstacle: &Obstacle, device: &str) -> String {
-    match obstacle.remedy(device) {
+pub(super) fn against(obstacle: &Obstacle, device: &Device) -> String {
+    match remedy(obstacle, device) {
         Some(remedy) => format!("{obstacle} [{}]. What helps: {remedy}", obstacle.id()),
         None => format!("{obstacle} [{}]", obstacle.id()),
+    }
+}
+
+/// What takes it out of the way, as far as that is known.
+fn remedy(obstacle: &Obstacle, device: &Device) -> Option<String> {
+    match obstacle {
+        Obstacle::Program { .. } => holder::of(device),
+        _ => obstacle.remedy(device.name()),
     }
 }
 
@@ -97,22 +107,24 @@ fn describe(prepared: &Prepared, force: bool) -> Vec<String> {
             true => "refused without --force",
             false => "refused",
         };
-        lines.push(format!("{what}: {}", against(obstacle, &plan.device)));
+        lines.push(format!("{what}: {}", against(obstacle, device)));
     }
     lines.extend(plan.notes.iter().map(|note| format!("note: {note} [{}]", note.id())));
     if plan.obstacles.is_empty() {
         lines.push("nothing stands against it".into());
     }
+    lines.push("a packet that is sent to another CPU loses:".into());
+    lines.extend(steer::COSTS.iter().map(|cost| format!("  {} [{}]", cost.text, cost.id)));
     lines
 }
 
 fn object(prepared: &Prepared, force: bool) -> Value {
-    let Prepared { machine, options, plan, .. } = prepared;
+    let Prepared { device, machine, options, plan } = prepared;
     let obstacle = |obstacle: &Obstacle| {
         json!({
             "id": obstacle.id(),
             "text": obstacle.to_string(),
-            "remedy": obstacle.remedy(&plan.device),
+            "remedy": remedy(obstacle, device),
             "can_be_forced": obstacle.can_be_forced(),
         })
     };
@@ -126,5 +138,6 @@ fn object(prepared: &Prepared, force: bool) -> Value {
         "lanes": machine.lanes().to_string(),
         "obstacles": plan.obstacles.iter().map(obstacle).collect::<Vec<_>>(),
         "notes": plan.notes.iter().map(note).collect::<Vec<_>>(),
+        "costs": steer::COSTS.map(|cost| json!({"id": cost.id, "text": cost.text})),
     })
 }

@@ -17,10 +17,11 @@ use crate::exit::Exit;
 
 /// How soon a signal is heeded, and a CPU that came or went.
 const LOOK: Duration = Duration::from_millis(50);
-/// How soon it is noticed that the device is gone.
+/// How soon it is noticed that the device is gone, or that somebody has set what stands against
+/// steering it.
 const LOOK_AT_DEVICE: Duration = Duration::from_secs(1);
-/// How soon somebody is warned who sets what stands against steering.
-const LOOK_AT_SETTINGS: Duration = Duration::from_secs(10);
+/// How often the records are looked at.
+const LOOK_AT_RECORDS: Duration = Duration::from_secs(10);
 
 /// Steers until a signal ends it, the time is up, or the device is gone.
 pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Result<Exit> {
@@ -38,7 +39,16 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
     let mut report = Report::new(&steering, args.json, quiet);
     let mut crowd = Crowd { records: options.records, before: Counters::default() };
     let until = args.time.and_then(|time| Instant::now().checked_add(time));
-    let ended = follow(&steering, &mut machine, plan, until, &mut signals, &mut report, &mut crowd);
+    let mut settings = Settings::new(plan);
+    let ended = follow(
+        &steering,
+        &mut machine,
+        &mut settings,
+        until,
+        &mut signals,
+        &mut report,
+        &mut crowd,
+    );
     report.end(ended.as_ref().copied().unwrap_or("error"))?;
     drop(report);
     drop((control, steering));
@@ -49,13 +59,13 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
 fn follow(
     steering: &Steering,
     machine: &mut Machine,
-    mut plan: Plan,
+    settings: &mut Settings,
     until: Option<Instant>,
     signals: &mut Signals,
     report: &mut Report<'_>,
     crowd: &mut Crowd,
 ) -> anyhow::Result<&'static str> {
-    let (mut look_at_device, mut look_at_settings) = (Instant::now(), Instant::now());
+    let (mut look_at_device, mut look_at_records) = (Instant::now(), Instant::now());
     loop {
         let pending: Vec<i32> = signals.pending().collect();
         if pending.contains(&SIGUSR1) {
@@ -68,15 +78,15 @@ fn follow(
         if until.is_some_and(|until| now >= until) {
             return Ok("time");
         }
-        follow_machine(steering, machine, report);
+        follow_machine(steering, machine, settings, report);
         if now >= look_at_device + LOOK_AT_DEVICE {
             look_at_device = now;
             still_there(steering)?;
+            settings.look(steering, machine, report);
             report.turn()?;
         }
-        if now >= look_at_settings + LOOK_AT_SETTINGS {
-            look_at_settings = now;
-            plan = warn_of_news(steering, machine, plan, report);
+        if now >= look_at_records + LOOK_AT_RECORDS {
+            look_at_records = now;
             crowd.warn(steering, report);
         }
         std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
@@ -121,7 +131,12 @@ fn still_there(steering: &Steering) -> anyhow::Result<()> {
     }
 }
 
-fn follow_machine(steering: &Steering, machine: &mut Machine, report: &Report<'_>) {
+fn follow_machine(
+    steering: &Steering,
+    machine: &mut Machine,
+    settings: &Settings,
+    report: &Report<'_>,
+) {
     let lanes = match machine.changed() {
         Ok(None) => return,
         Ok(Some(lanes)) => lanes,
@@ -129,6 +144,9 @@ fn follow_machine(steering: &Steering, machine: &mut Machine, report: &Report<'_
             return report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
         }
     };
+    if settings.has_stopped() {
+        return machine.followed(lanes);
+    }
     match steering.follow(&lanes) {
         Ok(()) => {
             let targets = steering.targets();
@@ -141,19 +159,61 @@ fn follow_machine(steering: &Steering, machine: &mut Machine, report: &Report<'_
     }
 }
 
-/// Warns of what somebody has done meanwhile that stands against steering.
-fn warn_of_news(steering: &Steering, machine: &Machine, before: Plan, report: &Report<'_>) -> Plan {
-    // A device that is gone is found out elsewhere.
-    let Ok(now) = steer::inspect(steering.device(), machine.lanes()) else { return before };
-    let is_ours = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Program { .. });
-    for news in now.obstacles.iter().filter(|o| !is_ours(o) && !before.obstacles.contains(o)) {
-        report.log(|| tracing::warn!("{}: now {}", now.device, against(news, &now.device)));
+/// What somebody sets while it runs. What stands against steering then stops it, as it would have
+/// been refused at the start, and it goes on when that is gone.
+struct Settings {
+    /// What was forced at the start, by name, stays forced.
+    forced: Vec<&'static str>,
+    queues: u32,
+    /// What it has stopped for.
+    against: Vec<Obstacle>,
+}
+
+impl Settings {
+    fn new(plan: Plan) -> Settings {
+        let forced = plan.obstacles.iter().map(Obstacle::id).collect();
+        Settings { forced, queues: plan.queues, against: Vec::new() }
     }
-    if now.queues > before.queues {
-        let (device, more) = (&now.device, now.queues - before.queues);
-        report.log(|| {
-            tracing::warn!("{device}: {more} more receive queues now, left alone until restarted");
-        });
+
+    fn has_stopped(&self) -> bool {
+        !self.against.is_empty()
     }
-    now
+
+    fn look(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
+        // A device that is gone is found out elsewhere.
+        let Ok(now) = steer::inspect(steering.device(), machine.lanes()) else { return };
+        let Plan { device, queues, .. } = &now;
+        let is_ours = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Program { .. });
+        let counts =
+            |obstacle: &Obstacle| !is_ours(obstacle) && !self.forced.contains(&obstacle.id());
+        let against: Vec<Obstacle> = now.obstacles.iter().filter(|o| counts(o)).cloned().collect();
+        for news in against.iter().filter(|obstacle| !self.against.contains(obstacle)) {
+            report.log(|| {
+                let news = self::against(news, steering.device());
+                tracing::warn!("{device}: not steered until this is gone: {news}");
+            });
+        }
+        // Without a CPU to send to, every flow goes to the kernel path, each when it may.
+        let lanes = machine.lanes();
+        let followed = match (self.has_stopped(), against.is_empty()) {
+            (false, false) => steering.follow(&lanes.all_offline()),
+            (true, true) => steering.follow(lanes).inspect(|()| {
+                report.log(|| tracing::info!("{device}: steered again"));
+            }),
+            _ => Ok(()),
+        };
+        match followed {
+            Ok(()) => self.against = against,
+            Err(error) => report.log(|| tracing::error!("{device}: {error}")),
+        }
+        if *queues > self.queues {
+            let more = queues - self.queues;
+            report.log(|| {
+                tracing::warn!(
+                    "{device}: {more} more receive queues now, left alone until restarted"
+                );
+            });
+        }
+        self.queues = *queues;
+    }
 }

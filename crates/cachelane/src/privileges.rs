@@ -1,0 +1,92 @@
+//! What this process may do: asked before anything is done, so that all that is missing is said at
+//! once and in our words.
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::exit::not_permitted;
+
+/// A capability, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    name: &'static str,
+    /// It, or one that includes it.
+    any: CapabilitySet,
+    what_for: &'static str,
+}
+
+/// Sockets of AF_XDP.
+pub(crate) const SOCKETS: Need =
+    Need { name: "CAP_NET_RAW", any: CapabilitySet::NET_RAW, what_for: "AF_XDP sockets" };
+
+/// BPF programs and their maps.
+pub(crate) const PROGRAMS: Need = Need {
+    name: "CAP_BPF",
+    any: CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN),
+    what_for: "BPF programs",
+};
+
+/// A program on a device.
+pub(crate) const DEVICES: Need = Need {
+    name: "CAP_NET_ADMIN",
+    any: CapabilitySet::NET_ADMIN,
+    what_for: "a program on a device",
+};
+
+/// Programs that read the kernel's structures.
+pub(crate) const TRACEPOINTS: Need = Need {
+    name: "CAP_PERFMON",
+    any: CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN),
+    what_for: "tracepoints",
+};
+
+/// sysfs of a network namespace.
+pub(crate) const SYSFS: Need = Need {
+    name: "CAP_SYS_ADMIN",
+    any: CapabilitySet::SYS_ADMIN,
+    what_for: "looking at a device's queues",
+};
+
+/// Nothing, if this process has all of them.
+///
+/// # Errors
+/// What it lacks. Whether what it has is enough here, the kernel says: in a container it may not be.
+pub(crate) fn require(what: &str, needs: &[Need]) -> anyhow::Result<()> {
+    // A kernel that does not tell refuses later.
+    let Ok(sets) = capabilities(None) else { return Ok(()) };
+    match missing(sets.effective, needs) {
+        Some(missing) => Err(not_permitted(format!("{what} needs root, or {missing}"))),
+        None => Ok(()),
+    }
+}
+
+fn missing(have: CapabilitySet, needs: &[Need]) -> Option<String> {
+    let missing = needs.iter().filter(|need| !have.intersects(need.any));
+    let texts: Vec<String> = missing.map(|n| format!("{} ({})", n.name, n.what_for)).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_missing_is_said_at_once() {
+        let needs = [SOCKETS, PROGRAMS, DEVICES];
+        for (have, expected) in [
+            (CapabilitySet::all(), None),
+            (
+                CapabilitySet::empty(),
+                Some(
+                    "CAP_NET_RAW (AF_XDP sockets), CAP_BPF (BPF programs), CAP_NET_ADMIN (a \
+                     program on a device)",
+                ),
+            ),
+            (
+                CapabilitySet::SYS_ADMIN | CapabilitySet::NET_RAW,
+                Some("CAP_NET_ADMIN (a program on a device)"),
+            ),
+        ] {
+            assert_eq!(missing(have, &needs).as_deref(), expected);
+        }
+    }
+}
