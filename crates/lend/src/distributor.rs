@@ -308,6 +308,7 @@ impl Distributor {
     fn release(&mut self, slot: u8) {
         let Some(mut channel) = self.channels[usize::from(slot)].take() else { return };
         channel.close();
+        add(&self.tally.reclaimed, u64::from(self.table.out(slot)));
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
         self.tally.on_loan.store(self.table.on_loan(), Ordering::Relaxed);

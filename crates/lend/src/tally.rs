@@ -11,6 +11,7 @@ use frames::TokenRefused;
 pub(crate) struct Tally {
     pub(crate) lent: AtomicU64,
     pub(crate) returned: AtomicU64,
+    pub(crate) reclaimed: AtomicU64,
     pub(crate) dropped: AtomicU64,
     pub(crate) unwanted: AtomicU64,
     pub(crate) on_loan: AtomicU32,

@@ -97,7 +97,7 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
         );
     }
     if wanted > left {
-        return refuse(Status::Quota, format!("asked for {wanted} loans, {left} are left"));
+        return refuse(Status::Quota, reason_of(wanted, left));
     }
     Ok(Terms { version, slot, quota, mirror, name: name(&hello.name, slot) })
 }
@@ -116,6 +116,14 @@ fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal { status, reason: reason + " (--user-share)", user: true })
+}
+
+/// What helps is in it, and all of it fits into a welcome's reason.
+fn reason_of(wanted: u64, left: u64) -> String {
+    format!(
+        "asked for {wanted} loans, {left} are left: ask for a smaller quota, or give the lender \
+         more frames"
+    )
 }
 
 /// The newest version that both speak, if what came is a hello at all.

@@ -97,6 +97,7 @@ impl Roster {
             paused: state.paused,
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
+            reclaimed: sum(|tally| &tally.reclaimed),
             dropped: sum(|tally| &tally.dropped),
             unwanted: sum(|tally| &tally.unwanted),
             on_loan: on_loan.sum(),

@@ -49,10 +49,13 @@ pub struct LenderCounters {
     /// Times that the lender stopped accepting connections for a while, there being too many, or
     /// no file descriptors. Those that the kernel turned away meanwhile it does not know.
     pub paused: u64,
-    /// Loans: one for each part of a packet and borrower.
+    /// Loans: one for each part of a packet and borrower. Each of them was returned or reclaimed,
+    /// or a borrower has it.
     pub lent: u64,
     /// Tokens that came back and were right.
     pub returned: u64,
+    /// Loans that ended with their borrower, which had not given them back.
+    pub reclaimed: u64,
     /// Packets that a borrower did not get because it had its quota.
     pub dropped: u64,
     /// Packets that nobody was there for, or that came while the accounting was being changed.
