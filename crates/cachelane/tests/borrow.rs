@@ -146,6 +146,74 @@ fn object(output: &Output) -> Value {
 }
 
 #[test]
+fn a_quota_that_is_cut_is_said() {
+    let mut rig = Rig::new(|_| {});
+    for (asked, is_cut) in [("5000", true), ("32", false)] {
+        let child = rig.start(&["--quota", asked, "--for", "100ms"], 1);
+        let output = ends(child);
+        let said = text(&output.stderr).contains("--quota 5000: the lender gives 32 at most");
+        assert_eq!(said, is_cut, "{output:?}");
+        let until = Instant::now() + SOON;
+        while !rig.lender().borrowers().is_empty() && Instant::now() < until {
+            rig.collect();
+        }
+    }
+    rig.end();
+}
+
+#[test]
+fn packets_do_not_go_to_a_terminal() {
+    let rig = Rig::new(|_| {});
+    let line = format!("{} borrow {} --pcap -", common::PROGRAM, rig.socket.display());
+    // It gives the command a terminal of its own, and its exit code is the command's.
+    let mut script = std::process::Command::new("script");
+    let output = match script.args(["-qec", &line, "/dev/null"]).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return eprintln!("skipped: packets_do_not_go_to_a_terminal: needs the program script");
+        }
+        output => output.expect("it runs"),
+    };
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stdout).contains("stdout, which is a terminal"), "{output:?}");
+    assert!(rig.lender().borrowers().is_empty());
+    rig.end();
+}
+
+#[test]
+fn root_a_full_disk_ends_it_with_an_error_and_with_json_says_so_in_the_end_object() {
+    let test = "root_a_full_disk_ends_it_with_an_error_and_with_json_says_so_in_the_end_object";
+    if !root(test) {
+        return;
+    }
+    let mut rig = Rig::new(|_| {});
+    let disk = rig.place.path().join("disk");
+    std::fs::create_dir(&disk).expect("a folder");
+    let (socket, disk) = (rig.socket.display(), disk.display());
+    let script = format!(
+        "mount -t tmpfs -o size=4096 tmpfs {disk} && \
+         exec {} borrow {socket} --json --pcap {disk}/packets",
+        common::PROGRAM
+    );
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", &script]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let until = Instant::now() + SOON;
+    while child.try_wait().expect("its status").is_none() {
+        assert!(Instant::now() < until, "it does not end: {:?}", error(child));
+        rig.collect();
+        rig.lend(0, &flows(0..8, 1500));
+    }
+    let output = child.wait_with_output().expect("its output");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let end = object(&output);
+    assert_eq!((&end["event"], &end["ended_by"]), (&"end".into(), &"error".into()), "{end}");
+    assert!(end["error"].as_str().is_some_and(|said| said.contains("No space left")), "{end}");
+    rig.settle();
+    rig.end();
+}
+
+#[test]
 fn packets_bytes_and_drops_are_counted_until_the_lender_ends() {
     for more in [&[][..], &["--count", "--spin", "--name", "me", "--quota", "20"]] {
         let mut rig = Rig::new(|_| {});

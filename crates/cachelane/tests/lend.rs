@@ -304,6 +304,59 @@ fn root_the_knob_is_refused_by_name_while_frames_are_on_loan() {
 }
 
 #[test]
+fn root_as_many_borrowers_as_were_asked_for_have_room_and_one_more_is_told_what_helps() {
+    let test = "root_as_many_borrowers_as_were_asked_for_have_room_and_one_more_is_told_what_helps";
+    if !root(test) {
+        return;
+    }
+    let lending = Lending::start("lendroom", &["--borrowers", "12"]);
+    let borrowers: Vec<Borrower> = (0..12).map(|n| lending.borrow(&format!("b{n}"), 0)).collect();
+    assert!(borrowers.iter().all(|borrower| borrower.quota() == 1024));
+    drop(borrowers);
+    lending.lender.end(Signal::TERM);
+
+    let lending = Lending::start("lendfull", &[]);
+    let _five: Vec<Borrower> = (0..5).map(|n| lending.borrow(&format!("b{n}"), 0)).collect();
+    let sixth = Borrower::connect(&lending.socket, &BorrowerOptions::default());
+    let refused = sixth.expect_err("there is no room").to_string();
+    assert!(refused.contains("a smaller quota, or give the lender more frames"), "{refused}");
+}
+
+#[test]
+fn root_what_is_lent_is_returned_reclaimed_or_on_loan() {
+    if !root("root_what_is_lent_is_returned_reclaimed_or_on_loan") {
+        return;
+    }
+    let lending = Lending::start("lendbooks", &[]);
+    let mut keeper = lending.borrow("keeper", 64);
+    let mut honest = lending.borrow("honest", 64);
+    let sender = lending.send(2_000);
+    let mut loans: Vec<Loan> = Vec::new();
+    for _ in 0..200 {
+        keeper.wait(Some(Duration::from_millis(5))).expect("a lender");
+        keeper.receive(&mut loans, 64).expect("loans");
+        let mut others = Vec::new();
+        honest.receive(&mut others, 64).expect("loans");
+        honest.give_back(others.drain(..));
+    }
+    sender.finish();
+    let balance = || {
+        let [lent, returned, reclaimed, on_loan] = ["lent", "returned", "reclaimed", "on_loan"]
+            .map(|of| lending.counter(&format!("lend.{of}")));
+        (lent == returned + reclaimed + on_loan, reclaimed, on_loan)
+    };
+    // The one has its quota, and goes with it.
+    assert!(comes_true(|| matches!(balance(), (true, 0, 64..))), "{:?}", balance());
+    drop(keeper);
+    assert!(comes_true(|| matches!(balance(), (true, 64.., _))), "{:?}", balance());
+    drop((honest, loans));
+    let got = lending.lender.object();
+    let [lent, returned, reclaimed] =
+        ["lent", "returned", "reclaimed"].map(|of| number(&got, &format!("/lend/{of}")));
+    assert_eq!(lent, returned + reclaimed, "{got:#}");
+}
+
+#[test]
 fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
     if !root("root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named") {
         return;
@@ -325,16 +378,28 @@ fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
         assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
     }
     assert!(!path.exists() && !has_program(&link.b));
+    for (more, parts) in [
+        (&[][..], ["8192 frames", "to up to 5 borrowers with a quota of 1024 (--borrowers N"]),
+        (&["--borrowers", "64"], ["68608 frames", "to up to 64 borrowers with a quota of 1024\n"]),
+        (&["--quota", "8192"], ["35840 frames", "to up to 4 borrowers with a quota of 8192 (--b"]),
+        (&["--quota", "16"], ["8192 frames", "to up to 64 borrowers with a quota of 16\n"]),
+    ] {
+        let output = scene.run(&link.b.host, &[&given[..], &["--dry-run"], more].concat());
+        for part in parts {
+            assert!(text(&output.stdout).contains(part), "{part}: {output:?}");
+        }
+    }
     let file = scene.place.path().join("file");
     std::fs::write(&file, "").expect("a file");
     let file = file.to_str().expect("text");
+    let few = [device, "--socket", socket, "--quota", "9000", "--frames", "8192"];
     let cases: [(&[&str], i32, &[&str]); 8] = [
         (&["nope", "--socket", socket], 2, &["no device 'nope'"]),
         (&[device], 2, &["--socket"]),
         (&[device, "--socket", socket, "--socket-mode", "rw"], 2, &["'rw'", "0660"]),
         (&[device, "--socket", socket, "--socket-group", "no-such"], 2, &["'no-such'"]),
         (&[device, "--socket", socket, "--quota", "0"], 2, &["--quota"]),
-        (&[device, "--socket", socket, "--quota", "9000"], 2, &["9000", "--frames"]),
+        (&few, 2, &["9000", "--frames"]),
         (&[device, "--socket", socket, "--autorelease", "x"], 2, &["'x'", "off or on"]),
         (&[device, "--socket", file], 1, &[file]),
     ];

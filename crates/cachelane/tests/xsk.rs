@@ -41,7 +41,7 @@ fn root_what_is_sent_arrives_whole_and_in_order() {
             } else {
                 (more.to_vec(), vec![])
             };
-        let drop = ["xsk", "drop", &link.b.device, "--udp-port", "9,10", "--check", "--json"];
+        let drop = ["xsk", "drop", &link.b.device, "--udp-port", "8-10", "--check", "--json"];
         let receiver = scene.start(&link.b.host, &[&drop[..], &receiving].concat(), "receiving");
         let sent =
             send(&scene, &link.a, &link.b, 3000, &[&["--size", size], &sending[..]].concat());
@@ -102,6 +102,44 @@ fn root_lost_packets_are_found_and_are_a_failure() {
     let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((number(&got, "/check/probes"), number(&got, "/check/lost")), (501, 500), "{got:#}");
     assert!(number(&got, "/program/not_chosen") >= 500, "{got:#}");
+}
+
+#[test]
+fn root_a_packet_that_is_dropped_is_listed_under_one_reason() {
+    if !root("root_a_packet_that_is_dropped_is_listed_under_one_reason") {
+        return;
+    }
+    let scene = Scene::new("xskonce");
+    let link = scene.link("a", "b");
+    let args = ["xsk", "drop", &link.b.device, "--udp-port", "9", "--frames", "64", "--json"];
+    let receiver = scene.start(&link.b.host, &args, "receiving");
+    // It takes nothing, so that its frames are used up.
+    receiver.signal(Signal::STOP);
+    send(&scene, &link.a, &link.b, 300, &[]);
+    receiver.signal(Signal::CONT);
+    let drops = || scene.counter(&receiver, "xsk.drops.fill_ring_empty");
+    assert!(comes_true(|| scene.counter(&receiver, "xsk.rx_packets") + drops() == 300));
+    let got = receiver.object();
+    assert!(number(&got, "/drops/fill_ring_empty") >= 200, "{got:#}");
+    let reasons = got["drops"].as_object().expect("reasons").values();
+    let listed: u64 = reasons.filter_map(Value::as_u64).sum();
+    assert_eq!(number(&got, "/rx/packets") + listed, 300, "{got:#}");
+}
+
+#[test]
+fn root_no_rate_is_said_of_packets_that_took_no_time() {
+    if !root("root_no_rate_is_said_of_packets_that_took_no_time") {
+        return;
+    }
+    let scene = Scene::new("xskrate");
+    let link = scene.link("a", "b");
+    let one = ["xsk", "send", &link.a.device, "--count", "1"];
+    let sent = scene.run(&link.a.host, &one);
+    let said = text(&sent.stdout);
+    assert!(sent.status.success() && said.contains("sent 1 packets, 64 bytes\n"), "{sent:?}");
+    assert!(!said.contains("pps"), "{said}");
+    let sent = scene.object(&link.a.host, &one);
+    assert_eq!((number(&sent, "/tx/packets"), &sent["tx"]["pps"]), (1, &Value::Null), "{sent:#}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use common::xsk::{SOON, Scene, has_program, three};
 use common::{comes_true, ends_within, root, text};
 use lab::LinkOptions;
 use rustix::process::Signal;
+use serde_json::Value;
 
 #[test]
 fn root_a_killed_process_leaves_nothing_in_the_kernels_way() {
@@ -46,7 +47,7 @@ fn root_a_dry_run_says_what_it_would_do_and_leaves_no_trace() {
     let (near, far) = three(&scene);
     let device = near.b.device.as_str();
     let send = ["xsk", "send", device, "--size", "100", "--sport", "1-10", "--cpus", "0"];
-    let drop = ["xsk", "drop", device, "--udp-port", "9,10", "--xdp", "native"];
+    let drop = ["xsk", "drop", device, "--udp-port", "9,1000-1999", "--xdp", "native"];
     let forward =
         ["xsk", "forward", device, "--to", &far.a.device, "--both", "--split", "--mode", "copy"];
     let cases: [(&[&str], &[&str]); 3] = [
@@ -62,7 +63,9 @@ fn root_a_dry_run_says_what_it_would_do_and_leaves_no_trace() {
         ),
         (
             &drop,
-            &["would attach an XDP program to eth0 (in the driver) that takes UDP to port 9, 10"],
+            &[
+                "would attach an XDP program to eth0 (in the driver) that takes UDP to port 9, 1000-1999",
+            ],
         ),
         (
             &forward,
@@ -95,21 +98,27 @@ fn root_what_cannot_be_used_is_named() {
     let big = LinkOptions { mtu: 3000, ..LinkOptions::default() };
     let big = scene.join(&link.b.host, &scene.host("c"), big);
     let (device, large) = (link.b.device.as_str(), big.a.device.as_str());
-    let cases: [(&[&str], i32, &[&str]); 17] = [
+    // More than there is memory for, if that were made first.
+    let many = ["drop", device, "--queues", "0-99", "--huge-pages", "require"];
+    let cases: [(&[&str], i32, &[&str]); 21] = [
         (&["send", "nope"], 2, &["no device 'nope'", "ip -br link"]),
         (&["drop", "a-name-far-too-long"], 2, &["no device"]),
         (&["send", device, "--queues", "7"], 2, &["no queue 7", device, "ethtool -l"]),
+        (&many, 2, &["no queue 1", "it has 1"]),
+        (&["drop", device, "--udp-port", "9-1"], 2, &["'9-1'", "1000-1999"]),
+        (&["send", device, "--size", "100000"], 2, &["--size 100000: eth0 sends", "1514 bytes\n"]),
+        (&["send", "lo", "--size", "65550"], 2, &["IPv4 has at most 65549 bytes"]),
         (&["drop", device, "--queues", "x"], 2, &["'x'", "0-3,6"]),
-        (&["drop", large], 2, &["MTU of 3000", "frames have 2048", "4096"]),
+        (&["drop", large], 2, &["MTU of 3000", "--frame-size 2048 (4096 or --multi-buffer"]),
         (&["send", device, "--size", "59"], 2, &["--size 59", "at least 60"]),
         (&["send", device, "--size", "1515"], 2, &["at most 1514", device]),
         (&["send", large, "--size", "3000"], 2, &["a frame has 2048", "--multi-buffer"]),
         (&["send", device, "--src", "::1", "--dst", "10.0.0.1"], 2, &["::1", "same IP version"]),
         (&["send", device, "--dst-mac", "1:2"], 2, &["'1:2'", "02:00:00:00:00:01"]),
         (&["send", device, "--sport", "9-1"], 2, &["'9-1'", "1000-1999"]),
-        (&["send", device, "--mode", "zero-copy"], 3, &["zero-copy", device]),
+        (&["send", device, "--mode", "zero-copy"], 3, &["--mode zero-copy:", device]),
         (&["send", device, "--frame-size", "1000"], 2, &["1000"]),
-        (&["send", device, "--ring", "1000"], 2, &["1000", "power"]),
+        (&["send", device, "--ring", "1000"], 2, &["--ring", "'1000'", "power"]),
         (&["forward", device, "--to", device], 2, &["packets come from there"]),
         (&["forward", device, "--both"], 2, &["--to"]),
         (&["drop", device, "--alien-free", "never"], 2, &["'never'", "recycle, defer or auto"]),
@@ -127,7 +136,11 @@ fn root_what_cannot_be_used_is_named() {
     link.b.host.ip(["link", "add", "br9", "up", "type", "bridge"]).expect("root may");
     let cannot = scene.run(&link.b.host, &["xsk", "drop", "br9", "--xdp", "native"]);
     assert_eq!(cannot.status.code(), Some(3), "{cannot:?}");
-    assert!(text(&cannot.stderr).contains("br9: its driver takes no XDP program"), "{cannot:?}");
+    assert!(
+        text(&cannot.stderr)
+            .contains("--xdp native without --multi-buffer: br9: its driver takes no XDP program"),
+        "{cannot:?}"
+    );
     let dry = scene.run(&link.b.host, &["xsk", "drop", device, "--queues", "7", "--dry-run"]);
     assert_eq!(dry.status.code(), Some(2), "{dry:?}");
 }
@@ -148,10 +161,15 @@ fn root_what_others_hold_is_said_to_be_theirs() {
     let queues = LinkOptions { queues: 2, ..LinkOptions::default() };
     let two = scene.join(&scene.host("c"), &scene.host("d"), queues);
     let drop_queue = ["xsk", "drop", &two.b.device, "--queues"];
-    let _running = scene.start(&two.b.host, &[&drop_queue[..], &["0"]].concat(), "receiving");
+    let running = scene.start(&two.b.host, &[&drop_queue[..], &["0"]].concat(), "receiving");
     let other = scene.run(&two.b.host, &[&drop_queue[..], &["1"]].concat());
     assert_eq!(other.status.code(), Some(1), "{other:?}");
-    assert!(text(&other.stderr).contains("has an XDP program already"), "{other:?}");
+    let said = text(&other.stderr);
+    assert!(said.contains("has an XDP program already"), "{said}");
+    let whose = format!("process {} (", running.pid());
+    let how =
+        format!("xsk drop {} --queues 0) has it: `kill {}` ends that", two.b.device, running.pid());
+    assert!(said.contains(&whose) && said.contains(&how), "{said}");
 }
 
 #[test]
@@ -165,7 +183,12 @@ fn root_what_the_user_may_not_is_said_with_exit_code_4_and_the_memlock_limit_wit
         let mut command = scene.place.unprivileged(&["xsk", tool, &link.b.device]);
         let denied = link.b.host.run(move || command.output()).expect("the host").expect("it runs");
         assert_eq!(denied.status.code(), Some(4), "{tool}: {denied:?}");
-        assert!(text(&denied.stderr).contains("CAP_NET_RAW"), "{tool}: {denied:?}");
+        let said = text(&denied.stderr);
+        assert!(said.contains("needs root, or CAP_NET_RAW (AF_XDP sockets)"), "{tool}: {said}");
+        for more in ["CAP_BPF", "CAP_NET_ADMIN"] {
+            assert_eq!(said.contains(more), tool != "send", "{tool}: {said}");
+        }
+        assert!(!said.contains("libbpf") && said.lines().count() == 1, "{tool}: {said}");
     }
     // Root that may not lock more than its limit.
     let less = ["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "--"];
@@ -185,9 +208,30 @@ fn root_a_device_that_goes_away_ends_it_with_an_error() {
     for tool in ["drop", "forward", "send"] {
         let scene = Scene::new("xskgone");
         let link = scene.link("a", "b");
-        let mut running = scene.start(&link.b.host, &["xsk", tool, &link.b.device], "ing ");
+        let args = ["xsk", tool, &link.b.device, "--json"];
+        let mut running = scene.start(&link.b.host, &args, "ing ");
         link.b.host.ip(["link", "delete", &link.b.device]).expect("root may");
         let output = ends_within(running.0.take().expect("it runs"), SOON);
         assert_eq!(output.status.code(), Some(1), "{tool}: {output:?}");
+        let end: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        assert_eq!((&end["event"], &end["ended_by"]), (&"end".into(), &"error".into()), "{end:#}");
+        assert!(end["error"].as_str().is_some_and(|error| !error.is_empty()), "{end:#}");
     }
+}
+
+#[test]
+fn root_a_device_that_is_down_is_said() {
+    if !root("root_a_device_that_is_down_is_said") {
+        return;
+    }
+    let scene = Scene::new("xskdown");
+    let link = scene.link("a", "b");
+    let device = link.b.device.as_str();
+    let drop = ["xsk", "drop", device, "--for", "100ms"];
+    let up = scene.run(&link.b.host, &drop);
+    assert!(up.status.success() && !text(&up.stderr).contains("down"), "{up:?}");
+    link.b.host.ip(["link", "set", device, "down"]).expect("root may");
+    let down = scene.run(&link.b.host, &drop);
+    let says = format!("{device} is down: no packets until `ip link set {device} up`");
+    assert!(text(&down.stderr).contains(&says), "{down:?}");
 }

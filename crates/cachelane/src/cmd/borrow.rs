@@ -10,6 +10,7 @@ mod report;
 mod session;
 mod worker;
 
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,9 +94,18 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if writes_to_stdout && args.run.json {
         return Err(usage("--json prints where --pcap - writes packets (expected a file)".into()));
     }
+    if writes_to_stdout && io::stdout().is_terminal() {
+        return Err(usage(
+            "--pcap - writes packets to stdout, which is a terminal (expected a file or a pipe)"
+                .into(),
+        ));
+    }
     let borrowers = (0..args.worker.unwrap_or(1)).map(|number| connect(args, number));
     let borrowers = borrowers.collect::<anyhow::Result<Vec<_>>>()?;
     let (quota, channels) = (borrowers[0].quota(), borrowers[0].channels());
+    if let Some(asked) = args.quota.filter(|asked| *asked > quota) {
+        tracing::warn!("--quota {asked}: the lender gives {quota} at most");
+    }
     // Only now: who is refused leaves the file as it is.
     let mut capture = match &args.pcap {
         Some(path) => Some(Capture::create(path, args.snaplen)?),
@@ -119,7 +129,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let socket = args.socket.display();
     tracing::info!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
     let outcome = session.run(&args.run, quiet)?;
-    report::finish(args, &outcome)
+    report::finish(args, outcome)
 }
 
 fn connect(args: &Args, number: u16) -> anyhow::Result<Borrower> {

@@ -21,6 +21,7 @@ use super::xsk::report::{self, More};
 use super::xsk::session::{Control, Session, SharedProgram, Work};
 use super::xsk::setup;
 use crate::exit::Exit;
+use crate::privileges::{DEVICES, PROGRAMS, SOCKETS};
 use options::LendArgs;
 use status::Status;
 use thread::Thread;
@@ -62,19 +63,26 @@ pub(crate) struct Args {
     memory: MemoryArgs,
 }
 
+impl Args {
+    /// The frames for each queue, unless somebody says how many there are.
+    fn lent(&self, queues: usize) -> Option<u32> {
+        Some(self.lend.frames(queues as u32, &self.sockets))
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let queues = setup::queues(&args.places, &device, |there| (0..there).collect())?;
     let places = args.places.places(queues.len())?;
-    let frames = args.memory.area(queues.len(), true).frames;
+    let frames = args.memory.area(queues.len(), args.lent(queues.len())).frames;
     let options = args.lend.options(frames, queues.len() as u32, &args.sockets)?;
     if args.run.dry_run {
         return dry_run(args, &device, &queues, &places, &options);
     }
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), true)?;
-    let socket_options = args.sockets.options(true, false);
-    let bind = |&queue: &u32| Socket::bind(&umem, &device, queue, &socket_options);
+    setup::look_first("lending", &[SOCKETS, PROGRAMS, DEVICES], [&device])?;
+    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), args.lent(queues.len()))?;
+    let bind = |&queue: &u32| setup::bind(&umem, &device, queue, &args.sockets, (true, false));
     let sockets = queues.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     drop(umem);
     let mut more = More::default();
@@ -105,16 +113,17 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         programs: vec![program],
         threads,
         announcement: format!(
-            "lending {} on {device}, {}, at {}",
+            "lending {} on {device}, {}, at {} {}",
             args.filter.what(),
             options::queues(&queues),
-            options.socket.display()
+            options.socket.display(),
+            args.lend.room(frames, queues.len() as u32, &options)
         ),
         beside: &status,
     };
     let outcome = session.run(&args.run, quiet)?;
     status.add_to(&mut more);
-    report::finish(&outcome, args.run.json, &more)
+    report::finish(outcome, args.run.json, &more)
 }
 
 fn work(thread: Thread) -> Work {
@@ -128,13 +137,14 @@ fn dry_run(
     places: &[Place],
     options: &lend::LenderOptions,
 ) -> anyhow::Result<Exit> {
-    setup::check_queues(device, queues)?;
-    println!("{}", setup::would_map(&args.memory, queues.len(), true));
+    println!("{}", setup::would_map(&args.memory, queues.len(), args.lent(queues.len())));
     for (&queue, &place) in queues.iter().zip(places) {
         println!("{}", setup::would_open(device, queue, &args.sockets, place));
     }
     println!("{}", setup::would_attach(device, &args.filter));
     println!("{}", options::would_listen(options));
+    let frames = args.memory.area(queues.len(), args.lent(queues.len())).frames;
+    println!("would lend {}", args.lend.room(frames, queues.len() as u32, options));
     println!("would lend those packets while somebody borrows, and leave them to the kernel else");
     println!("would change nothing else on this host");
     Ok(Exit::Ok)

@@ -10,27 +10,36 @@ use super::Args;
 use super::meter::Totals;
 use super::pcap;
 use super::session::{Ended, Outcome};
-use crate::cmd::xsk::live::{per_second, si};
+use crate::cmd::xsk::live::{per_second, rate_over, si};
+use crate::describe;
 use crate::exit::Exit;
 use crate::table::table;
 
 /// Prints the outcome, and says how the command ends.
-pub(super) fn finish(args: &Args, outcome: &Outcome) -> anyhow::Result<Exit> {
+///
+/// # Errors
+/// What ended it, if something failed; that it cannot be printed.
+pub(super) fn finish(args: &Args, outcome: Outcome) -> anyhow::Result<Exit> {
     if outcome.ended == Ended::Lender {
         tracing::info!("the lender has ended");
     }
     let text = match args.run.json {
-        true => format!("{}\n", object(args, outcome)),
-        false => summary(args, outcome),
+        true => format!("{}\n", object(args, &outcome)),
+        false => summary(args, &outcome),
     };
     // Where packets go, nothing else does.
     let is_taken = args.pcap.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    if is_taken {
-        text.lines().for_each(|line| tracing::info!("{line}"));
-    } else {
-        io::stdout().write_all(text.as_bytes()).context("cannot print the summary")?;
+    let printed = match is_taken {
+        true => {
+            text.lines().for_each(|line| tracing::info!("{line}"));
+            Ok(())
+        }
+        false => io::stdout().write_all(text.as_bytes()).context("cannot print the summary"),
+    };
+    match outcome.error {
+        Some(error) => Err(error),
+        None => printed.map(|()| Exit::Ok),
     }
-    Ok(Exit::Ok)
 }
 
 /// One interval.
@@ -67,6 +76,9 @@ fn object(args: &Args, outcome: &Outcome) -> Value {
     for (name, value) in more.as_object().into_iter().flatten() {
         object[name] = value.clone();
     }
+    if let Some(error) = &outcome.error {
+        object["error"] = describe(error).into();
+    }
     if let Some(path) = &args.pcap {
         object["file"] = path.display().to_string().into();
     }
@@ -78,8 +90,8 @@ fn traffic(totals: &Totals) -> Value {
     json!({
         "packets": packets,
         "bytes": bytes,
-        "pps": per_second(packets, totals.active()),
-        "bits_per_second": per_second(bytes, totals.active()) * 8.0,
+        "pps": rate_over(packets, totals.active()),
+        "bits_per_second": rate_over(bytes * 8, totals.active()),
         "active_seconds": totals.active().as_secs_f64(),
         "dropped": dropped,
     })
@@ -91,7 +103,8 @@ fn summary(args: &Args, outcome: &Outcome) -> String {
     if args.worker.is_some() {
         let row = |(number, worker): (usize, &Totals)| {
             let Totals { packets, bytes, dropped, .. } = worker;
-            let rate = format!("{}pps", si(per_second(*packets, worker.active())));
+            let rate = rate_over(*packets, worker.active());
+            let rate = rate.map_or_else(String::new, |rate| format!("{}pps", si(rate)));
             [number.to_string(), packets.to_string(), bytes.to_string(), rate, dropped.to_string()]
         };
         let rows: Vec<_> = outcome.workers.iter().enumerate().map(row).collect();
@@ -101,12 +114,13 @@ fn summary(args: &Args, outcome: &Outcome) -> String {
     if packets == 0 {
         text += &format!("no packets in {:.2} s\n", outcome.time.as_secs_f64());
     } else {
-        let (pps, bits) =
-            [packets, bytes * 8].map(|count| si(per_second(count, total.active()))).into();
-        let seconds = total.active().as_secs_f64();
-        text += &format!(
-            "received {packets} packets, {bytes} bytes in {seconds:.2} s: {pps}pps, {bits}bit/s\n"
-        );
+        text += &format!("received {packets} packets, {bytes} bytes");
+        let rates = [packets, bytes * 8].map(|count| rate_over(count, total.active()).map(si));
+        if let [Some(pps), Some(bits)] = rates {
+            let seconds = total.active().as_secs_f64();
+            text += &format!(" in {seconds:.2} s: {pps}pps, {bits}bit/s");
+        }
+        text.push('\n');
     }
     text += &match dropped {
         0 => "no drops\n".into(),

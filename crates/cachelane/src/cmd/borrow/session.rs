@@ -29,6 +29,8 @@ pub(super) enum Ended {
     Reader,
     Time,
     Signal,
+    /// Something failed.
+    Error,
 }
 
 impl Ended {
@@ -38,6 +40,7 @@ impl Ended {
             Ended::Reader => "reader",
             Ended::Time => "time",
             Ended::Signal => "signal",
+            Ended::Error => "error",
         }
     }
 }
@@ -46,6 +49,8 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) ended: Ended,
+    /// What failed, if that ended it.
+    pub(super) error: Option<anyhow::Error>,
     pub(super) time: Duration,
     pub(super) quota: u32,
     pub(super) channels: usize,
@@ -72,9 +77,13 @@ impl Session {
             stop.end();
             view.bar.finish_and_clear();
             followed
-        })?;
+        });
+        let (ended, error) = match ended {
+            Ok(ended) => (ended, None),
+            Err(error) => (Ended::Error, Some(error)),
+        };
         let (time, workers) = (meters.start.elapsed(), meters.read());
-        Ok(Outcome { ended, time, quota, channels, workers })
+        Ok(Outcome { ended, error, time, quota, channels, workers })
     }
 
     fn spawn<'scope, 'env>(

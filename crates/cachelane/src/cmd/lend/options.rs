@@ -24,9 +24,9 @@ pub(super) struct LendArgs {
     /// The most loans that a borrower has at a time in each queue
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     quota: u32,
-    /// The most borrowers at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
-    borrowers: u8,
+    /// The most borrowers at a time, up to 64 [default: as many as there are frames for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    borrowers: Option<u8>,
     /// Frames that are never lent, so that there are always some to receive into [default: a
     /// fill ring for each queue, and 1024]
     #[arg(long, value_name = "N")]
@@ -41,7 +41,36 @@ pub(super) struct LendArgs {
     autorelease: Accounting,
 }
 
+/// More than that can never be.
+const BORROWERS: u8 = 64;
+
 impl LendArgs {
+    /// The frames that each queue needs: as many as the borrowers can have that were asked for.
+    pub(super) fn frames(&self, queues: u32, sockets: &SocketArgs) -> u32 {
+        /// Where no number of borrowers is given.
+        const FEW: u8 = 4;
+        /// As many as cost nobody anything.
+        const LEAST: u32 = 8192;
+        let borrowers = u32::from(self.borrowers.unwrap_or(FEW));
+        let lent = self.quota.saturating_mul(borrowers);
+        let reserve = self.reserve.map_or(reserve(sockets), |all| all.div_ceil(queues.max(1)));
+        lent.saturating_add(reserve).max(LEAST)
+    }
+
+    /// How many borrowers with the whole quota have room at a time, and what makes more.
+    pub(super) fn room(&self, frames: u32, queues: u32, options: &LenderOptions) -> String {
+        let quota = self.quota;
+        let left = frames.saturating_sub(options.reserve);
+        let room = (left / quota.saturating_mul(queues).max(1)) as usize;
+        match room < options.borrowers {
+            true => format!(
+                "to up to {room} borrowers with a quota of {quota} (--borrowers N makes room for \
+                 N, as --frames does)"
+            ),
+            false => format!("to up to {} borrowers with a quota of {quota}", options.borrowers),
+        }
+    }
+
     /// For a pool of so many frames that these queues share.
     pub(super) fn options(
         &self,
@@ -49,7 +78,7 @@ impl LendArgs {
         queues: u32,
         sockets: &SocketArgs,
     ) -> anyhow::Result<LenderOptions> {
-        let reserve = self.reserve.unwrap_or((sockets.ring + 1024) * queues);
+        let reserve = self.reserve.unwrap_or(reserve(sockets).saturating_mul(queues));
         let left = frames.saturating_sub(reserve);
         let one = self.quota.saturating_mul(queues);
         if left < one {
@@ -62,7 +91,7 @@ impl LendArgs {
         Ok(LenderOptions {
             mode: self.socket_mode,
             group: self.socket_group,
-            borrowers: usize::from(self.borrowers),
+            borrowers: usize::from(self.borrowers.unwrap_or(BORROWERS)),
             quota: self.quota,
             reserve,
             accounting: self.autorelease,
@@ -70,6 +99,11 @@ impl LendArgs {
             ..LenderOptions::new(&self.socket)
         })
     }
+}
+
+/// The frames of a queue that are never lent, if nobody says how many.
+fn reserve(sockets: &SocketArgs) -> u32 {
+    sockets.ring.saturating_add(1024)
 }
 
 /// `queue 0`, `queues 0, 1`.

@@ -22,13 +22,14 @@ pub(super) struct Status {
 type Count = (&'static str, &'static str, &'static str, fn(&LenderCounters) -> u64);
 
 /// What has happened: a name, its unit, what it means, and how often it happened.
-const COUNTS: [Count; 8] = [
+const COUNTS: [Count; 9] = [
     ("joined", "borrowers", "Borrowers that joined.", |c| c.joined),
     ("left", "borrowers", "Borrowers that went by themselves, or died.", |c| c.left),
     ("disconnected", "borrowers", "Borrowers disconnected for what they did.", |c| c.disconnected),
     ("paused", "times", "Times that no connections were accepted for a while.", |c| c.paused),
     ("lent", "loans", "Loans, one for each part of a packet and borrower.", |c| c.lent),
     ("returned", "loans", "Loans that came back.", |c| c.returned),
+    ("reclaimed", "loans", "Loans that ended with their borrower.", |c| c.reclaimed),
     ("dropped", "packets", "Packets of borrowers that had their quota.", |c| c.dropped),
     ("unwanted", "packets", "Packets received for nobody.", |c| c.unwanted),
 ];
@@ -43,8 +44,13 @@ impl Status {
         let counters = self.lender.counters();
         let borrowers = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
         more.lines.push(format!(
-            "lent {}, returned {}, dropped at borrowers with their quota {}, for nobody {}",
-            counters.lent, counters.returned, counters.dropped, counters.unwanted
+            "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
+             quota {}, for nobody {}",
+            counters.lent,
+            counters.returned,
+            counters.reclaimed,
+            counters.dropped,
+            counters.unwanted
         ));
         more.lines.push(format!(
             "borrowers: {} joined, {} left, {} disconnected, {} there at the end",

@@ -14,6 +14,7 @@ use super::report::{self, More};
 use super::session::{Context, Control, Session, Work};
 use super::{idle, setup};
 use crate::exit::Exit;
+use crate::privileges::{DEVICES, PROGRAMS, SOCKETS};
 
 /// Receive packets, count them, and throw them away
 #[derive(clap::Args, Debug)]
@@ -58,8 +59,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let threads = usize::from(args.threads.unwrap_or(u16::MAX)).min(queues.len());
     let places = args.places.places(threads)?;
     if args.run.dry_run {
-        setup::check_queues(&device, &queues)?;
-        println!("{}", setup::would_map(&args.memory, queues.len(), false));
+        println!("{}", setup::would_map(&args.memory, queues.len(), None));
         for (number, &queue) in queues.iter().enumerate() {
             let place = places[number % threads];
             println!("{}", setup::would_open(&device, queue, &args.sockets, place));
@@ -69,9 +69,9 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         println!("would change nothing else on this host");
         return Ok(Exit::Ok);
     }
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), false)?;
-    let options = args.sockets.options(true, false);
-    let bind = |&queue: &u32| Socket::bind(&umem, &device, queue, &options);
+    setup::look_first("receiving", &[SOCKETS, PROGRAMS, DEVICES], [&device])?;
+    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), None)?;
+    let bind = |&queue: &u32| setup::bind(&umem, &device, queue, &args.sockets, (true, false));
     let sockets = queues.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
     let mut more = More::default();
     more.lines.extend(
@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if let Some(checker) = &checker {
         add_check(&mut more, &lock(checker));
     }
-    report::finish(&outcome, args.run.json, &more)
+    report::finish(outcome, args.run.json, &more)
 }
 
 fn add_check(more: &mut More, checker: &Checker) {

@@ -15,6 +15,7 @@ use super::report::{self, More};
 use super::session::{Context, Control, Session, Work};
 use super::setup;
 use crate::exit::{Exit, usage};
+use crate::privileges::{DEVICES, PROGRAMS, SOCKETS};
 use direct::Direct;
 
 /// Forward packets back out of the interface, or to another one
@@ -87,6 +88,9 @@ impl<'a> Plan<'a> {
             true => 2 * queues.len(),
             false => usize::from(args.threads.unwrap_or(u16::MAX)).min(queues.len()),
         };
+        if let Some(to) = &to {
+            setup::check_queues(to, to.queues()?, &queues)?;
+        }
         let places = args.places.places(threads)?;
         Ok(Plan { args, from, to, queues, places })
     }
@@ -126,9 +130,8 @@ impl<'a> Plan<'a> {
     }
 
     fn dry_run(&self) -> anyhow::Result<Exit> {
-        println!("{}", setup::would_map(&self.args.memory, self.socket_count(), false));
+        println!("{}", setup::would_map(&self.args.memory, self.socket_count(), None));
         for device in self.devices() {
-            setup::check_queues(device, &self.queues)?;
             for (number, &queue) in self.queues.iter().enumerate() {
                 let place = self.places[self.thread(number, device)];
                 println!("{}", setup::would_open(device, queue, &self.args.sockets, place));
@@ -149,9 +152,9 @@ impl<'a> Plan<'a> {
         device: &Device,
         caches: &mut [LaneCache],
     ) -> anyhow::Result<Vec<Socket>> {
-        let options = self.args.sockets.options(self.receives(device), self.sends(device));
+        let does = (self.receives(device), self.sends(device));
         let bind = |(number, &queue): (usize, &u32)| {
-            let mut socket = Socket::bind(umem, device, queue, &options)?;
+            let mut socket = setup::bind(umem, device, queue, &self.args.sockets, does)?;
             if self.receives(device) {
                 let cache = &mut caches[self.thread(number, device)];
                 socket.fill(cache, self.args.sockets.ring as usize);
@@ -173,7 +176,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if args.run.dry_run {
         return plan.dry_run();
     }
-    let (pool, umem) = setup::memory(&args.memory, &plan.places, plan.socket_count(), false)?;
+    setup::look_first("forwarding", &[SOCKETS, PROGRAMS, DEVICES], plan.devices())?;
+    let (pool, umem) = setup::memory(&args.memory, &plan.places, plan.socket_count(), None)?;
     let homes = 0..plan.places.len();
     let mut caches = homes.map(|home| pool.cache(home as u16)).collect::<Result<Vec<_>, _>>()?;
     let mut sockets = Vec::new();
@@ -207,7 +211,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let outcome = session.run(&args.run, quiet)?;
     let fields = json!({"queues": plan.queues, "sockets": more.lines, "split": args.split});
     more.fields.extend(fields.as_object().cloned().unwrap_or_default());
-    report::finish(&outcome, args.run.json, &more)
+    report::finish(outcome, args.run.json, &more)
 }
 
 /// Threads that each receive and send on some queues.

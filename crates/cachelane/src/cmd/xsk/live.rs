@@ -62,6 +62,12 @@ pub(in crate::cmd) fn per_second(count: u64, time: Duration) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
+/// The same over the time from the first to the latest; none where that is next to none.
+pub(in crate::cmd) fn rate_over(count: u64, time: Duration) -> Option<f64> {
+    const LEAST: Duration = Duration::from_millis(1);
+    (time >= LEAST).then(|| per_second(count, time))
+}
+
 /// Three digits and a prefix: `1.23 M`, `45.6 k`, `7`.
 pub(in crate::cmd) fn si(value: f64) -> String {
     let (scaled, prefix) = match value {
@@ -204,6 +210,15 @@ mod tests {
         let statistics = Statistics { rx_dropped: 9, fill_ring_empty: 7, ..Statistics::default() };
         let totals = Totals { statistics, ..sample().totals };
         assert!(line(&Sample { totals, ..sample() }, None, 60).contains(" drop 9 "));
+        let said = line(&Sample { totals, ..sample() }, None, 200);
+        assert!(said.contains("| drops: fill_ring_empty 7, rx_dropped 2 |"), "{said}");
+    }
+
+    #[test]
+    fn a_rate_over_no_time_is_none() {
+        assert_eq!(rate_over(7, Duration::ZERO), None);
+        assert_eq!(rate_over(7, Duration::from_micros(20)), None);
+        assert_eq!(rate_over(7, Duration::from_millis(500)), Some(14.0));
     }
 
     #[test]

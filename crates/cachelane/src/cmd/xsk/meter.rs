@@ -83,11 +83,9 @@ impl Meters {
     }
 }
 
-/// Packets that the kernel has dropped. In copy mode it counts one for which there is no frame twice.
+/// Packets that the kernel has dropped.
 pub(in crate::cmd) fn dropped(statistics: &Statistics) -> u64 {
-    let Statistics { rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, .. } =
-        *statistics;
-    rx_ring_full + rx_dropped.max(fill_ring_empty) + rx_invalid + tx_invalid
+    DROPS.iter().map(|(_, _, read)| read(statistics)).sum()
 }
 
 type Traffic = (&'static str, &'static str, &'static str, fn(&Totals) -> u64);
@@ -105,8 +103,9 @@ const TRAFFIC: [Traffic; 4] = [
 pub(in crate::cmd) const DROPS: [Drops; 5] = [
     ("rx_ring_full", "The receive ring was full.", |s| s.rx_ring_full),
     ("fill_ring_empty", "There was no frame to receive into.", |s| s.fill_ring_empty),
-    ("rx_dropped", "Too long for a frame and others; in copy mode also without a frame.", |s| {
-        s.rx_dropped
+    // In copy mode the kernel counts one for which there is no frame here as well.
+    ("rx_dropped", "Too long for a frame, and others.", |s| {
+        s.rx_dropped.saturating_sub(s.fill_ring_empty)
     }),
     ("rx_invalid", "What was posted to receive into is no frame.", |s| s.rx_invalid),
     ("tx_invalid", "What was posted to send is no packet.", |s| s.tx_invalid),

@@ -6,7 +6,7 @@ use frames::{AlienFree, AreaOptions, HugePages};
 use lanes::{CpuSpec, LaneMap};
 use xsk::{Attach, BusyPoll, Filter, Mode, ProgramOptions, SocketOptions};
 
-use super::values::{Queues, number};
+use super::values::{Ports, Queues, number};
 use crate::args::duration;
 
 /// How long it runs and what it prints.
@@ -88,8 +88,8 @@ impl PlaceArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Memory")]
 pub(in crate::cmd) struct MemoryArgs {
-    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket; 8192
-    /// where they are lent]
+    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket; where
+    /// they are lent, what --borrowers can have, and at least 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     frames: Option<u32>,
     /// Bytes of a frame: 2048 or 4096
@@ -112,9 +112,10 @@ enum Huge {
 }
 
 impl MemoryArgs {
-    /// The area for so many sockets, for this process or to be shared with others.
-    pub(in crate::cmd) fn area(&self, sockets: usize, shared: bool) -> AreaOptions {
-        let for_each = if shared { 8192 } else { 4096_u32 };
+    /// The area for so many sockets; to be shared with others if it is `lent`, with so many frames
+    /// for each socket.
+    pub(in crate::cmd) fn area(&self, sockets: usize, lent: Option<u32>) -> AreaOptions {
+        let for_each = lent.unwrap_or(4096);
         let huge_pages = match self.huge_pages {
             Huge::Never => HugePages::Never,
             Huge::Try => HugePages::Try,
@@ -125,7 +126,7 @@ impl MemoryArgs {
             frames: self.frames.unwrap_or(enough),
             frame_size: self.frame_size,
             huge_pages,
-            shared,
+            shared: lent.is_some(),
         }
     }
 }
@@ -138,7 +139,7 @@ pub(in crate::cmd) struct SocketArgs {
     #[arg(long, default_value = "auto", value_enum)]
     mode: ModeArg,
     /// Slots of each of a socket's rings, a power of two
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = ring)]
     pub(in crate::cmd) ring: u32,
     /// The most packets that are handled in one go
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
@@ -157,6 +158,13 @@ enum ModeArg {
     Auto,
     Copy,
     ZeroCopy,
+}
+
+/// Reads the slots of a ring.
+fn ring(s: &str) -> Result<u32, String> {
+    const MOST: u32 = 1 << 30;
+    let slots = s.parse::<u32>().ok().filter(|n| n.is_power_of_two() && *n <= MOST);
+    slots.ok_or_else(|| format!("'{s}' cannot be (expected a power of two up to {MOST})"))
 }
 
 impl SocketArgs {
@@ -183,6 +191,15 @@ impl SocketArgs {
         }
     }
 
+    /// As it is written.
+    pub(in crate::cmd) fn mode_name(&self) -> &'static str {
+        match self.mode {
+            ModeArg::Auto => "auto",
+            ModeArg::Copy => "copy",
+            ModeArg::ZeroCopy => "zero-copy",
+        }
+    }
+
     /// As people read it.
     pub(in crate::cmd) fn mode(&self) -> &'static str {
         match self.mode {
@@ -197,9 +214,9 @@ impl SocketArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Which packets")]
 pub(in crate::cmd) struct FilterArgs {
-    /// Take only UDP to these ports, separated by commas; the kernel gets the rest
+    /// Take only UDP to these ports, a list such as 53,8000-8099; the kernel gets the rest
     #[arg(long, value_name = "LIST", value_delimiter = ',', group = "filter")]
-    udp_port: Vec<u16>,
+    udp_port: Vec<Ports>,
     /// Take only frames of this Ethernet type, e.g. 0x88b5
     #[arg(long, value_name = "TYPE", value_parser = number, group = "filter")]
     ethertype: Option<u16>,
@@ -234,7 +251,7 @@ impl FilterArgs {
             (Some(ethertype), _) => Filter::EtherType(ethertype),
             (_, Some(protocol)) => Filter::IpProtocol(protocol),
             _ if self.udp_port.is_empty() => Filter::Everything,
-            _ => Filter::UdpPorts(self.udp_port.clone()),
+            _ => Filter::UdpPorts(self.udp_port.iter().flat_map(|p| p.first..=p.last).collect()),
         }
     }
 
@@ -242,13 +259,24 @@ impl FilterArgs {
     pub(in crate::cmd) fn what(&self) -> String {
         match self.filter() {
             Filter::Everything => "every packet".into(),
-            Filter::UdpPorts(ports) => {
-                let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+            Filter::UdpPorts(_) => {
+                let ports: Vec<String> = self.udp_port.iter().map(Ports::to_string).collect();
                 format!("UDP to port {}", ports.join(", "))
             }
             Filter::EtherType(kind) => format!("frames of type {kind:#06x}"),
             Filter::IpProtocol(protocol) => format!("IP packets of protocol {protocol}"),
         }
+    }
+
+    /// The option that says where it runs, as far as it matters for what a driver takes.
+    pub(in crate::cmd) fn option(&self, multi_buffer: bool) -> String {
+        let place = match self.xdp {
+            XdpArg::Auto => "auto",
+            XdpArg::Native => "native",
+            XdpArg::Generic => "generic",
+        };
+        let parts = if multi_buffer { " --multi-buffer" } else { " without --multi-buffer" };
+        format!("--xdp {place}{parts}")
     }
 
     /// Where it runs, as people read it.

@@ -1,27 +1,36 @@
 //! What came of it, as text and as JSON.
 
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use super::live::{Rates, Sample, si};
+use super::live::{Rates, Sample, rate_over, si};
 use super::meter::{DROPS, RINGS, Totals};
 use super::session::Outcome;
 use crate::cmd::frames_knob::{COUNTERS, PLACES};
+use crate::describe;
 use crate::exit::Exit;
 
 /// Prints the outcome and says how the command ends. `more` is what the command adds: lines for
 /// people, fields for programs.
-pub(in crate::cmd) fn finish(outcome: &Outcome, json: bool, more: &More) -> anyhow::Result<Exit> {
+///
+/// # Errors
+/// What ended it, if something failed; that it cannot be printed.
+pub(in crate::cmd) fn finish(outcome: Outcome, json: bool, more: &More) -> anyhow::Result<Exit> {
     let text = match json {
-        true => format!("{}\n", object(outcome, more)),
-        false => summary(outcome, more),
+        true => format!("{}\n", object(&outcome, more)),
+        false => summary(&outcome, more),
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot print the summary")?;
+    let printed = io::stdout().write_all(text.as_bytes()).context("cannot print the summary");
     if let Some((_, leak)) = &outcome.leak {
         tracing::error!("{leak}");
     }
+    if let Some(error) = outcome.error {
+        return Err(error);
+    }
+    printed?;
     Ok(if outcome.leak.is_some() || more.findings { Exit::Failed } else { Exit::Ok })
 }
 
@@ -43,8 +52,8 @@ pub(in crate::cmd) fn sample(command: &str, sample: &Sample, more: Map<String, V
         "command": command,
         "event": "interval",
         "seconds": sample.seconds.as_secs_f64(),
-        "rx": traffic(sample.totals.rx_packets, sample.totals.rx_bytes, rx_pps, rx_bits),
-        "tx": traffic(sample.totals.tx_packets, sample.totals.tx_bytes, tx_pps, tx_bits),
+        "rx": traffic(sample.totals.rx_packets, sample.totals.rx_bytes, Some(rx_pps), Some(rx_bits)),
+        "tx": traffic(sample.totals.tx_packets, sample.totals.tx_bytes, Some(tx_pps), Some(tx_bits)),
         "drops": drops(&sample.totals),
         "frames": frames.map(|(name, n)| (name.to_owned(), n.into())).collect::<Map<_, Value>>(),
         "rings": rings(&sample.totals),
@@ -57,7 +66,7 @@ fn object(outcome: &Outcome, more: &More) -> Value {
     let totals = &outcome.totals;
     let [rx, tx] = [(totals.rx_packets, totals.rx_bytes), (totals.tx_packets, totals.tx_bytes)]
         .map(|(packets, bytes)| {
-            traffic(packets, bytes, rate(totals, packets), rate(totals, bytes) * 8.0)
+            traffic(packets, bytes, rate(totals, packets), rate(totals, bytes * 8))
         });
     let pool =
         COUNTERS.iter().map(|(name, _, _, read)| ((*name).to_owned(), read(&outcome.pool).into()));
@@ -76,6 +85,9 @@ fn object(outcome: &Outcome, more: &More) -> Value {
         "pool": pool.collect::<Map<_, Value>>(),
         "frames": {"total": outcome.frames, "leaked": outcome.leak.as_ref().map_or(0, |leak| leak.0)},
     });
+    if let Some(error) = &outcome.error {
+        object["error"] = describe(error).into();
+    }
     if let Some(program) = &outcome.program {
         object["program"] = json!({
             "redirected": program.redirected,
@@ -100,11 +112,16 @@ fn summary(outcome: &Outcome, more: &More) -> String {
         ("sent", totals.tx_packets, totals.tx_bytes),
     ] {
         if packets > 0 {
-            let (pps, bits) = (si(rate(totals, packets)), si(rate(totals, bytes) * 8.0));
-            lines.push(format!(
-                "{what} {packets} packets, {bytes} bytes in {:.2} s: {pps}pps, {bits}bit/s",
-                totals.seconds()
-            ));
+            let so_many = format!("{what} {packets} packets, {bytes} bytes");
+            lines.push(match (rate(totals, packets), rate(totals, bytes * 8)) {
+                (Some(pps), Some(bits)) => format!(
+                    "{so_many} in {:.2} s: {}pps, {}bit/s",
+                    totals.seconds(),
+                    si(pps),
+                    si(bits)
+                ),
+                _ => so_many,
+            });
         }
     }
     if lines.is_empty() {
@@ -139,13 +156,12 @@ fn summary(outcome: &Outcome, more: &More) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A second, from the first to the latest packet.
-fn rate(totals: &Totals, count: u64) -> f64 {
-    let seconds = totals.seconds();
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+/// A second, from the first to the latest packet; none where they came at once.
+fn rate(totals: &Totals, count: u64) -> Option<f64> {
+    rate_over(count, Duration::from_secs_f64(totals.seconds()))
 }
 
-fn traffic(packets: u64, bytes: u64, pps: f64, bits: f64) -> Value {
+fn traffic(packets: u64, bytes: u64, pps: Option<f64>, bits: Option<f64>) -> Value {
     json!({"packets": packets, "bytes": bytes, "pps": pps, "bits_per_second": bits})
 }
 

@@ -18,6 +18,7 @@ use super::setup;
 use super::template::{Flows, Pattern, Recipe, Template};
 use super::values::{Mac, Ports};
 use crate::exit::{Exit, usage};
+use crate::privileges;
 
 /// Send UDP packets as fast as possible, or at a rate
 #[derive(clap::Args, Debug)]
@@ -106,12 +107,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let queues = setup::queues(&args.places, &device, |_| vec![0])?;
     let recipe = args.packets.recipe(&device)?;
+    check_mtu(args, &device)?;
     let template = Arc::new(Template::new(&recipe)?);
-    check_size(args, &device, &template)?;
+    check_frame(args, &template)?;
     let places = args.places.places(queues.len())?;
     if args.run.dry_run {
-        setup::check_queues(&device, &queues)?;
-        println!("{}", setup::would_map(&args.memory, queues.len(), false));
+        println!("{}", setup::would_map(&args.memory, queues.len(), None));
         for (&queue, &place) in queues.iter().zip(&places) {
             println!("{}", setup::would_open(&device, queue, &args.sockets, place));
         }
@@ -119,13 +120,14 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         println!("would change nothing else on this host");
         return Ok(Exit::Ok);
     }
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), false)?;
+    setup::look_first("sending", &[privileges::SOCKETS], [&device])?;
+    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), None)?;
     write_everywhere(&pool, &template)?;
     let mut more = More::default();
     let run_id = random::<u32>() & 0xffff_ff00;
     let mut threads = Vec::new();
     for (home, (&queue, &place)) in queues.iter().zip(&places).enumerate() {
-        let socket = Socket::bind(&umem, &device, queue, &args.sockets.options(false, true))?;
+        let socket = setup::bind(&umem, &device, queue, &args.sockets, (false, true))?;
         more.lines.push(format!("queue {queue} of {device}: {}", socket.in_force()));
         let rate = args.packets.rate as f64 / queues.len() as f64;
         let flows = template.flows();
@@ -162,21 +164,27 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let outcome = session.run(&args.run, quiet)?;
     let fields = json!({"size": args.packets.size, "queues": queues, "sockets": more.lines});
     more.fields.extend(fields.as_object().cloned().unwrap_or_default());
-    report::finish(&outcome, args.run.json, &more)
+    report::finish(outcome, args.run.json, &more)
 }
 
-fn check_size(args: &Args, device: &Device, template: &Template) -> anyhow::Result<()> {
+fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
     const ETHERNET: u32 = 14;
+    /// Of any device.
+    const MTU: u32 = 65535;
     let (size, mtu) = (args.packets.size, device.mtu()?);
-    if size > mtu + ETHERNET {
-        return Err(usage(format!(
-            "--size {size}: {device} sends packets of at most {} bytes (ip link set {device} mtu \
-             {})",
-            mtu + ETHERNET,
-            size - ETHERNET
-        )));
+    let most = mtu.saturating_add(ETHERNET);
+    if size <= most {
+        return Ok(());
     }
-    let frame = args.memory.frame_size;
+    let larger = match size - ETHERNET {
+        needed @ ..=MTU => format!(" (ip link set {device} mtu {needed})"),
+        _ => String::new(),
+    };
+    Err(usage(format!("--size {size}: {device} sends packets of at most {most} bytes{larger}")))
+}
+
+fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {
+    let (size, frame) = (args.packets.size, args.memory.frame_size);
     if size > frame && !args.sockets.multi_buffer {
         return Err(usage(format!(
             "--size {size}: a frame has {frame} bytes (expected --frame-size 4096, or \

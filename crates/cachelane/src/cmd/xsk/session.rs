@@ -181,6 +181,8 @@ pub(in crate::cmd) enum Ended {
     Count,
     Time,
     Signal,
+    /// Something failed.
+    Error,
 }
 
 impl Ended {
@@ -189,6 +191,7 @@ impl Ended {
             Ended::Count => "count",
             Ended::Time => "time",
             Ended::Signal => "signal",
+            Ended::Error => "error",
         }
     }
 }
@@ -199,6 +202,8 @@ pub(in crate::cmd) struct Outcome {
     pub(in crate::cmd) command: &'static str,
     pub(in crate::cmd) interfaces: Vec<String>,
     pub(in crate::cmd) ended: Ended,
+    /// What failed, if that ended it.
+    pub(in crate::cmd) error: Option<anyhow::Error>,
     pub(in crate::cmd) seconds: f64,
     pub(in crate::cmd) totals: Totals,
     pub(in crate::cmd) program: Option<ProgramCounters>,
@@ -236,14 +241,19 @@ impl Session<'_> {
         let seconds = start.elapsed().as_secs_f64();
         let program = sum(&programs);
         drop((server, programs));
-        outcome?;
+        // What a thread says tells more than that nobody could follow it.
+        let (ended, error) = match (outcome, ended) {
+            (Err(error), _) | (Ok(()), Err(error)) => (Ended::Error, Some(error)),
+            (Ok(()), Ok(ended)) => (ended, None),
+        };
         let (counters, alien_free) = (pool.counters(), pool.alien_free());
         let frames = pool.area().frames();
         let leak = pool.close().err().map(|leak| (leak.frames, leak.to_string()));
         Ok(Outcome {
             command,
             interfaces,
-            ended: ended?,
+            ended,
+            error,
             seconds,
             totals: meters.totals(),
             program,

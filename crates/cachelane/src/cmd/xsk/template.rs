@@ -66,6 +66,14 @@ impl Template {
                 recipe.size
             )));
         }
+        let most = largest(recipe);
+        if recipe.size > most {
+            let family = if recipe.source.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Err(usage(format!(
+                "--size {}: a packet of {family} has at most {most} bytes",
+                recipe.size
+            )));
+        }
         let payload = payload(recipe.pattern, recipe.size - udp - UDP);
         let flows = Flows::new(recipe.source_ports, recipe.target_ports);
         let bytes = packet(recipe, flows.next, &payload)?;
@@ -185,6 +193,12 @@ fn ip_header(recipe: &Recipe) -> anyhow::Result<usize> {
             Err(usage(format!("--src {source} and --dst {target} are not of the same IP version")))
         }
     }
+}
+
+/// The largest frame: the length in an IPv4 header has the header in it, that of IPv6 has not.
+fn largest(recipe: &Recipe) -> usize {
+    let header = if recipe.source.is_ipv4() { 0 } else { 40 };
+    ETHERNET + header + usize::from(u16::MAX)
 }
 
 fn payload(pattern: Pattern, len: usize) -> Vec<u8> {
@@ -324,6 +338,13 @@ mod tests {
         let v6 = recipe("fd00::1", "fd00::2");
         assert!(too_small(&Recipe { size: 63, ..v4.clone() }).contains("at least 64 bytes"));
         assert!(too_small(&Recipe { size: 83, ..v6.clone() }).contains("IPv6 needs at least 84"));
+        for (recipe, most) in [(&v4, 65_549), (&v6, 65_589)] {
+            let large = |size| Template::new(&Recipe { size, ..recipe.clone() });
+            assert_eq!(large(most).expect("it fits").bytes().len(), most);
+            let said = too_small(&Recipe { size: most + 1, ..recipe.clone() });
+            assert!(said.contains(&format!("at most {most} bytes")), "{said}");
+            assert!(large(100_000).is_err());
+        }
         let plain = Recipe { size: 59, pattern: Pattern::Zeros, ..v4.clone() };
         assert!(too_small(&plain).contains("--size 59: IPv4 needs at least 60"));
         assert!(Template::new(&Recipe { size: 64, ..v4 }).is_ok());
