@@ -325,7 +325,7 @@ fn root_as_many_borrowers_as_were_asked_for_have_room_and_one_more_is_told_what_
     let _five: Vec<Borrower> = (0..5).map(|n| lending.borrow(&format!("b{n}"), 0)).collect();
     let sixth = Borrower::connect(&lending.socket, &BorrowerOptions::default());
     let refused = sixth.expect_err("there is no room").to_string();
-    assert!(refused.contains("a smaller quota, or give the lender more frames"), "{refused}");
+    assert!(refused.contains("(a smaller --quota, or more --frames to lend)"), "{refused}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn every_refusal_says_why_and_is_counted_by_its_reason() {
 
     // 108 may be lent, in two channels.
     let big = rig.connect("big", 32);
-    let said = "asked for 46 loans, 44 are left";
+    let said = "asked for 46 loans, 44 are left (a smaller --quota, or more --frames to lend)";
     is(&rig.refusal(&hello("greedy", 23, false)), Status::Quota, said);
     let small = rig.connect("small", 22);
     let said = "there are 2 borrowers, and no more can be";

@@ -121,8 +121,7 @@ fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
 /// What helps is in it, and all of it fits into a welcome's reason.
 fn reason_of(wanted: u64, left: u64) -> String {
     format!(
-        "asked for {wanted} loans, {left} are left: ask for a smaller quota, or give the lender \
-         more frames"
+        "asked for {wanted} loans, {left} are left (a smaller --quota, or more --frames to lend)"
     )
 }
 

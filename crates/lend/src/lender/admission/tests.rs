@@ -106,19 +106,19 @@ fn who_cannot_join_is_told_why() {
         (
             |_, situation| situation.left = 2047,
             Status::Quota,
-            "asked for 2048 loans, 2047 are left",
+            "asked for 2048 loans, 2047 are left (a smaller --quota, or more --frames to lend)",
         ),
         (
             |hello, situation| (hello.quota, situation.left) = (1, 1),
             Status::Quota,
-            "asked for 2 loans, 1 are left",
+            "asked for 2 loans, 1 are left (a smaller --quota, or more --frames to lend)",
         ),
         (
             |hello, situation| {
                 (hello.quota, situation.quota, situation.channels) = (u32::MAX, 65_536, u32::MAX);
             },
             Status::Quota,
-            "asked for 281474976645120 loans, 4096 are left",
+            "asked for 281474976645120 loans, 4096 are left (a smaller --quota, or more --frames to lend)",
         ),
     ];
     for (change, status, reason) in cases {
