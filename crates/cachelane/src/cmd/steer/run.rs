@@ -167,12 +167,14 @@ struct Settings {
     queues: u32,
     /// What it has stopped for.
     against: Vec<Obstacle>,
+    /// When they are looked at again.
+    next: Instant,
 }
 
 impl Settings {
     fn new(plan: Plan) -> Settings {
         let forced = plan.obstacles.iter().map(Obstacle::id).collect();
-        Settings { forced, queues: plan.queues, against: Vec::new() }
+        Settings { forced, queues: plan.queues, against: Vec::new(), next: Instant::now() }
     }
 
     fn has_stopped(&self) -> bool {
@@ -180,6 +182,22 @@ impl Settings {
     }
 
     fn look(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
+        /// Where thousands of devices are above it, a look takes a while: a hundredth of a CPU is
+        /// spent on it at most.
+        const SHARE: u32 = 100;
+        /// But soon enough.
+        const LATEST: Duration = Duration::from_secs(10);
+
+        if Instant::now() < self.next {
+            return;
+        }
+        let before = cpu_time();
+        self.follow(steering, machine, report);
+        let took = cpu_time().saturating_sub(before);
+        self.next = Instant::now() + (took * SHARE).min(LATEST);
+    }
+
+    fn follow(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
         // A device that is gone is found out elsewhere.
         let Ok(now) = steer::inspect(steering.device(), machine.lanes()) else { return };
         let Plan { device, queues, .. } = &now;
@@ -216,4 +234,10 @@ impl Settings {
         }
         self.queues = *queues;
     }
+}
+
+/// What this thread has run for, whatever else the machine does.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
