@@ -29,12 +29,13 @@ const MESSAGE: &[u8] = &[0];
 /// Bytes of messages that are not read yet, on which the kernel has a minimum: room for some.
 const UNREAD: usize = 1;
 
-/// CPU time of so many wake-ups together, at most: one takes some 5 microseconds.
+/// CPU time of so many wake-ups together, at most. One takes some 5 microseconds; now and then an
+/// interrupt's work of a millisecond or two is counted as its.
 const BUDGET: Duration = Duration::from_millis(8);
-const WAKES: u32 = 16;
+const WAKES: u32 = 128;
 
-/// A wake-up that takes as long is looked into at once.
-const LONG: Duration = Duration::from_millis(1);
+/// When a wake-up took as long, the CPU time is looked at.
+const LONG: Duration = Duration::from_micros(200);
 
 /// The end that threads with packets have.
 #[derive(Debug)]
@@ -179,12 +180,12 @@ mod tests {
     #[test]
     fn a_slow_wake_up_or_many_that_are_not_quick_are_too_slow_and_a_delay_now_and_then_is_not() {
         let mut pace = Pace::new();
-        let slow = |wakes: u32| wakes.is_multiple_of(16);
+        let slow = |wakes: u32| wakes.is_multiple_of(64);
         let delay = |at| if slow(at) { Duration::from_millis(3) } else { Duration::ZERO };
-        assert!(!(0..64).any(|at| pace.is_too_slow(|| spin(delay(at)))));
+        assert!(!(0..1024).any(|at| pace.is_too_slow(|| spin(delay(at)))));
         assert!(pace.is_too_slow(|| spin(Duration::from_millis(12))));
         let mut pace = Pace::new();
-        assert!((0..16).any(|_| pace.is_too_slow(|| spin(Duration::from_micros(900)))));
+        assert!((0..128).any(|_| pace.is_too_slow(|| spin(Duration::from_micros(90)))));
         let mut pace = Pace::new();
         // Not on a CPU is no time.
         assert!(!pace.is_too_slow(|| thread::sleep(Duration::from_millis(20))));

@@ -20,6 +20,9 @@ use std::thread;
 /// Threads at a time.
 const WORKERS: usize = 32;
 
+/// They do what strangers made for them to do, and leave the CPUs to those that have packets.
+const NICENESS: i32 = 19;
+
 /// Little is done on their stacks.
 pub(crate) const STACK: usize = 128 << 10;
 
@@ -112,7 +115,12 @@ fn hand_out(queue: Receiver<Job>) {
         drop(own);
         let theirs = Arc::clone(&crew);
         let builder = thread::Builder::new().name("lend-reap".into()).stack_size(STACK);
-        if builder.spawn(move || work(&theirs)).is_err() {
+        let worker = move || {
+            // Of this thread alone. It is allowed to everybody.
+            let _ = rustix::process::nice(NICENESS);
+            work(&theirs);
+        };
+        if builder.spawn(worker).is_err() {
             work(&crew);
         }
     }
