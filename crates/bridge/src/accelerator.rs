@@ -309,7 +309,7 @@ impl Control {
 }
 
 /// A time in jiffies, rounded down. The coarse clock's resolution is one of them.
-fn jiffies(time: Duration) -> u32 {
+pub(crate) fn jiffies(time: Duration) -> u32 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     let tick = Duration::try_from(tick).unwrap_or_default().as_nanos().max(1);
     // Stamps are compared modulo 2^32: half of that is a month at the highest rate.

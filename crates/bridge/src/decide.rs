@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::lease::Lease;
 use crate::state::{Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
 
 /// The length of an Ethernet header in bytes.
@@ -18,6 +19,8 @@ pub struct Plan {
     /// How often the kernel has to see an entry's packets so that it does not forget it. Zero:
     /// every time.
     pub refresh: Duration,
+    /// For how long the packet path goes by a look at the host.
+    pub lease: Lease,
     /// Each port, in the order of their numbers.
     pub ports: Vec<PortPlan>,
 }
@@ -113,6 +116,8 @@ obstacles! {
     VlanFiltering = "vlan-filtering",
     /// Netfilter hooks of the bridge family.
     BridgeHooks(Vec<String>) = "bridge-hooks",
+    /// A look at the host takes so long that what it saw might be out of date.
+    SlowLooks(Duration) = "slow-looks",
     /// The port is down or has no carrier.
     NotRunning = "not-running",
     /// The port is not an Ethernet device.
@@ -166,17 +171,20 @@ pub fn decide(state: &State, ours: Option<u32>) -> Plan {
         obstacles: of_bridge(state),
         left: left(&state.bridge),
         refresh: refresh(&state.bridge),
+        lease: Lease::of(state.longest_look),
         ports: state.ports.iter().map(|port| of_port(state, port, ours)).collect(),
     }
 }
 
 fn of_bridge(state: &State) -> Vec<Obstacle> {
     let hooks = &state.netfilter.bridge;
+    let slow = Lease::of(state.longest_look).length.is_none();
     let found = [
         (!state.bridge.up).then_some(Obstacle::BridgeDown),
         state.bridge.promiscuous.then_some(Obstacle::Promiscuous),
         state.bridge.vlan_filtering.then_some(Obstacle::VlanFiltering),
         (!hooks.is_empty()).then(|| Obstacle::BridgeHooks(hooks.clone())),
+        slow.then_some(Obstacle::SlowLooks(state.longest_look)),
     ];
     found.into_iter().flatten().collect()
 }
@@ -378,6 +386,9 @@ impl fmt::Display for Obstacle {
             Obstacle::VlanFiltering => "VLAN filtering is on (bridge vlan_filtering 1)",
             Obstacle::BridgeHooks(what) => {
                 return write!(f, "netfilter rules of the bridge family: {}", what.join(", "));
+            }
+            Obstacle::SlowLooks(time) => {
+                return write!(f, "a look at the host takes {time:.1?}, too long to go by it");
             }
             Obstacle::NotRunning => "down or without a carrier",
             Obstacle::NotEthernet => "not an Ethernet device",

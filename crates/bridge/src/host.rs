@@ -88,7 +88,8 @@ impl Reader {
             .map_err(|error| Error::io(context("the netfilter hooks"), error))?;
         let calls = proc::calls().map_err(|error| Error::io(context("the settings"), error))?;
         let taps = taps(&ports).map_err(|error| Error::io("reading the packet sockets", error))?;
-        Ok(State { bridge: bridge_of(link, calls), ports, netfilter, taps })
+        let bridge = bridge_of(link, calls);
+        Ok(State { bridge, ports, netfilter, taps, longest_look: Duration::ZERO })
     }
 
     /// Reads again what changes without a notification, where it costs little: the bridge itself

@@ -20,7 +20,7 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    port as Port, request as Request, settings as Settings, station as Station,
+    port as Port, renewal as Renewal, request as Request, settings as Settings, station as Station,
 };
 
 /// The program's name, as `bpftool prog` lists it.
@@ -52,6 +52,7 @@ pub(crate) const KERNEL_PPPOE: u32 = 8;
 pub(crate) struct Program {
     program: OwnedFd,
     edit: OwnedFd,
+    renew: OwnedFd,
     id: u32,
     #[cfg(test)]
     copy_mark: u32,
@@ -108,6 +109,7 @@ impl Program {
             copy_mark,
             program: program.try_clone_to_owned()?,
             edit: skel.progs.edit.as_fd().try_clone_to_owned()?,
+            renew: skel.progs.renew.as_fd().try_clone_to_owned()?,
             table: MapHandle::try_from(&skel.maps.table)?,
             stamps: MapHandle::try_from(&skel.maps.stamps)?,
             shared_stamps: MapHandle::try_from(&skel.maps.shared_stamps)?,
@@ -159,20 +161,20 @@ impl Program {
     /// Runs the program that edits the table. Returns what it says, and the request's station.
     fn edit(&self, edit: u32, mac: Mac, station: Station) -> io::Result<(bool, Station)> {
         let mut request = Request { key: key(mac), station, edit, reserved: 0 };
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            ctx_in: (&raw mut request).cast(),
-            ctx_size_in: size_of::<Request>() as u32,
-            ..Default::default()
-        };
-        // SAFETY: `options` says its own size and that of the context, which the kernel reads and
-        // writes; both outlive the call, and any bytes make a `Request`.
-        let failed =
-            unsafe { libbpf_sys::bpf_prog_test_run_opts(self.edit.as_raw_fd(), &raw mut options) };
-        match failed {
-            0 => Ok((options.retval == 1, request.station)),
-            error => Err(io::Error::from_raw_os_error(-error)),
-        }
+        let done = run(&self.edit, &mut request)?;
+        Ok((done == 1, request.station))
+    }
+
+    /// What time it is for the lease, in jiffies.
+    pub(crate) fn now(&self) -> io::Result<u64> {
+        let mut renewal = Renewal::default();
+        run(&self.renew, &mut renewal)?;
+        Ok(renewal.from)
+    }
+
+    /// Has the packet path believe what it was told for so many jiffies from then on.
+    pub(crate) fn renew(&self, from: u64, length: u32) -> io::Result<()> {
+        run(&self.renew, &mut Renewal { from, length: u64::from(length.max(1)) }).map(drop)
     }
 
     pub(crate) fn set_port(&self, slot: u32, port: &Port) -> libbpf_rs::Result<()> {
@@ -222,9 +224,28 @@ pub(crate) fn mac_of(key: &[u8]) -> Option<Mac> {
     key.get(..6)?.try_into().ok().map(Mac)
 }
 
-/// The generated structs that are written to maps.
+/// Runs a program of type syscall. Returns what it returns; `context` is what it made of it.
+fn run<T: Plain>(program: &OwnedFd, context: &mut T) -> io::Result<u32> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ctx_in: std::ptr::from_mut(context).cast(),
+        ctx_size_in: size_of::<T>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: `options` says its own size and that of the context, which the kernel reads and
+    // writes; both outlive the call, and any bytes make a `Plain` value.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) } {
+        0 => Ok(options.retval),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
+/// The generated structs that are written to maps, or that programs are run with: any bytes make
+/// one.
 trait Plain {}
 impl Plain for Port {}
+impl Plain for Renewal {}
+impl Plain for Request {}
 impl Plain for Settings {}
 
 fn bytes<T: Plain>(value: &T) -> &[u8] {
@@ -236,6 +257,13 @@ fn bytes<T: Plain>(value: &T) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Tells the program this, which it believes for a while.
+    fn configure(program: &Program, settings: &Settings) {
+        program.configure(settings).expect("it is written");
+        let now = program.now().expect("it runs");
+        program.renew(now, 1 << 20).expect("it runs");
+    }
 
     /// What the kernel says of a packet, as the test run takes it.
     type Context = skel::types::__sk_buff;
@@ -277,7 +305,7 @@ mod tests {
         let (from, to) = (Mac([2, 0, 0, 0, 0, 7]), Mac([2, 0, 0, 0, 0, 8]));
         let program = Program::load(8).expect("it loads");
         let settings = Settings { active: 1, ..Settings::default() };
-        program.configure(&settings).expect("it is written");
+        configure(&program, &settings);
         let port = Port { index: LOOPBACK, flags: PORT_IN, ..Port::default() };
         program.set_port(1, &port).expect("it is written");
         let port = Port {
@@ -352,7 +380,7 @@ mod tests {
         // What looks like a copy and is none is a frame like any other.
         assert!(program.set_station(mac, Station { place: 1, unsettled: 1 }).expect("as before"));
         let settings = Settings { active: 1, ..Settings::default() };
-        program.configure(&settings).expect("it is written");
+        configure(&program, &settings);
         let before = group();
         assert_eq!(verdict(&program, &copy, marked(0)), NEXT);
         assert_eq!(verdict(&program, &copy, marked(program.copy_mark.wrapping_add(1))), NEXT);
@@ -390,7 +418,7 @@ mod tests {
         let round = |refresh_every: u32| {
             let settings =
                 Settings { active: 1, refresh_every, copies: COPIES, ..Settings::default() };
-            program.configure(&settings).expect("it is written");
+            configure(&program, &settings);
             let before = program.counts().expect("they are read").copies;
             let begin = std::time::Instant::now();
             for number in 0..STATIONS {

@@ -27,6 +27,8 @@ macro_rules! reasons {
 reasons! {
     /// The fast path is off, by knob or because something about the bridge needs the kernel.
     Off = "off",
+    /// The process has not looked at the host for too long: it is stopped, or gets no CPU.
+    Lease = "lease",
     /// No whole Ethernet header in the packet's linear part.
     Short = "short",
     /// A VLAN tag.

@@ -15,6 +15,8 @@ pub struct State {
     pub netfilter: Netfilter,
     /// Packet sockets (`tcpdump` and its kind) that see what a port sends or receives.
     pub taps: Vec<Tap>,
+    /// The longest that a look at the host has taken of late; zero where none was measured.
+    pub longest_look: Duration,
 }
 
 /// The bridge device and its settings.

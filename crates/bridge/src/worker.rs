@@ -22,10 +22,12 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd as _;
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::accelerator::{Command, Config, Control, Shared, bpf};
+use crate::accelerator::{Command, Config, Control, Shared, bpf, jiffies};
 use crate::decide::{Plan, PortPlan, decide};
 use crate::host::{Reader, Watch};
+use crate::lease::{Longest, RENEWAL};
 use crate::mirror::{Mirror, StationMap};
 use crate::program::{self, Program, Station};
 use crate::state::{Mac, State};
@@ -65,11 +67,20 @@ pub(crate) struct Worker {
     next_glance: Instant,
     /// When to read the table again, as an entry may have been hidden from the last reading.
     next_reading: Option<Instant>,
+    /// When to say again that all is as the packet path was told.
+    next_renewal: Instant,
+    longest: Longest,
     /// Looks that failed in a row.
     failures: u32,
     /// The mirror may not hold what the kernel has.
     stale: bool,
     changes: Vec<Change>,
+}
+
+/// When a look began.
+struct Begun {
+    jiffies: u64,
+    at: Instant,
 }
 
 impl Worker {
@@ -103,12 +114,16 @@ impl Worker {
             next_look: Instant::now(),
             next_glance: Instant::now(),
             next_reading: None,
+            next_renewal: Instant::now(),
+            longest: Longest::default(),
             failures: 0,
             stale: true,
             changes: Vec::new(),
         };
+        let begun = worker.begin()?;
         worker.look()?;
         worker.rebuild()?;
+        worker.renew(&begun)?;
         Ok((worker, shared))
     }
 
@@ -144,7 +159,8 @@ impl Worker {
 
     /// Waits for something to do.
     fn sleep(&self) -> Result<()> {
-        let next = [self.unsettled.next(), self.next_reading, Some(self.next_glance)];
+        let often = Some(self.next_glance.min(self.next_renewal));
+        let next = [self.unsettled.next(), self.next_reading, often];
         let until = next.into_iter().flatten().fold(self.next_look, Instant::min);
         let timeout = until.saturating_duration_since(Instant::now());
         // Rounded up: a wake-up just before its time would spin.
@@ -168,6 +184,7 @@ impl Worker {
 
     /// Takes in what has come.
     fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+        let begun = self.begin()?;
         self.take_moves(ring, seen)?;
         if self.drain()? || Instant::now() >= self.next_look {
             self.attempt(Worker::look)?;
@@ -179,16 +196,39 @@ impl Worker {
         }
         self.settle()?;
         self.publish();
-        Ok(())
+        self.renew(&begun)
+    }
+
+    /// A look begins: what changes from now on, it may miss.
+    fn begin(&self) -> Result<Begun> {
+        let jiffies = self.shared.program.now().map_err(|e| Error::io("reading the time", e))?;
+        Ok(Begun { jiffies, at: Instant::now() })
+    }
+
+    /// All that was announced when the look began has been acted on: the packet path may go on.
+    fn renew(&mut self, begun: &Begun) -> Result<()> {
+        let now = Instant::now();
+        self.longest.add(now - begun.at);
+        self.next_renewal = now + RENEWAL;
+        match self.longest.lease().length {
+            Some(length) if self.failures == 0 => {
+                let renewed = self.shared.program.renew(begun.jiffies, jiffies(length));
+                renewed.map_err(|e| Error::io("renewing the lease", e))
+            }
+            // Looks fail or take too long: everything takes the kernel path until that is over.
+            _ => Ok(()),
+        }
     }
 
     /// Takes in all that the kernel has had to say until now, and looks at what it does not
     /// announce.
     fn catch_up(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+        let begun = self.begin()?;
         self.take_moves(ring, seen)?;
         self.drain()?;
         self.look()?;
         self.rebuild_if_stale()?;
+        self.renew(&begun)?;
         // Twice: an entry that turned out to be wrong has been written anew.
         for _ in 0..2 {
             if let Some(due) = self.unsettled.last() {
@@ -268,7 +308,7 @@ impl Worker {
     /// Makes the mirror equal to the kernel's whole table. Returns whether it is: not where
     /// notifications were lost on the way.
     fn read_table(&mut self) -> Result<bool> {
-        let begin = Instant::now();
+        let begin = cpu_time();
         self.next_reading = None;
         let entries = self.reader.stations(self.index)?;
         self.mirror(|mirror, table| mirror.rebuild(&entries, table))?;
@@ -314,10 +354,12 @@ impl Worker {
 
     /// Reads all of the host that matters, and acts on what has changed.
     fn look(&mut self) -> Result<()> {
-        let begin = Instant::now();
+        let begin = cpu_time();
         self.state = self.reader.state(&self.state.bridge.name)?;
+        self.state.longest_look = self.longest.lease().longest_look;
         self.watch.follow(&self.state);
         self.act()?;
+        self.longest.turn();
         self.next_look = later(begin, LOOK);
         self.next_glance = later(begin, GLANCE);
         Ok(())
@@ -325,7 +367,7 @@ impl Worker {
 
     /// Reads what changes in silence, and acts on it.
     fn glance(&mut self) -> Result<()> {
-        let begin = Instant::now();
+        let begin = cpu_time();
         self.reader.glance(&mut self.state)?;
         self.act()?;
         self.next_glance = later(begin, GLANCE);
@@ -362,7 +404,9 @@ impl Worker {
 /// # Errors
 /// As [`Accelerator::start`](crate::Accelerator::start).
 pub fn inspect(bridge: &str) -> Result<Plan> {
-    let state = Reader::new()?.state(bridge)?;
+    let begin = Instant::now();
+    let mut state = Reader::new()?.state(bridge)?;
+    state.longest_look = begin.elapsed();
     has_tcx(state.bridge.index)?;
     Ok(decide(&state, None))
 }
@@ -418,10 +462,15 @@ fn has_tcx(index: u32) -> Result<()> {
     }
 }
 
-/// When to do again what began at `begin` and has ended now: after `time`, or as much later as it
-/// takes to keep within its share of a CPU.
-fn later(begin: Instant, time: Duration) -> Instant {
-    Instant::now() + time.max(begin.elapsed().saturating_mul(SHARE))
+/// When to do again what began at this CPU time and has ended now: after `time`, or as much later
+/// as it takes to keep within its share of a CPU.
+fn later(begin: Duration, time: Duration) -> Instant {
+    Instant::now() + time.max(cpu_time().saturating_sub(begin).saturating_mul(SHARE))
+}
+
+/// The CPU time of this thread: what it spends while it is stopped, or waits, is nobody's.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 fn default_capacity(known: usize) -> u32 {

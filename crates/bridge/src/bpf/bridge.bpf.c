@@ -44,6 +44,10 @@ const volatile __u32 hash_shift;
 /* What marks a copy (skb->mark); nobody else knows it. */
 const volatile __u32 copy_mark;
 
+/* Until when the packet path believes what the process has written, in jiffies: a process that is
+ * stopped, or waits for a CPU, follows nothing. */
+__u64 lease_until;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE); /* nobody maps it: for buckets that are cache lines */
@@ -329,6 +333,8 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 	}
 	if (!set->active)
 		return REASON_OFF;
+	if (bpf_jiffies64() >= lease_until)
+		return REASON_LEASE;
 	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) ||
 	    eth->h_proto == bpf_htons(ETH_P_8021AD))
 		return REASON_VLAN;
@@ -528,4 +534,16 @@ int edit(struct request *request)
 		return 1;
 	}
 	return __sync_val_compare_and_swap(&station->unsettled, unsettled, 0) == unsettled;
+}
+
+/* Run by the process: as it begins to look at the host, and when it has acted on what it saw. The
+ * time comes from here alone, so that no stop between the two can lengthen the lease. */
+SEC("syscall")
+int renew(struct renewal *renewal)
+{
+	if (renewal->length)
+		lease_until = renewal->from + renewal->length;
+	else
+		renewal->from = bpf_jiffies64();
+	return 0;
 }

@@ -7,6 +7,7 @@
  * the same order (reason.rs). */
 enum reason {
 	REASON_OFF,	    /* the fast path is off, by knob or for the whole bridge */
+	REASON_LEASE,	    /* the process has not looked at the host for too long */
 	REASON_SHORT,	    /* no Ethernet header within the linear part */
 	REASON_VLAN,	    /* carries a VLAN tag */
 	REASON_GROUP,	    /* to a multicast, broadcast or reserved address */
@@ -62,6 +63,14 @@ _Static_assert(sizeof(struct request) == 24, "struct request has padding");
 #define EDIT_REMOVE 1 /* 0: it is not there */
 #define EDIT_READ   2 /* 0: it is not there */
 #define EDIT_SETTLE 3 /* if it is as unsettled as the request says; 0: it is not */
+
+/* What the process asks of the program `renew`, which alone writes until when the packet path
+ * believes what the process has written. */
+struct renewal {
+	__u64 from;   /* when the process began to look, in jiffies */
+	__u64 length; /* for so many jiffies from then on; 0: says in `from` what time it is */
+};
+_Static_assert(sizeof(struct renewal) == 16, "struct renewal has padding");
 
 /* When a station was last seen as the source, in jiffies modulo 2^32: by one CPU or, in
  * `shared_stamps`, by any. */

@@ -50,6 +50,7 @@ fn state() -> State {
         ports: vec![port(1), port(2)],
         netfilter: Netfilter::default(),
         taps: Vec::new(),
+        longest_look: Duration::ZERO,
     }
 }
 
@@ -71,7 +72,8 @@ fn two_plain_veths_are_taken_and_sent_straight() {
 
 #[test]
 fn what_concerns_the_whole_bridge_stops_everything() {
-    let cases: [(&str, fn(&mut State)); 4] = [
+    let cases: [(&str, fn(&mut State)); 5] = [
+        ("slow-looks", |s| s.longest_look = Duration::from_millis(667)),
         ("bridge-down", |s| s.bridge.up = false),
         ("promiscuous", |s| s.bridge.promiscuous = true),
         ("vlan-filtering", |s| s.bridge.vlan_filtering = true),

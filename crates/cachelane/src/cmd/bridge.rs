@@ -157,6 +157,10 @@ fn check(name: &str, plan: &Plan, as_json: bool) -> anyhow::Result<Exit> {
             println!("{}: ours would run after {}", port.name, programs(port).join(", "));
         }
         explain(plan).iter().for_each(|line| println!("{line}"));
+        if let Some(length) = plan.lease.length {
+            let longest = plan.lease.longest_look;
+            println!("a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}");
+        }
         if plan.ports.is_empty() {
             println!("{name} has no ports");
         }
@@ -202,6 +206,8 @@ fn plan_json(name: &str, plan: &Plan) -> Value {
         "bridge": name,
         "can_forward": plan.can_forward(),
         "obstacles": all(&plan.obstacles),
+        "longest_look_us": plan.lease.longest_look.as_micros(),
+        "lease_ms": plan.lease.length.map(|length| length.as_millis()),
         "left_to_kernel": plan.left.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "ports": plan.ports.iter().map(port).collect::<Vec<_>>(),
     })
