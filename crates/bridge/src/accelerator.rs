@@ -296,6 +296,7 @@ impl Control {
             Protocol::Ipv6 => program::KERNEL_IPV6,
             Protocol::Arp => program::KERNEL_ARP,
             Protocol::Pppoe => program::KERNEL_PPPOE,
+            Protocol::Nd => program::KERNEL_ND,
         });
         Settings {
             active: active.into(),

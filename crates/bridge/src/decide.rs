@@ -77,7 +77,7 @@ pub enum Way {
     Straight,
 }
 
-/// Protocols that `br_netfilter` may claim.
+/// Protocols that may be the kernel's on every port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// IPv4.
@@ -88,6 +88,8 @@ pub enum Protocol {
     Arp,
     /// PPPoE sessions, which carry either.
     Pppoe,
+    /// Neighbour discovery, and whatever else is ICMPv6.
+    Nd,
 }
 
 macro_rules! obstacles {
@@ -169,7 +171,7 @@ obstacles! {
 pub fn decide(state: &State, ours: Option<u32>) -> Plan {
     Plan {
         obstacles: of_bridge(state),
-        left: left(&state.bridge),
+        left: left(state),
         refresh: refresh(&state.bridge),
         lease: Lease::of(state.longest_look),
         ports: state.ports.iter().map(|port| of_port(state, port, ours)).collect(),
@@ -189,13 +191,17 @@ fn of_bridge(state: &State) -> Vec<Obstacle> {
     found.into_iter().flatten().collect()
 }
 
-fn left(bridge: &Bridge) -> Vec<Protocol> {
-    let calls = bridge.calls;
+/// What `br_netfilter` claims, and what a port that answers for others may answer: the bridge asks
+/// for the answer wherever the question comes from, and wherever it goes.
+fn left(state: &State) -> Vec<Protocol> {
+    let calls = state.bridge.calls;
+    let answers = state.ports.iter().any(answers);
     let found = [
         calls.iptables.then_some(Protocol::Ipv4),
         calls.ip6tables.then_some(Protocol::Ipv6),
-        calls.arptables.then_some(Protocol::Arp),
+        (calls.arptables || answers).then_some(Protocol::Arp),
         (calls.iptables || calls.ip6tables).then_some(Protocol::Pppoe),
+        answers.then_some(Protocol::Nd),
     ];
     found.into_iter().flatten().collect()
 }
@@ -247,10 +253,15 @@ fn in_both_directions(port: &Port) -> Vec<Obstacle> {
         (!port.ethernet).then_some(Obstacle::NotEthernet),
         port.switch.then_some(Obstacle::Switch),
         (!forwarding).then_some(Obstacle::Stp(port.stp)),
-        (flags.neigh_suppress || flags.proxy_arp).then_some(Obstacle::Answers),
+        answers(port).then_some(Obstacle::Answers),
         flags.vlan_tunnel.then_some(Obstacle::VlanTunnel),
     ];
     found.into_iter().flatten().collect()
+}
+
+/// Whether it answers ARP or neighbour discovery for others.
+fn answers(port: &Port) -> bool {
+    port.flags.neigh_suppress || port.flags.proxy_arp
 }
 
 fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obstacle> {
@@ -359,6 +370,7 @@ impl fmt::Display for Protocol {
             Protocol::Ipv6 => "IPv6",
             Protocol::Arp => "ARP",
             Protocol::Pppoe => "PPPoE",
+            Protocol::Nd => "neighbour discovery",
         })
     }
 }

@@ -46,6 +46,7 @@ pub(crate) const KERNEL_IPV4: u32 = 1;
 pub(crate) const KERNEL_IPV6: u32 = 2;
 pub(crate) const KERNEL_ARP: u32 = 4;
 pub(crate) const KERNEL_PPPOE: u32 = 8;
+pub(crate) const KERNEL_ND: u32 = 16;
 
 /// The loaded program and its maps. Nothing of it runs before [`Program::attach`].
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use common::frame::{DROPPED, OWN, Sent, station};
 use common::programs::Programs;
 use common::{Net, Reason, Setup, compare};
+use lab::traffic::{Frame, FrameCapture};
 
 /// Sends a frame of each of our protocols both ways between two members, of which filters drop
 /// the second.
@@ -206,5 +207,37 @@ fn root_neighbour_suppression_is_left_to_the_kernel() {
         net.run("ip link set p1 type bridge_slave proxy_arp on");
         net.send_frame(0, &reply);
         net.step("proxy ARP").arrives(1, 1).kernel_only();
+    });
+}
+
+#[test]
+fn root_a_third_port_that_answers_for_others_answers_what_two_others_ask() {
+    let test = "root_a_third_port_that_answers_for_others_answers_what_two_others_ask";
+    compare(test, &Setup { addresses: true, ..Default::default() }, |net| {
+        net.introduce();
+        let (v4, mac) = (net.v4(2), net.mac(2));
+        let (address, known) = (net.bridge.members[2].v4, lab::Mac(mac));
+        net.run(&format!("ip neigh replace {address} lladdr {known} dev br0"));
+        let asker = &net.bridge.members[0];
+        let mut capture = FrameCapture::open(&asker.host, &asker.device).unwrap();
+        for (setting, answers) in [("off", 0), ("on", 1)] {
+            // The kind that answers to one station as well as to all, on every kernel.
+            net.run(&format!("ip link set p2 type bridge_slave proxy_arp_wifi {setting}"));
+            let question = Sent::new(net.mac(1), net.mac(0)).arp_request(net.v4(0), v4);
+            let solicitation = Sent::new(net.mac(1), net.mac(0)).icmpv6();
+            net.send_frame(0, &question);
+            net.send_frame(0, &solicitation);
+            net.send_frame(0, &Sent::new(net.mac(1), net.mac(0)).ipv6());
+            net.pass();
+            let is_answer = |frame: &Frame| {
+                frame.bytes[12..14] == [8, 6]
+                    && frame.bytes[20..22] == [0, 2]
+                    && frame.bytes[22..28] == mac
+            };
+            let seen = capture.waiting().unwrap().iter().filter(|it| is_answer(it)).count();
+            assert_eq!(seen, answers, "{:?}: with proxy ARP {setting}", net.arm);
+            let step = net.step(&format!("proxy ARP {setting}")).arrives(1, 3);
+            step.straight(1).left(Reason::Protocol, 2 * answers as u64);
+        }
     });
 }

@@ -15,6 +15,8 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -182,19 +184,31 @@ static __always_inline const struct port *port_of(struct station station)
 	return bpf_map_lookup_elem(&ports, &slot);
 }
 
-/* Whether the kernel has to see a frame of this protocol, whatever its addresses. */
-static __always_inline int is_kernels(__u16 protocol, __u32 len, __u32 kernel_ethertypes)
+/* Whether a frame may be neighbour discovery. */
+static __always_inline int may_be_nd(const struct ethhdr *eth, const void *end)
 {
-	switch (protocol) {
+	const struct ipv6hdr *ip = (void *)(eth + 1);
+
+	return (void *)(ip + 1) > end || ip->nexthdr == IPPROTO_ICMPV6;
+}
+
+/* Whether the kernel has to see this frame's protocol, whatever its addresses. */
+static __always_inline int is_kernels(const struct __sk_buff *skb, const struct ethhdr *eth,
+				      __u32 kernel_ethertypes)
+{
+	const void *end = (void *)(long)skb->data_end;
+
+	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return kernel_ethertypes & KERNEL_IPV4;
 	case bpf_htons(ETH_P_IPV6):
-		return kernel_ethertypes & KERNEL_IPV6;
+		return kernel_ethertypes & KERNEL_IPV6 ||
+		       (kernel_ethertypes & KERNEL_ND && may_be_nd(eth, end));
 	case bpf_htons(ETH_P_ARP):
 	case bpf_htons(ETH_P_RARP):
 		return kernel_ethertypes & KERNEL_ARP;
 	case bpf_htons(ETH_P_PPP_SES):
-		return kernel_ethertypes & KERNEL_PPPOE || len < PPPOE_LEN;
+		return kernel_ethertypes & KERNEL_PPPOE || skb->len < PPPOE_LEN;
 	case bpf_htons(ETHERTYPE_CFM):
 	case bpf_htons(ETHERTYPE_MRP):
 		return 1;
@@ -340,8 +354,7 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 		return REASON_VLAN;
 	if (eth->h_dest[0] & 1)
 		return REASON_GROUP;
-	if (skb->pkt_type == PACKET_LOOPBACK ||
-	    is_kernels(eth->h_proto, skb->len, set->kernel_ethertypes))
+	if (skb->pkt_type == PACKET_LOOPBACK || is_kernels(skb, eth, set->kernel_ethertypes))
 		return REASON_PROTOCOL;
 
 	if (!known || !in)

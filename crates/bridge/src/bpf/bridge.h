@@ -113,6 +113,7 @@ _Static_assert(sizeof(struct settings) == 24, "struct settings has padding");
 #define KERNEL_IPV6  2
 #define KERNEL_ARP   4
 #define KERNEL_PPPOE 8
+#define KERNEL_ND    16 /* ICMPv6, as the bridge itself tells it: right behind the IPv6 header */
 
 /* One CPU's counts. */
 struct counts {

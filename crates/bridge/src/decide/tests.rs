@@ -217,6 +217,19 @@ fn br_netfilter_claims_its_protocols_and_no_others() {
 }
 
 #[test]
+fn a_port_that_answers_for_others_has_all_questions_pass_by_the_kernel() {
+    let cases: [fn(&mut PortFlags); 2] = [|f| f.neigh_suppress = true, |f| f.proxy_arp = true];
+    for change in cases {
+        let mut state = state();
+        state.ports.push(port(3));
+        change(&mut state.ports[2].flags);
+        let plan = decide(&state, None);
+        assert_eq!(plan.left, [Protocol::Arp, Protocol::Nd]);
+        assert!(plan.can_forward(), "other protocols are forwarded");
+    }
+}
+
+#[test]
 fn the_shorter_of_port_and_peer_bounds_a_frame() {
     let mut state = state();
     state.ports[0].mtu = 9000;

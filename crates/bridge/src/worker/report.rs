@@ -12,7 +12,7 @@ pub(super) fn changes(before: &Plan, now: &Plan) {
     }
     if before.left != now.left && !now.left.is_empty() {
         let left: Vec<String> = now.left.iter().map(ToString::to_string).collect();
-        tracing::warn!("left to the kernel path for br_netfilter: {}", left.join(", "));
+        tracing::warn!("left to the kernel path on every port: {}", left.join(", "));
     }
     for port in &now.ports {
         let old = before.ports.iter().find(|old| old.index == port.index);

@@ -110,6 +110,21 @@ impl Sent {
         Self { ethertype: ARP, body, ..self }
     }
 
+    /// An ARP request.
+    pub fn arp_request(self, sender: [u8; 4], target: [u8; 4]) -> Self {
+        let mut asked = self.arp(sender, target);
+        asked.body[7] = 1;
+        asked
+    }
+
+    /// A message of ICMPv6 with a type that nobody uses.
+    pub fn icmpv6(self) -> Self {
+        let mut sent = self.ipv6();
+        sent.body[6] = 58;
+        sent.body[40] = 200;
+        sent
+    }
+
     /// Its bytes with this number.
     pub fn bytes(&self, id: u32) -> Vec<u8> {
         let mut bytes = [self.to, self.from].concat();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bridge::{Accelerator, Config, Obstacle, Plan, PortPlan, Reason, Stats, Table, Way};
+use bridge::{Accelerator, Config, Obstacle, Plan, PortPlan, Protocol, Reason, Stats, Table, Way};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -131,7 +131,21 @@ fn report(stats: &Stats) {
 /// What concerns every port, in sentences.
 fn explain(plan: &Plan) -> Vec<String> {
     let whole = plan.obstacles.iter().map(|o| format!("all is left to the kernel path: {o}"));
-    let left: Vec<String> = plan.left.iter().map(ToString::to_string).collect();
+    let answers = |port: &&PortPlan| port.receive.contains(&Obstacle::Answers);
+    let answering: Vec<&str> =
+        plan.ports.iter().filter(answers).map(|port| port.name.as_str()).collect();
+    let asked = (!answering.is_empty()).then(|| {
+        format!(
+            "ARP and neighbour discovery left to the kernel path on every port: {} answers for \
+             others (neigh_suppress, proxy_arp)",
+            answering.join(", ")
+        )
+    });
+    let by_ports = |protocol: &Protocol| {
+        *protocol == Protocol::Nd || *protocol == Protocol::Arp && asked.is_some()
+    };
+    let left: Vec<String> =
+        plan.left.iter().filter(|left| !by_ports(left)).map(ToString::to_string).collect();
     let protocols = (!left.is_empty()).then(|| {
         format!(
             "{} left to the kernel path: br_netfilter hands it to the IP tables (sysctl \
@@ -139,7 +153,7 @@ fn explain(plan: &Plan) -> Vec<String> {
             left.join(", ")
         )
     });
-    whole.chain(protocols).collect()
+    whole.chain(protocols).chain(asked).collect()
 }
 
 /// Whether something may be taken from the port, or sent to it.
