@@ -108,6 +108,8 @@ pub(crate) struct Control {
     pub(crate) table: Table,
     /// The mirror holds what the kernel has.
     pub(crate) trusted: bool,
+    /// Something that concerns every port was announced to have changed, and is not read yet.
+    pub(crate) alarmed: bool,
     pub(crate) plan: Plan,
 }
 
@@ -265,6 +267,11 @@ impl Shared {
         self.locked().clone()
     }
 
+    /// Something of the control as it is.
+    pub(crate) fn control_is<T>(&self, read: impl FnOnce(&Control) -> T) -> T {
+        read(&self.locked())
+    }
+
     /// Changes the control, and tells the packet path.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Control)) -> Result<()> {
         let mut control = self.locked();
@@ -290,7 +297,8 @@ pub(crate) fn bpf(what: &str, error: &libbpf_rs::Error) -> Error {
 
 impl Control {
     fn settings(&self) -> Settings {
-        let active = self.fastpath && self.trusted && self.plan.obstacles.is_empty();
+        let known = self.trusted && !self.alarmed;
+        let active = self.fastpath && known && self.plan.obstacles.is_empty();
         let claims = self.plan.left.iter().map(|protocol| match protocol {
             Protocol::Ipv4 => program::KERNEL_IPV4,
             Protocol::Ipv6 => program::KERNEL_IPV6,

@@ -140,6 +140,8 @@ obstacles! {
     IngressFilters = "ingress-filters",
     /// Netfilter hooks on what it receives.
     IngressHooks(Vec<String>) = "ingress-hooks",
+    /// Our program cannot be attached to it.
+    Refused(String) = "not-attached",
     /// tcx programs that run after ours.
     Behind(Vec<u32>) = "tcx-behind",
     /// The peer's namespace does not say what the peer is.
@@ -272,6 +274,7 @@ fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obsta
         port.ingress_filters.then_some(Obstacle::IngressFilters),
         (!hooks.is_empty()).then_some(Obstacle::IngressHooks(hooks)),
         (!behind.is_empty()).then(|| Obstacle::Behind(behind.to_vec())),
+        port.refused.clone().map(Obstacle::Refused),
     ];
     found.into_iter().flatten().collect()
 }
@@ -420,6 +423,7 @@ impl fmt::Display for Obstacle {
                 let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
                 return write!(f, "tcx programs attached after ours: {}", ids.join(", "));
             }
+            Obstacle::Refused(why) => return write!(f, "our program cannot be attached: {why}"),
             Obstacle::PeerUnknown => "its peer's namespace cannot be asked about the peer",
             Obstacle::PeerGenericXdp => {
                 "a generic XDP program on its peer, which redirected packets would pass by"

@@ -15,7 +15,7 @@ mod tc;
 mod tests;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
@@ -46,6 +46,17 @@ pub(crate) struct Reader {
     ethtool: u16,
     /// None if the kernel has no netfilter.
     netfilter: Option<Hooks>,
+    /// Which devices have queue disciplines that hold filters, as last read.
+    holders: HashMap<u32, FilterHolder>,
+}
+
+/// A reading of everything about a bridge, port by port.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    bridge: Link,
+    /// Those that are still to be read.
+    links: VecDeque<Link>,
+    ports: Vec<Port>,
 }
 
 impl Reader {
@@ -56,7 +67,8 @@ impl Reader {
             let mut generic = Socket::open(NETLINK_GENERIC)?;
             let ethtool = ethtool::family(&mut generic)?;
             let route = Socket::open(NETLINK_ROUTE)?.strict()?;
-            Ok(Self { route, generic, ethtool, netfilter: Hooks::open()? })
+            let netfilter = Hooks::open()?;
+            Ok(Self { route, generic, ethtool, netfilter, holders: HashMap::new() })
         };
         open().map_err(|error| Error::io("opening netlink", error))
     }
@@ -68,28 +80,107 @@ impl Reader {
     /// [`ErrorKind::NoDevice`], [`ErrorKind::NotABridge`]; [`ErrorKind::NotPermitted`] without
     /// `CAP_NET_ADMIN`; [`ErrorKind::Io`].
     pub(crate) fn state(&mut self, bridge: &str) -> Result<State> {
-        let link = self.bridge(bridge)?;
-        let context = |what: &str| format!("reading {what} of '{bridge}'");
-        let links = link::ports(&mut self.route, link.index)
-            .map_err(|error| Error::io(context("the ports"), error))?;
-        let holders = tc::filter_holders(&mut self.route)
-            .map_err(|error| Error::io(context("the queue disciplines"), error))?;
-        let mut ports = Vec::with_capacity(links.len());
-        for link in links {
-            let name = link.name.clone();
-            match self.port(link, &holders) {
-                Ok(port) => ports.push(port),
-                Err(error) if is(&error, Errno::NODEV) => {}
-                Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
-            }
+        let index = self.bridge(bridge)?.index;
+        let mut survey = self.survey(index)?;
+        while self.survey_port(&mut survey)? {}
+        self.finish(survey)
+    }
+
+    /// Begins to read everything about the bridge with this index, whatever it is called.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub(crate) fn survey(&mut self, index: u32) -> Result<Survey> {
+        let bridge = self.bridge_at(index)?;
+        let links = link::ports(&mut self.route, index)
+            .map_err(|error| Error::io(reading("the ports", &bridge.name), error))?;
+        self.read_queues()?;
+        Ok(Survey { bridge, ports: Vec::with_capacity(links.len()), links: links.into() })
+    }
+
+    /// Reads one more port. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub(crate) fn survey_port(&mut self, survey: &mut Survey) -> Result<bool> {
+        let Some(link) = survey.links.pop_front() else { return Ok(false) };
+        let name = link.name.clone();
+        match self.port(link) {
+            Ok(port) => survey.ports.push(port),
+            Err(error) if is(&error, Errno::NODEV) => {}
+            Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
         }
-        let netfilter = self
-            .netfilter(&ports)
-            .map_err(|error| Error::io(context("the netfilter hooks"), error))?;
-        let calls = proc::calls().map_err(|error| Error::io(context("the settings"), error))?;
-        let taps = taps(&ports).map_err(|error| Error::io("reading the packet sockets", error))?;
-        let bridge = bridge_of(link, calls);
-        Ok(State { bridge, ports, netfilter, taps, longest_look: Duration::ZERO })
+        Ok(true)
+    }
+
+    /// Reads what is left, and puts all together.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub(crate) fn finish(&mut self, survey: Survey) -> Result<State> {
+        let Survey { bridge, ports, .. } = survey;
+        let calls =
+            proc::calls().map_err(|e| Error::io(reading("the settings", &bridge.name), e))?;
+        let mut state = State {
+            bridge: bridge_of(bridge, calls),
+            ports,
+            netfilter: Netfilter::default(),
+            taps: Vec::new(),
+            longest_look: Duration::ZERO,
+        };
+        self.look_around(&mut state)?;
+        Ok(state)
+    }
+
+    /// Reads again what matters to a bridge beside its own settings and those of its ports:
+    /// netfilter's hooks, and packet sockets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn look_around(&mut self, state: &mut State) -> Result<()> {
+        let name = &state.bridge.name;
+        state.netfilter = self
+            .netfilter(&state.ports)
+            .map_err(|error| Error::io(reading("the netfilter hooks", name), error))?;
+        state.taps = taps(&state.ports).map_err(|e| Error::io("reading the packet sockets", e))?;
+        Ok(())
+    }
+
+    /// Reads the bridge alone again.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub(crate) fn look_at_bridge(&mut self, state: &mut State) -> Result<()> {
+        let link = self.bridge_at(state.bridge.index)?;
+        let calls = proc::calls().map_err(|e| Error::io(reading("the settings", &link.name), e))?;
+        state.bridge = bridge_of(link, calls);
+        Ok(())
+    }
+
+    /// Reads one device again. None: it is no port of this bridge.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn look_at_port(&mut self, bridge: u32, index: u32) -> Result<Option<Port>> {
+        let mut read = || {
+            let link = link::link(&mut self.route, Which::Index(index))?;
+            let is_port = link.master == Some(bridge) && link.port.is_some();
+            is_port.then(|| self.port(link)).transpose()
+        };
+        match read() {
+            Err(error) if is(&error, Errno::NODEV) => Ok(None),
+            read => read.map_err(|error| Error::io(format!("reading device {index}"), error)),
+        }
+    }
+
+    /// Reads again which devices have queue disciplines that hold filters.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn read_queues(&mut self) -> Result<()> {
+        self.holders = tc::filter_holders(&mut self.route)
+            .map_err(|error| Error::io("reading the queue disciplines", error))?;
+        Ok(())
     }
 
     /// Reads again what changes without a notification, where it costs little: the bridge itself
@@ -99,7 +190,7 @@ impl Reader {
     /// # Errors
     /// As [`state`](Self::state).
     pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
-        let link = self.bridge(&state.bridge.name)?;
+        let link = self.bridge_at(state.bridge.index)?;
         let read = || {
             state.bridge = bridge_of(link, proc::calls()?);
             for port in &mut state.ports {
@@ -139,6 +230,12 @@ impl Reader {
             .map_err(|error| Error::io(format!("looking up {mac}"), error))
     }
 
+    /// Whether the kernel's answers find room. For tests: reading fails where they do not.
+    #[cfg(test)]
+    pub(crate) fn answers_fit(&mut self, fit: bool) {
+        self.route.answers_fit(fit);
+    }
+
     fn bridge(&mut self, name: &str) -> Result<Link> {
         let link = match link::link(&mut self.route, Which::Name(name)) {
             Ok(link) => link,
@@ -166,6 +263,14 @@ impl Reader {
         Err(Error::new(ErrorKind::NotABridge, message))
     }
 
+    fn bridge_at(&mut self, index: u32) -> Result<Link> {
+        match link::link(&mut self.route, Which::Index(index)) {
+            Ok(link) if link.kind == Some(InfoKind::Bridge) => Ok(link),
+            Err(error) if !is(&error, Errno::NODEV) => Err(Error::io("reading the bridge", error)),
+            _ => Err(Error::new(ErrorKind::NoDevice, "the bridge was removed")),
+        }
+    }
+
     fn name(&mut self, index: u32) -> Option<String> {
         link::link(&mut self.route, Which::Index(index)).ok().map(|link| link.name)
     }
@@ -180,9 +285,9 @@ impl Reader {
         })
     }
 
-    fn port(&mut self, link: Link, holders: &HashMap<u32, FilterHolder>) -> io::Result<Port> {
+    fn port(&mut self, link: Link) -> io::Result<Port> {
         let index = link.index;
-        let holder = holders.get(&index);
+        let holder = self.holders.get(&index).copied();
         Ok(Port {
             number: link.number(),
             running: link.up && link.carrier,
@@ -195,13 +300,14 @@ impl Reader {
             // `noop` stands in until a device comes up, and is nothing that anybody set.
             noqueue: matches!(link.qdisc.as_deref(), None | Some("noqueue" | "noop")),
             ingress_filters: holder.is_some() && tc::has_ingress_filters(&mut self.route, index)?,
-            egress_filters: holder == Some(&FilterHolder::Clsact)
+            egress_filters: holder == Some(FilterHolder::Clsact)
                 && tc::has_egress_filters(&mut self.route, index)?,
             xdp: link.xdp.unwrap_or(Xdp::None),
             tcx_ingress: tcx::programs(index, Hook::Ingress)?,
             tcx_egress: tcx::programs(index, Hook::Egress)?,
             takes_unfinished: ethtool::takes_unfinished(&mut self.generic, self.ethtool, index)?,
             peer: self.peer(&link),
+            refused: None,
             index,
             name: link.name,
         })
@@ -231,6 +337,10 @@ impl Reader {
             None => Ok(Netfilter::default()),
         }
     }
+}
+
+fn reading(what: &str, bridge: &str) -> String {
+    format!("reading {what} of '{bridge}'")
 }
 
 /// The packet sockets that watch one of the ports, or all devices.

@@ -182,6 +182,12 @@ impl Program {
         self.ports.update(&slot.to_ne_bytes(), bytes(port), MapFlags::ANY)
     }
 
+    #[cfg(test)]
+    pub(crate) fn port_flags(&self, slot: u32) -> libbpf_rs::Result<u32> {
+        let port = self.ports.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        Ok(port.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes))
+    }
+
     pub(crate) fn configure(&self, settings: &Settings) -> libbpf_rs::Result<()> {
         self.settings.update(&0_u32.to_ne_bytes(), bytes(settings), MapFlags::ANY)
     }

@@ -100,6 +100,8 @@ pub struct Port {
     pub takes_unfinished: bool,
     /// The other end, where it is a veth.
     pub peer: Option<Peer>,
+    /// Why our program cannot be attached to it, where that was tried.
+    pub refused: Option<String>,
 }
 
 /// The GSO packets that a device takes in one piece.

@@ -98,3 +98,25 @@ fn device(index: u32) -> io::Result<i32> {
     i32::try_from(index)
         .map_err(|_| io::Error::from_raw_os_error(rustix::io::Errno::NODEV.raw_os_error()))
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::program::Program;
+
+    /// Fills a device's ingress with programs, until they are dropped.
+    pub(crate) fn fill(index: u32) -> Vec<(Program, OwnedFd)> {
+        let mut there = Vec::new();
+        loop {
+            let program = Program::load(8).expect("it loads");
+            match program.attach(index) {
+                Ok(link) => there.push((program, link)),
+                Err(error) => {
+                    let full = rustix::io::Errno::RANGE.raw_os_error();
+                    assert_eq!(error.raw_os_error(), Some(full));
+                    return there;
+                }
+            }
+        }
+    }
+}

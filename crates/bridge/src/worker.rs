@@ -1,10 +1,16 @@
 //! The thread that follows the bridge.
 //!
 //! It sleeps until netlink says something, a station shows up on another port, or somebody asks.
-//! What the kernel announces is acted on at once. What it does not announce is looked for: packet
-//! sockets, tcx programs and sysctls four times a second, an XDP program that was attached to a
-//! peer by a link once a second; less often where the ports are so many that it would cost more
-//! than a fiftieth of a CPU.
+//!
+//! What the kernel announces to have changed is left to the kernel path at once, before anything is
+//! read: a port's flags are cleared, or, where it concerns every port, the whole packet path is
+//! turned off. Then that port, or that setting, is read again and alone. Notifications are taken
+//! between the ports of any longer look, so that a bridge with many ports keeps nobody waiting.
+//!
+//! What the kernel does not announce is looked for: packet sockets, tcx programs and sysctls four
+//! times a second, an XDP program that was attached to a peer by a link once a second; less often
+//! where the ports are so many that it would cost more than a fiftieth of a CPU. What is announced
+//! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod ports;
 mod report;
@@ -25,14 +31,15 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::accelerator::{Command, Config, Control, Shared, bpf, jiffies};
-use crate::decide::{Plan, PortPlan, decide};
+use crate::decide::{Plan, decide};
 use crate::host::{Reader, Watch};
 use crate::lease::{Longest, RENEWAL};
 use crate::mirror::{Mirror, StationMap};
 use crate::program::{self, Program, Station};
-use crate::state::{Mac, State};
+use crate::state::{Mac, Port, State};
 use crate::tcx::{self, Hook};
 use crate::{Change, Error, ErrorKind, Result};
+use ports::Placed;
 use settling::Unsettled;
 
 /// How often to look for what the kernel does not announce, where that is cheap.
@@ -41,6 +48,10 @@ const GLANCE: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_secs(1);
 /// Each of the two takes at most one part in so many of a CPU.
 const SHARE: u32 = 50;
+/// What is announced may take at most one part in so many.
+const ANNOUNCED_SHARE: u32 = 10;
+/// What looks at announced changes may take at once before that share is kept.
+const BURST: Duration = Duration::from_millis(200);
 /// Looks that may fail in a row.
 const PATIENCE: u32 = 20;
 /// Stations that there is room for, however few the bridge knows at the start.
@@ -60,7 +71,9 @@ pub(crate) struct Worker {
     /// Our place on each port's ingress.
     links: HashMap<u32, ports::Link>,
     /// What the packet path's map of ports holds, by slot.
-    ports: HashMap<u16, PortPlan>,
+    ports: HashMap<u16, Placed>,
+    /// Ports by interface index that our program cannot be attached to, and why.
+    refused: HashMap<u32, String>,
     /// Stations whose entries are not believed yet.
     unsettled: Unsettled,
     next_look: Instant,
@@ -69,18 +82,16 @@ pub(crate) struct Worker {
     next_reading: Option<Instant>,
     /// When to say again that all is as the packet path was told.
     next_renewal: Instant,
+    /// Since when there was no renewal while the thread was at work.
+    at_work: Instant,
     longest: Longest,
+    /// When to look at what was announced: later than now where that has cost too much of late.
+    next_attention: Instant,
     /// Looks that failed in a row.
     failures: u32,
     /// The mirror may not hold what the kernel has.
     stale: bool,
     changes: Vec<Change>,
-}
-
-/// When a look began.
-struct Begun {
-    jiffies: u64,
-    at: Instant,
 }
 
 impl Worker {
@@ -99,7 +110,7 @@ impl Worker {
         let plan = decide(&state, None);
         ports::refuse_second(&plan)?;
         let Config { fastpath, table, .. } = *config;
-        let control = Control { fastpath, table, trusted: false, plan };
+        let control = Control { fastpath, table, trusted: false, alarmed: false, plan };
         let shared = Arc::new(Shared::new(Program::load(capacity)?, control)?);
         let mut worker = Worker {
             shared: Arc::clone(&shared),
@@ -110,20 +121,22 @@ impl Worker {
             mirror: Mirror::new(capacity),
             links: HashMap::new(),
             ports: HashMap::new(),
+            refused: HashMap::new(),
             unsettled: Unsettled::default(),
             next_look: Instant::now(),
             next_glance: Instant::now(),
             next_reading: None,
             next_renewal: Instant::now(),
+            at_work: Instant::now(),
+            next_attention: Instant::now(),
             longest: Longest::default(),
             failures: 0,
             stale: true,
             changes: Vec::new(),
         };
-        let begun = worker.begin()?;
         worker.look()?;
         worker.rebuild()?;
-        worker.renew(&begun)?;
+        worker.tend()?;
         Ok((worker, shared))
     }
 
@@ -138,7 +151,9 @@ impl Worker {
         let ring = ring(&shared.program, &seen)?;
         loop {
             self.sleep()?;
-            self.follow(&ring, &seen)?;
+            self.at_work = Instant::now();
+            let followed = self.follow(&ring, &seen);
+            self.bear(followed)?;
             while let Ok(command) = commands.try_recv() {
                 match command {
                     Command::Stop => return Ok(()),
@@ -160,7 +175,8 @@ impl Worker {
     /// Waits for something to do.
     fn sleep(&self) -> Result<()> {
         let often = Some(self.next_glance.min(self.next_renewal));
-        let next = [self.unsettled.next(), self.next_reading, often];
+        let attention = self.watch.heard().is_something().then_some(self.next_attention);
+        let next = [self.unsettled.next(), self.next_reading, often, attention];
         let until = next.into_iter().flatten().fold(self.next_look, Instant::min);
         let timeout = until.saturating_duration_since(Instant::now());
         // Rounded up: a wake-up just before its time would spin.
@@ -182,37 +198,59 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes in what has come.
+    /// Takes in what has come, and does what is due.
     fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
-        let begun = self.begin()?;
         self.take_moves(ring, seen)?;
-        if self.drain()? || Instant::now() >= self.next_look {
-            self.attempt(Worker::look)?;
-        } else if Instant::now() >= self.next_glance {
-            self.attempt(Worker::glance)?;
+        self.tend()?;
+        if self.watch.heard().is_something() && Instant::now() >= self.next_attention {
+            self.attend()?;
         }
-        if self.next_reading.is_some_and(|next| Instant::now() >= next) {
-            self.read_table()?;
-        }
-        self.settle()?;
-        self.publish();
-        self.renew(&begun)
-    }
-
-    /// A look begins: what changes from now on, it may miss.
-    fn begin(&self) -> Result<Begun> {
-        let jiffies = self.shared.program.now().map_err(|e| Error::io("reading the time", e))?;
-        Ok(Begun { jiffies, at: Instant::now() })
-    }
-
-    /// All that was announced when the look began has been acted on: the packet path may go on.
-    fn renew(&mut self, begun: &Begun) -> Result<()> {
         let now = Instant::now();
-        self.longest.add(now - begun.at);
-        self.next_renewal = now + RENEWAL;
+        if now >= self.next_look {
+            self.look()?;
+            self.failures = 0;
+        } else if now >= self.next_glance {
+            self.glance()?;
+        }
+        if self.failures == 0 {
+            self.rebuild_if_stale()?;
+            if self.next_reading.is_some_and(|next| Instant::now() >= next) {
+                self.read_table()?;
+            }
+            self.settle()?;
+        }
+        self.publish();
+        self.tend()
+    }
+
+    /// A host that is being changed may not make sense for a moment: everything takes the kernel
+    /// path until it does.
+    fn bear(&mut self, followed: Result<()>) -> Result<()> {
+        match followed {
+            Err(error) if error.kind() == ErrorKind::Io && self.failures < PATIENCE => {
+                tracing::warn!("{error}; all is left to the kernel path until that is over");
+                self.failures += 1;
+                self.next_look = Instant::now() + GLANCE;
+                self.next_glance = self.next_look;
+                self.distrust()
+            }
+            followed => followed,
+        }
+    }
+
+    /// Takes in what was announced, leaves that to the kernel path, and renews the lease: nothing
+    /// that was announced before this call is forwarded by what was known before it.
+    fn tend(&mut self) -> Result<()> {
+        let program = &self.shared.program;
+        // Before the notifications are taken: what comes later may be missed.
+        let from = program.now().map_err(|e| Error::io("reading the time", e))?;
+        self.drain()?;
+        let now = Instant::now();
+        self.longest.add(now - self.at_work);
+        (self.at_work, self.next_renewal) = (now, now + RENEWAL);
         match self.longest.lease().length {
             Some(length) if self.failures == 0 => {
-                let renewed = self.shared.program.renew(begun.jiffies, jiffies(length));
+                let renewed = self.shared.program.renew(from, jiffies(length));
                 renewed.map_err(|e| Error::io("renewing the lease", e))
             }
             // Looks fail or take too long: everything takes the kernel path until that is over.
@@ -220,21 +258,75 @@ impl Worker {
         }
     }
 
+    /// Looks at what was announced to have changed, and at that alone.
+    fn attend(&mut self) -> Result<()> {
+        let begin = cpu_time();
+        let heard = self.watch.take_heard();
+        if heard.everything {
+            self.look()?;
+        } else {
+            if heard.queues {
+                self.reader.read_queues()?;
+            }
+            if heard.bridge {
+                self.reader.look_at_bridge(&mut self.state)?;
+            }
+            let mut around = heard.hooks;
+            for index in heard.ports {
+                around |= self.look_at_port(index)?;
+                self.tend()?;
+            }
+            if around {
+                self.reader.look_around(&mut self.state)?;
+            }
+            self.act()?;
+        }
+        // A bucket that leaks: it holds a burst, and what is over has to wait.
+        let now = Instant::now();
+        let cost = cpu_time().saturating_sub(begin).saturating_mul(ANNOUNCED_SHARE);
+        let burst = BURST * ANNOUNCED_SHARE;
+        let floor = now.checked_sub(burst).unwrap_or(now);
+        self.next_attention = self.next_attention.max(floor) + cost;
+        Ok(())
+    }
+
+    /// Reads one port again. Returns whether it has come, gone, or is called otherwise.
+    fn look_at_port(&mut self, index: u32) -> Result<bool> {
+        let found = self.reader.look_at_port(self.index, index)?;
+        let ports = &mut self.state.ports;
+        let at = ports.iter().position(|port| port.index == index);
+        let was = at.map(|at| ports.remove(at));
+        let name = |port: &Option<Port>| port.as_ref().map(|port| port.name.clone());
+        let anew = name(&was) != name(&found);
+        if let Some(port) = found {
+            let at = ports.partition_point(|other| other.number < port.number);
+            ports.insert(at, port);
+        }
+        if anew {
+            self.watch.follow(&self.state);
+        }
+        Ok(anew)
+    }
+
     /// Takes in all that the kernel has had to say until now, and looks at what it does not
     /// announce.
     fn catch_up(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
-        let begun = self.begin()?;
+        self.at_work = Instant::now();
         self.take_moves(ring, seen)?;
-        self.drain()?;
+        self.tend()?;
         self.look()?;
+        self.failures = 0;
         self.rebuild_if_stale()?;
-        self.renew(&begun)?;
+        self.tend()?;
+        if self.watch.heard().is_something() {
+            self.attend()?;
+        }
         // Twice: an entry that turned out to be wrong has been written anew.
         for _ in 0..2 {
             if let Some(due) = self.unsettled.last() {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 self.take_moves(ring, seen)?;
-                self.drain()?;
+                self.tend()?;
                 self.settle()?;
             }
         }
@@ -248,8 +340,9 @@ impl Worker {
         self.unsettle(seen.into_iter())
     }
 
-    /// Mirrors the changes of the forwarding table. Returns whether something else has changed.
-    fn drain(&mut self) -> Result<bool> {
+    /// Mirrors the changes of the forwarding table, and leaves to the kernel path what else has
+    /// changed.
+    fn drain(&mut self) -> Result<()> {
         let mut changes = std::mem::take(&mut self.changes);
         let drained = self.watch.drain(&mut changes);
         let applied = self.apply(changes.drain(..));
@@ -259,10 +352,10 @@ impl Worker {
             Err(error) if error.kind() == ErrorKind::Overrun => {
                 tracing::warn!("{error}; reading the whole forwarding table again");
                 self.shared.gauges.overruns.fetch_add(1, Relaxed);
-                self.distrust()?;
-                Ok(true)
+                self.distrust()
             }
-            other => other,
+            Ok(true) => self.close(),
+            other => other.map(drop),
         }
     }
 
@@ -322,40 +415,29 @@ impl Worker {
         }
         self.apply(changes.into_iter())?;
         self.publish();
-        // Something else may have been announced as well.
-        self.next_look = Instant::now();
+        // Reading a table of any length is no look at the host.
+        self.at_work = Instant::now();
         match drained {
             Err(error) if error.kind() == ErrorKind::Overrun => {
                 self.shared.gauges.overruns.fetch_add(1, Relaxed);
                 self.distrust()?;
                 Ok(false)
             }
+            Ok(true) => self.close().map(|()| true),
             other => other.map(|_| true),
         }
-    }
-
-    /// Looks in this way, and rebuilds the mirror if that is due. A host that is being changed may
-    /// not make sense for a moment: everything takes the kernel path until it does.
-    fn attempt(&mut self, look: fn(&mut Worker) -> Result<()>) -> Result<()> {
-        let looked = look(self).and_then(|()| self.rebuild_if_stale());
-        match looked {
-            Ok(()) => self.failures = 0,
-            Err(error) if error.kind() == ErrorKind::Io && self.failures < PATIENCE => {
-                tracing::warn!("{error}; all is left to the kernel path until that is over");
-                self.failures += 1;
-                self.distrust()?;
-                self.next_look = Instant::now() + GLANCE;
-                self.next_glance = self.next_look;
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 
     /// Reads all of the host that matters, and acts on what has changed.
     fn look(&mut self) -> Result<()> {
         let begin = cpu_time();
-        self.state = self.reader.state(&self.state.bridge.name)?;
+        // What was announced before is seen by this look; what comes while it goes on is not.
+        let _ = self.watch.take_heard();
+        let mut survey = self.reader.survey(self.index)?;
+        while self.reader.survey_port(&mut survey)? {
+            self.tend()?;
+        }
+        self.state = self.reader.finish(survey)?;
         self.state.longest_look = self.longest.lease().longest_look;
         self.watch.follow(&self.state);
         self.act()?;
@@ -376,17 +458,25 @@ impl Worker {
 
     /// Brings the packet path in line with the host.
     fn act(&mut self) -> Result<()> {
-        if self.state.bridge.index != self.index {
-            let name = &self.state.bridge.name;
-            let message = format!("the bridge {name} was removed and made anew");
-            return Err(Error::new(ErrorKind::NoDevice, message));
+        self.tend()?;
+        self.plan()?;
+        if self.attach()? {
+            self.plan()?;
+        }
+        Ok(())
+    }
+
+    /// Decides anew, and tells the packet path.
+    fn plan(&mut self) -> Result<()> {
+        for port in &mut self.state.ports {
+            port.refused = self.refused.get(&port.index).cloned();
         }
         let plan = decide(&self.state, Some(self.shared.program.id()));
         self.place(&plan)?;
-        let before = self.shared.control().plan;
-        report::changes(&before, &plan);
-        self.shared.change(|control| control.plan = plan)?;
-        self.attach()
+        report::changes(&self.shared.control().plan, &plan);
+        // What was announced while the host was read is not in the plan.
+        let alarmed = self.watch.heard().concerns_all();
+        self.shared.change(|control| (control.plan, control.alarmed) = (plan, alarmed))
     }
 
     fn publish(&self) {
@@ -404,8 +494,11 @@ impl Worker {
 /// # Errors
 /// As [`Accelerator::start`](crate::Accelerator::start).
 pub fn inspect(bridge: &str) -> Result<Plan> {
+    let mut reader = Reader::new()?;
+    let mut state = reader.state(bridge)?;
+    // As a process that follows the bridge looks: the ports one by one, and all else at once.
     let begin = Instant::now();
-    let mut state = Reader::new()?.state(bridge)?;
+    reader.look_around(&mut state)?;
     state.longest_look = begin.elapsed();
     has_tcx(state.bridge.index)?;
     Ok(decide(&state, None))

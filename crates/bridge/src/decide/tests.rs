@@ -29,6 +29,7 @@ fn port(number: u16) -> Port {
         tcx_egress: Vec::new(),
         takes_unfinished: true,
         peer: Some(Peer { index: 2, here: false, details: Some(details) }),
+        refused: None,
     }
 }
 

@@ -124,6 +124,11 @@ impl Socket {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn answers_fit(&mut self, fit: bool) {
+        self.buffer.resize(if fit { BUFFER } else { 0 }, 0);
+    }
+
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();

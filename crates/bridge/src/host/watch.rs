@@ -3,7 +3,7 @@
 //! Not everything that [`State`](crate::state::State) holds is announced: sysctls, packet
 //! sockets, tcx programs and XDP programs attached by a BPF link change in silence.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -51,6 +51,41 @@ const RTM_DELTFILTER: u16 = 45;
 /// nft's messages about tables, chains and flow tables; what is in them does not matter.
 const NFT_PLACES: [u16; 6] = [0, 2, 3, 5, 22, 24];
 
+/// What was announced to have changed, and is to be looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// Settings of the bridge itself.
+    pub(crate) bridge: bool,
+    /// Queue disciplines or filters of ports, which are among `ports` as well.
+    pub(crate) queues: bool,
+    /// nft's chains and tables.
+    pub(crate) hooks: bool,
+    /// Nobody knows what: everything.
+    pub(crate) everything: bool,
+    /// Devices by index, that are ports, were, or come to be.
+    pub(crate) ports: BTreeSet<u32>,
+}
+
+impl Heard {
+    /// Whether something has changed that is no single port's.
+    pub(crate) fn concerns_all(&self) -> bool {
+        self.bridge || self.hooks || self.everything
+    }
+
+    /// Whether there is something to be looked at.
+    pub(crate) fn is_something(&self) -> bool {
+        self.concerns_all() || !self.ports.is_empty()
+    }
+
+    fn add(&mut self, more: Heard) {
+        self.bridge |= more.bridge;
+        self.queues |= more.queues;
+        self.hooks |= more.hooks;
+        self.everything |= more.everything;
+        self.ports.extend(more.ports);
+    }
+}
+
 /// Hears of a bridge's changes.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -64,6 +99,8 @@ pub(crate) struct Watch {
     /// nft; none if the kernel has no netfilter.
     netfilter: Option<netlink_sys::Socket>,
     buffer: Vec<u8>,
+    /// What is to be looked at; whoever looks takes it out before.
+    heard: Heard,
 }
 
 impl Watch {
@@ -87,7 +124,15 @@ impl Watch {
                 Err(error) if is(&error, Errno::PROTONOSUPPORT) => None,
                 socket => Some(socket?),
             };
-            Ok(Self { bridge, ports: None, route, links, netfilter, buffer: vec![0; BUFFER] })
+            Ok(Self {
+                bridge,
+                ports: None,
+                route,
+                links,
+                netfilter,
+                buffer: vec![0; BUFFER],
+                heard: Heard::default(),
+            })
         };
         open().map_err(|error| Error::io("subscribing to netlink notifications", error))
     }
@@ -98,87 +143,124 @@ impl Watch {
         self.ports = Some(state.ports.iter().map(|port| port.index).collect());
     }
 
+    /// What is to be looked at.
+    pub(crate) fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// Takes out what is to be looked at, before that is done.
+    pub(crate) fn take_heard(&mut self) -> Heard {
+        std::mem::take(&mut self.heard)
+    }
+
     /// What to poll for reading.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let sockets = [Some(&self.route), Some(&self.links), self.netfilter.as_ref()];
         sockets.into_iter().flatten().map(|socket| socket.as_fd()).collect()
     }
 
-    /// Appends the changes of the forwarding table since the last call, in order, and returns
-    /// whether anything else may have changed that the state depends on: read it again.
+    /// Appends the changes of the forwarding table since the last call, in order, and adds to
+    /// what is to be looked at. Returns whether it has added something there.
     ///
     /// # Errors
     /// [`ErrorKind::Overrun`] if notifications were lost. Nothing is left waiting then, and what
     /// was appended is worth nothing: read the state and the table again.
     pub(crate) fn drain(&mut self, changes: &mut Vec<Change>) -> Result<bool> {
-        let Self { bridge, ports, route, links, netfilter, buffer } = self;
-        let matters = Matters { bridge: *bridge, ports: ports.as_ref() };
-        let mut changed = false;
+        let Self { bridge, ports, route, links, netfilter, buffer, heard } = self;
+        let mut new = Heard::default();
+        let mut listener = Listener { bridge: *bridge, ports: ports.as_ref(), heard: &mut new };
         let mut lost = each(route, buffer, |message| match message {
             Some(message) => match neighbour::change(message.kind, message.payload, *bridge) {
                 Some(change) => changes.push(change),
-                None => changed |= matters.route(&message),
+                None => listener.route(&message),
             },
-            None => changed = true,
+            None => listener.heard.everything = true,
         })?;
-        lost |= each(links, buffer, |message| {
-            changed |= message.is_none_or(|message| matters.route(&message));
+        lost |= each(links, buffer, |message| match message {
+            Some(message) => listener.route(&message),
+            None => listener.heard.everything = true,
         })?;
         if let Some(netfilter) = netfilter {
             lost |= each(netfilter, buffer, |message| {
-                changed |= message.is_none_or(|message| matters.netfilter(&message));
+                listener.heard.hooks |= message.is_none_or(|message| is_of_hooks(&message));
             })?;
         }
+        new.everything |= lost;
+        let something = new.is_something();
+        heard.add(new);
         match lost {
             true => Err(Error::new(ErrorKind::Overrun, "netlink notifications were lost")),
-            false => Ok(changed),
+            false => Ok(something),
         }
     }
 }
 
-/// Which notifications matter.
-struct Matters<'a> {
+/// Takes down what notifications are about.
+struct Listener<'a> {
     bridge: u32,
     ports: Option<&'a HashSet<u32>>,
+    heard: &'a mut Heard,
 }
 
-impl Matters<'_> {
-    fn route(&self, message: &Message<'_>) -> bool {
+impl Listener<'_> {
+    fn route(&mut self, message: &Message<'_>) {
         match message.kind {
             RTM_NEWLINK | RTM_DELLINK => self.link(message.payload),
             RTM_NEWQDISC | RTM_DELQDISC | RTM_NEWTFILTER | RTM_DELTFILTER => {
-                self.tc(message.payload)
+                self.tc(message.payload);
             }
-            _ => false,
+            _ => {}
         }
     }
 
     /// A device itself, one that joins or leaves the bridge, or one at the other end of a port.
-    fn link(&self, message: &[u8]) -> bool {
-        let Ok(header) = LinkHeader::parse(message) else { return true };
-        let mut related = attributes_after(LINK_HEADER, message).filter_map(|(kind, value)| {
-            [IFLA_LINK, IFLA_MASTER].contains(&kind).then(|| number(value)).flatten()
-        });
-        self.device(header.index) || related.any(|index| self.device(index))
+    fn link(&mut self, message: &[u8]) {
+        let Ok(header) = LinkHeader::parse(message) else {
+            self.heard.everything = true;
+            return;
+        };
+        self.device(header.index);
+        for (kind, value) in attributes_after(LINK_HEADER, message) {
+            match (kind, number(value)) {
+                (IFLA_LINK, Some(port)) => self.device(port),
+                (IFLA_MASTER, Some(master)) if master == self.bridge => {
+                    self.heard.ports.insert(header.index);
+                }
+                _ => {}
+            }
+        }
     }
 
-    fn tc(&self, message: &[u8]) -> bool {
-        let Ok(header) = TcHeader::parse(message) else { return true };
-        let index = header.index.cast_unsigned();
-        index == TcHeader::TCM_IFINDEX_MAGIC_BLOCK || self.device(index)
+    fn tc(&mut self, message: &[u8]) {
+        match TcHeader::parse(message).map(|header| header.index.cast_unsigned()) {
+            // Of filters that devices share: nobody says which.
+            Ok(TcHeader::TCM_IFINDEX_MAGIC_BLOCK) | Err(_) => self.heard.everything = true,
+            Ok(index) => {
+                self.heard.queues |= self.is_port(index);
+                self.device(index);
+            }
+        }
     }
 
-    fn device(&self, index: u32) -> bool {
-        index == self.bridge || self.ports.is_none_or(|ports| ports.contains(&index))
+    fn device(&mut self, index: u32) {
+        self.heard.bridge |= index == self.bridge;
+        if self.is_port(index) {
+            self.heard.ports.insert(index);
+        }
     }
 
-    fn netfilter(&self, message: &Message<'_>) -> bool {
-        let families = [NFPROTO_INET, NFPROTO_NETDEV, NFPROTO_BRIDGE];
-        let family = message.payload.first();
-        message.kind & 0xff00 == NFNL_SUBSYS_NFTABLES
-            && NFT_PLACES.contains(&(message.kind & 0xff))
-            && family.is_none_or(|family| families.contains(family))
+    fn is_port(&self, index: u32) -> bool {
+        index != self.bridge && self.ports.is_none_or(|ports| ports.contains(&index))
     }
+}
+
+/// Whether nft says something about what may be hooked in where bridged packets pass.
+fn is_of_hooks(message: &Message<'_>) -> bool {
+    let families = [NFPROTO_INET, NFPROTO_NETDEV, NFPROTO_BRIDGE];
+    let family = message.payload.first();
+    message.kind & 0xff00 == NFNL_SUBSYS_NFTABLES
+        && NFT_PLACES.contains(&(message.kind & 0xff))
+        && family.is_none_or(|family| families.contains(family))
 }
 
 fn subscribe(protocol: isize, groups: &[u32], bytes: usize) -> io::Result<netlink_sys::Socket> {

@@ -1,16 +1,16 @@
 //! The worker's dealings with ports: what the packet path knows of them, and our place on them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 
 use super::Worker;
-use crate::accelerator::{Control, bpf};
+use crate::accelerator::bpf;
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port};
-use crate::tcx;
+use crate::tcx::{self, Hook};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a port's link stays where it is, at least, when others want to be last as well.
@@ -24,32 +24,88 @@ pub(super) struct Link {
     moved: Option<Instant>,
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        // A device that is gone has nothing attached; closing does the rest.
-        let _ = tcx::detach(self.fd.as_fd());
+impl Link {
+    pub(super) fn detach(&self) -> std::io::Result<()> {
+        tcx::detach(self.fd.as_fd())
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A device that is gone has nothing attached; closing does the rest.
+        let _ = self.detach();
+    }
+}
+
+/// What the packet path's map of ports holds in a slot.
+#[derive(Debug)]
+pub(super) struct Placed {
+    plan: PortPlan,
+    /// It has its flags; closed, nothing is taken from it or sent to it.
+    open: bool,
+}
+
 impl Worker {
+    /// Leaves to the kernel path what was announced to have changed, before it is looked at.
+    pub(super) fn close(&mut self) -> Result<()> {
+        let heard = self.watch.heard();
+        if heard.concerns_all() && !self.shared.control_is(|control| control.alarmed) {
+            self.shared.change(|control| control.alarmed = true)?;
+        }
+        if heard.ports.is_empty() {
+            return Ok(());
+        }
+        let told = |placed: &Placed| placed.open && heard.ports.contains(&placed.plan.index);
+        let slots: Vec<u16> =
+            self.ports.iter().filter(|(_, placed)| told(placed)).map(|(slot, _)| *slot).collect();
+        slots.into_iter().try_for_each(|slot| self.close_one(slot))
+    }
+
+    fn close_one(&mut self, slot: u16) -> Result<()> {
+        let Some(placed) = self.ports.get_mut(&slot) else { return Ok(()) };
+        placed.open = false;
+        let closed = entry(&placed.plan);
+        self.write(slot, &closed)
+    }
+
     /// Tells the packet path about the ports.
     pub(super) fn place(&mut self, plan: &Plan) -> Result<()> {
-        let now: HashMap<u16, PortPlan> =
-            plan.ports.iter().map(|port| (port.number, port.clone())).collect();
-        let before = std::mem::take(&mut self.ports);
-        let wrong = before.iter().filter(|(number, port)| now.get(number) != Some(port));
-        for (number, _) in wrong {
+        let now: HashMap<u16, &PortPlan> =
+            plan.ports.iter().map(|port| (port.number, port)).collect();
+        let is_right = |number: &u16, placed: &Placed| {
+            placed.open && now.get(number).is_some_and(|port| **port == placed.plan)
+        };
+        let wrong: Vec<u16> = self
+            .ports
+            .iter()
+            .filter(|(number, placed)| !is_right(number, placed))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &wrong {
             // In between nobody may act on a mixture of the old and the new.
-            self.write(*number, &Port::default())?;
+            self.close_one(*number)?;
+            let old = self.ports.get(number).map(|placed| placed.plan.index);
+            if now.get(number).map(|port| port.index) != old {
+                self.write(*number, &Port::default())?;
+                self.ports.remove(number);
+            }
         }
-        for (number, port) in now.iter().filter(|(number, port)| before.get(number) != Some(port)) {
-            let flags = flags(port);
-            self.write(*number, &Port { flags: 0, ..entry(port) })?;
-            self.write(*number, &Port { flags, ..entry(port) })?;
-        }
-        self.ports = now;
+        // Before a number is another port's: no station of the old one is then taken for its own.
         let numbers = plan.ports.iter().map(|port| (port.index, port.number)).collect();
-        self.mirror(|mirror, table| mirror.set_ports(numbers, table))
+        self.mirror(|mirror, table| mirror.set_ports(numbers, table))?;
+        for (number, port) in now {
+            if self.ports.get(&number).is_some_and(|placed| placed.open) {
+                continue;
+            }
+            self.write(number, &entry(port))?;
+            // What was announced while the host was read is not in the plan.
+            let open = !self.watch.heard().ports.contains(&port.index);
+            if open {
+                self.write(number, &Port { flags: flags(port), ..entry(port) })?;
+            }
+            self.ports.insert(number, Placed { plan: port.clone(), open });
+        }
+        Ok(())
     }
 
     fn write(&self, slot: u16, port: &Port) -> Result<()> {
@@ -60,45 +116,71 @@ impl Worker {
     }
 
     /// Attaches to the ports that are there, behind all others, or, with the fast path off, to
-    /// none.
-    pub(super) fn attach(&mut self) -> Result<()> {
-        let Control { fastpath, plan, .. } = self.shared.control();
+    /// none. Returns whether it is other ports than before that refuse that.
+    pub(super) fn attach(&mut self) -> Result<bool> {
+        let (fastpath, plan) =
+            self.shared.control_is(|control| (control.fastpath, control.plan.clone()));
+        let before = std::mem::take(&mut self.refused);
         let none = self.links.is_empty();
-        let wanted = |index: &u32| fastpath && plan.ports.iter().any(|port| port.index == *index);
-        self.links.retain(|index, _| wanted(index));
-        for port in plan.ports.iter().filter(|port| wanted(&port.index)) {
+        let there: HashSet<u32> = plan.ports.iter().map(|port| port.index).collect();
+        self.links.retain(|index, _| fastpath && there.contains(index));
+        let (ours, mut again) = (self.shared.program.id(), false);
+        let seen: HashSet<u32> = self
+            .state
+            .ports
+            .iter()
+            .filter(|port| port.tcx_ingress.contains(&ours))
+            .map(|port| port.index)
+            .collect();
+        for port in plan.ports.iter().filter(|_| fastpath) {
             let settled =
                 |link: &Link| link.moved.is_none_or(|moved| moved.elapsed() > BETWEEN_MOVES);
             let moved = match self.links.get(&port.index) {
                 None => None,
+                Some(_) if !seen.contains(&port.index) => {
+                    tracing::warn!("port {}: our program was taken off it", port.name);
+                    again = true;
+                    None
+                }
                 Some(link) if is_overtaken(port) && settled(link) => {
                     tracing::info!(
                         "port {}: going behind a tcx program that came after",
                         port.name
                     );
-                    // Closed before the new one is made: for a moment the kernel path alone.
-                    self.links.remove(&port.index);
                     // Its new place is seen by the next glance.
                     self.next_glance = Instant::now();
                     Some(Instant::now())
                 }
                 Some(_) => continue,
             };
-            match self.shared.program.attach(port.index) {
-                Ok(fd) => {
-                    self.links.insert(port.index, Link { fd, moved });
-                }
-                // It has left since it was read.
-                Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {}
-                Err(error) => {
-                    return Err(Error::io(format!("cannot attach to port {}", port.name), error));
-                }
-            }
+            // Closed before the new one is made: for a moment the kernel path alone.
+            self.links.remove(&port.index);
+            self.attach_to(port, moved)?;
         }
-        if none && !self.links.is_empty() {
-            // While we were on no port, stations may have moved unseen.
+        if again || none && !self.links.is_empty() {
+            // While we were on no port, or not on one of them, stations may have moved unseen.
             self.distrust()?;
             self.mirror(|mirror, table| mirror.unsettle(table))?;
+        }
+        Ok(self.refused != before)
+    }
+
+    /// Attaches to one port. That it cannot is the port's own refusal, and tried again.
+    fn attach_to(&mut self, port: &PortPlan, moved: Option<Instant>) -> Result<()> {
+        match self.shared.program.attach(port.index) {
+            Ok(fd) => {
+                self.links.insert(port.index, Link { fd, moved });
+                let programs = tcx::programs(port.index, Hook::Ingress);
+                let known = self.state.ports.iter_mut().find(|known| known.index == port.index);
+                if let (Some(known), Ok(programs)) = (known, programs) {
+                    known.tcx_ingress = programs;
+                }
+            }
+            // It has left since it was read.
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {}
+            Err(error) => {
+                self.refused.insert(port.index, error.to_string());
+            }
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! What a look at the host has changed, for the log.
 
-use crate::decide::{Obstacle, Plan};
+use std::collections::{HashMap, HashSet};
+
+use crate::decide::{Obstacle, Plan, PortPlan};
 
 /// Logs what a look has changed.
 pub(super) fn changes(before: &Plan, now: &Plan) {
@@ -14,8 +16,9 @@ pub(super) fn changes(before: &Plan, now: &Plan) {
         let left: Vec<String> = now.left.iter().map(ToString::to_string).collect();
         tracing::warn!("left to the kernel path on every port: {}", left.join(", "));
     }
+    let known: HashMap<u32, &PortPlan> = before.ports.iter().map(|old| (old.index, old)).collect();
     for port in &now.ports {
-        let old = before.ports.iter().find(|old| old.index == port.index);
+        let old = known.get(&port.index);
         let name = &port.name;
         match (old, port.receive.as_slice(), port.limits.as_slice()) {
             (Some(old), receive, limits) if old.receive == receive && old.limits == limits => {}
@@ -27,7 +30,8 @@ pub(super) fn changes(before: &Plan, now: &Plan) {
             }
         }
     }
-    for old in before.ports.iter().filter(|old| now.ports.iter().all(|p| p.index != old.index)) {
+    let there: HashSet<u32> = now.ports.iter().map(|port| port.index).collect();
+    for old in before.ports.iter().filter(|old| !there.contains(&old.index)) {
         tracing::info!("port {} has left", old.name);
     }
 }

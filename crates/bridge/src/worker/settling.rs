@@ -99,6 +99,17 @@ impl Worker {
         if due.is_empty() {
             return Ok(());
         }
+        let settled = self.settle_all(&due);
+        if settled.is_err() {
+            // Another time.
+            for (mac, count) in due {
+                self.unsettled.wait(mac, count, RESTLESS);
+            }
+        }
+        settled
+    }
+
+    fn settle_all(&mut self, due: &[(Mac, u32)]) -> Result<()> {
         let singly = SINGLY.max(self.mirror.len() / SINGLY);
         let all = match due.len() <= singly {
             true => None,
@@ -107,7 +118,7 @@ impl Worker {
                 Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>())
             }
         };
-        for (mac, count) in due {
+        for &(mac, count) in due {
             let found = match &all {
                 Some(all) => all.get(&mac).copied(),
                 None => self.reader.station(self.index, mac)?,

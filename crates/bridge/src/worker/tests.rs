@@ -3,6 +3,7 @@
 use lab::{Bridge, BridgeOptions, Lab};
 
 use super::*;
+use crate::program;
 use crate::{Accelerator, Way};
 
 fn root(test: &str) -> bool {
@@ -18,6 +19,11 @@ fn bridge(lab: &Lab) -> Bridge {
     lab.bridge("switch", &[&a, &b], BridgeOptions::default()).expect("a bridge")
 }
 
+/// Looks at everything, as the worker does when it is time.
+fn look(worker: &mut Worker) {
+    worker.look().and_then(|()| worker.rebuild_if_stale()).expect("it looks");
+}
+
 fn index(bridge: &Bridge, device: &str) -> u32 {
     let path = format!("/sys/class/net/{device}/ifindex");
     let host = &bridge.own.host;
@@ -26,7 +32,7 @@ fn index(bridge: &Bridge, device: &str) -> u32 {
 }
 
 /// Waits until the worker has seen to something by itself.
-fn comes_true(condition: impl Fn() -> bool) -> bool {
+fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(20);
     while !condition() {
         if Instant::now() > until {
@@ -100,10 +106,10 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
             worker.watch = Watch::with_buffer(worker.index, 1).expect("sockets");
             let before = worker.mirror.mapped();
             run(batch("add"));
-            assert!(worker.drain().expect("no other error"));
+            worker.drain().expect("no other error");
             assert!(!shared.control().trusted, "what is known is out of date");
             assert_eq!(shared.gauges.overruns.load(Relaxed), 1);
-            worker.attempt(Worker::look).expect("it looks");
+            look(&mut worker);
             assert!(shared.control().trusted);
             // The hosts may have shown up meanwhile.
             assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped()));
@@ -111,7 +117,7 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
             run(batch("del"));
             worker.drain().expect("no other error");
             while worker.stale {
-                worker.attempt(Worker::look).expect("it looks");
+                look(&mut worker);
             }
             assert!(worker.mirror.mapped() < before + 10);
         })
@@ -146,4 +152,152 @@ fn root_the_packet_paths_map_of_ports_follows_the_plan() {
             assert!(fast.sync().is_err());
         })
         .expect("the host");
+}
+
+#[test]
+fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at() {
+    if !root("root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at") {
+        return;
+    }
+    let lab = Lab::new("closed").expect("a lab");
+    let bridge = bridge(&lab);
+    let host = &bridge.own.host;
+    host.run(|| {
+        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let settled = |worker: &mut Worker| {
+            worker.tend().expect("no error");
+            while worker.watch.heard().is_something() {
+                worker.attend().expect("no error");
+            }
+        };
+        let slots: Vec<u32> = worker.state.ports.iter().map(|p| u32::from(p.number)).collect();
+        let flags = |slot| shared.program.port_flags(slot).expect("the map is read");
+        settled(&mut worker);
+        let both = flags(slots[0]);
+        assert_eq!(both & program::PORT_IN, program::PORT_IN);
+        assert_eq!(flags(slots[1]), both);
+        host.command("bridge")
+            .args(["link", "set", "dev", "p0", "isolated", "on"])
+            .run()
+            .expect("root may");
+        worker.tend().expect("no error");
+        assert_eq!([flags(slots[0]), flags(slots[1])], [0, both], "nothing has been read yet");
+        settled(&mut worker);
+        assert_eq!(flags(slots[0]), both | program::PORT_ISOLATED);
+        // What concerns all of them turns everything off.
+        host.ip(["link", "set", "br0", "promisc", "on"]).expect("root may");
+        worker.tend().expect("no error");
+        assert!(shared.control().alarmed && flags(slots[1]) == both);
+        settled(&mut worker);
+        assert!(!shared.control().alarmed);
+        assert_eq!(shared.control().plan.obstacles, [crate::Obstacle::Promiscuous]);
+    })
+    .expect("the host");
+}
+
+#[test]
+fn root_a_program_that_somebody_took_off_a_port_comes_back() {
+    if !root("root_a_program_that_somebody_took_off_a_port_comes_back") {
+        return;
+    }
+    let lab = Lab::new("taken").expect("a lab");
+    let bridge = bridge(&lab);
+    let port = index(&bridge, "p0");
+    let work = || {
+        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let there = || tcx::programs(port, Hook::Ingress).expect("a port");
+        assert_eq!(there(), [shared.program.id()]);
+        worker.links[&port].detach().expect("root may");
+        assert_eq!(there(), [0_u32; 0]);
+        worker.glance().expect("no error");
+        assert_eq!(there(), [shared.program.id()]);
+        assert!(worker.stale, "stations may have moved meanwhile");
+        worker.glance().expect("no error");
+        assert_eq!(there(), [shared.program.id()]);
+    };
+    bridge.own.host.run(work).expect("the host");
+}
+
+#[test]
+fn root_a_bridge_is_followed_when_it_gets_another_name() {
+    if !root("root_a_bridge_is_followed_when_it_gets_another_name") {
+        return;
+    }
+    let lab = Lab::new("renamed").expect("a lab");
+    let bridge = bridge(&lab);
+    let host = &bridge.own.host;
+    let work = || {
+        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        for args in [["down", "", ""], ["name", "br7", ""], ["up", "", ""]] {
+            let name = if args[0] == "up" { "br7" } else { "br0" };
+            let args = args.into_iter().filter(|arg| !arg.is_empty());
+            host.ip(["link", "set", name].into_iter().chain(args)).expect("root may");
+            fast.sync().expect("the bridge is there");
+        }
+        let straight = |port: &crate::PortPlan| port.send == Way::Straight;
+        assert!(comes_true(|| fast.sync().is_ok() && fast.plan().ports.iter().all(straight)));
+        assert!(fast.plan().can_forward() && fast.failure().is_none());
+    };
+    host.run(work).expect("the host");
+}
+
+#[test]
+fn root_a_port_without_room_for_our_program_is_refused_alone() {
+    if !root("root_a_port_without_room_for_our_program_is_refused_alone") {
+        return;
+    }
+    let lab = Lab::new("full").expect("a lab");
+    let bridge = bridge(&lab);
+    let port = index(&bridge, "p0");
+    let work = || {
+        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        bridge.own.host.ip(["link", "set", "p0", "nomaster"]).expect("root may");
+        fast.sync().expect("the bridge is there");
+        let there = tcx::tests::fill(port);
+        bridge.own.host.ip(["link", "set", "p0", "master", "br0"]).expect("root may");
+        let against = |name: &str| -> Option<Vec<&str>> {
+            let port = fast.plan().ports.into_iter().find(|port| port.name == name)?;
+            Some(port.receive.iter().map(crate::Obstacle::id).collect())
+        };
+        assert!(comes_true(|| against("p0") == Some(vec!["not-attached"])), "{:?}", fast.plan());
+        assert_eq!(against("p1"), Some(vec![]), "the other port has room");
+        drop(there);
+        assert!(comes_true(|| against("p0") == Some(vec![])), "there is room now");
+        assert!(fast.failure().is_none());
+    };
+    bridge.own.host.run(work).expect("the host");
+}
+
+#[test]
+fn root_what_cannot_be_settled_or_read_is_tried_again() {
+    if !root("root_what_cannot_be_settled_or_read_is_tried_again") {
+        return;
+    }
+    let lab = Lab::new("again").expect("a lab");
+    let bridge = bridge(&lab);
+    let work = || {
+        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let station = Mac([6, 0, 0, 0, 0, 1]);
+        let add = ["fdb", "add", "06:00:00:00:00:01", "dev", "p1", "master", "static"];
+        bridge.own.host.command("bridge").args(add).run().expect("root may");
+        worker.tend().expect("no error");
+        let last = worker.unsettled.last().expect("it has just been written");
+        std::thread::sleep(last.saturating_duration_since(Instant::now()));
+        worker.reader.answers_fit(false);
+        let settled = worker.settle();
+        assert_eq!(settled.as_ref().expect_err("no answer fits").kind(), ErrorKind::Io);
+        worker.bear(settled).expect("it is tried again");
+        assert!(worker.unsettled.next().is_some(), "not forgotten");
+        assert!(!shared.control().trusted, "until it is over");
+        let read = worker.read_table().map(drop);
+        worker.bear(Err(read.expect_err("no answer fits"))).expect("it is tried again");
+        worker.reader.answers_fit(true);
+        look(&mut worker);
+        let count = || shared.program.unsettled(station).expect("it is read");
+        assert!(comes_true(|| {
+            worker.settle().expect("no error");
+            count() == Some(0)
+        }));
+    };
+    bridge.own.host.run(work).expect("the host");
 }
