@@ -12,6 +12,7 @@
 //! where the ports are so many that it would cost more than a fiftieth of a CPU. What is announced
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
+mod attention;
 mod ports;
 mod report;
 mod settling;
@@ -30,13 +31,13 @@ use rustix::fd::AsFd as _;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::accelerator::{Command, Config, Control, Shared, bpf, jiffies};
+use crate::accelerator::{Command, Config, Control, Shared, bpf};
 use crate::decide::{Plan, decide};
 use crate::host::{Reader, Watch};
-use crate::lease::{Longest, RENEWAL};
+use crate::lease::Longest;
 use crate::mirror::{Mirror, StationMap};
 use crate::program::{self, Program, Station};
-use crate::state::{Mac, Port, State};
+use crate::state::{Mac, State};
 use crate::tcx::{self, Hook};
 use crate::{Change, Error, ErrorKind, Result};
 use ports::Placed;
@@ -48,10 +49,6 @@ const GLANCE: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_secs(1);
 /// Each of the two takes at most one part in so many of a CPU.
 const SHARE: u32 = 50;
-/// What is announced may take at most one part in so many.
-const ANNOUNCED_SHARE: u32 = 10;
-/// What looks at announced changes may take at once before that share is kept.
-const BURST: Duration = Duration::from_millis(200);
 /// Looks that may fail in a row.
 const PATIENCE: u32 = 20;
 /// Stations that there is room for, however few the bridge knows at the start.
@@ -236,76 +233,6 @@ impl Worker {
             }
             followed => followed,
         }
-    }
-
-    /// Takes in what was announced, leaves that to the kernel path, and renews the lease: nothing
-    /// that was announced before this call is forwarded by what was known before it.
-    fn tend(&mut self) -> Result<()> {
-        let program = &self.shared.program;
-        // Before the notifications are taken: what comes later may be missed.
-        let from = program.now().map_err(|e| Error::io("reading the time", e))?;
-        self.drain()?;
-        let now = Instant::now();
-        self.longest.add(now - self.at_work);
-        (self.at_work, self.next_renewal) = (now, now + RENEWAL);
-        match self.longest.lease().length {
-            Some(length) if self.failures == 0 => {
-                let renewed = self.shared.program.renew(from, jiffies(length));
-                renewed.map_err(|e| Error::io("renewing the lease", e))
-            }
-            // Looks fail or take too long: everything takes the kernel path until that is over.
-            _ => Ok(()),
-        }
-    }
-
-    /// Looks at what was announced to have changed, and at that alone.
-    fn attend(&mut self) -> Result<()> {
-        let begin = cpu_time();
-        let heard = self.watch.take_heard();
-        if heard.everything {
-            self.look()?;
-        } else {
-            if heard.queues {
-                self.reader.read_queues()?;
-            }
-            if heard.bridge {
-                self.reader.look_at_bridge(&mut self.state)?;
-            }
-            let mut around = heard.hooks;
-            for index in heard.ports {
-                around |= self.look_at_port(index)?;
-                self.tend()?;
-            }
-            if around {
-                self.reader.look_around(&mut self.state)?;
-            }
-            self.act()?;
-        }
-        // A bucket that leaks: it holds a burst, and what is over has to wait.
-        let now = Instant::now();
-        let cost = cpu_time().saturating_sub(begin).saturating_mul(ANNOUNCED_SHARE);
-        let burst = BURST * ANNOUNCED_SHARE;
-        let floor = now.checked_sub(burst).unwrap_or(now);
-        self.next_attention = self.next_attention.max(floor) + cost;
-        Ok(())
-    }
-
-    /// Reads one port again. Returns whether it has come, gone, or is called otherwise.
-    fn look_at_port(&mut self, index: u32) -> Result<bool> {
-        let found = self.reader.look_at_port(self.index, index)?;
-        let ports = &mut self.state.ports;
-        let at = ports.iter().position(|port| port.index == index);
-        let was = at.map(|at| ports.remove(at));
-        let name = |port: &Option<Port>| port.as_ref().map(|port| port.name.clone());
-        let anew = name(&was) != name(&found);
-        if let Some(port) = found {
-            let at = ports.partition_point(|other| other.number < port.number);
-            ports.insert(at, port);
-        }
-        if anew {
-            self.watch.follow(&self.state);
-        }
-        Ok(anew)
     }
 
     /// Takes in all that the kernel has had to say until now, and looks at what it does not
