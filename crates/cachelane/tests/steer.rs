@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::steer::{Exchange, Steered, ids, one_lane, tagged, two_cpus};
 use common::xsk::{Running, Scene, has_program, number};
-use common::{comes_true, root, text};
+use common::{PROGRAM, comes_true, root, text};
 use lab::traffic::{EchoOptions, EchoServer, RrOptions, RrSession};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn root_what_cannot_be_used_is_named() {
     }
     let steered = Steered::new("stbad");
     let device = steered.device();
-    let cases: [(&[&str], i32, &str); 16] = [
+    let cases: [(&[&str], i32, &str); 17] = [
         (&["steer"], 2, "<IFACE>"),
         (&["steer", "nope0"], 2, "no device 'nope0' here"),
         (&["steer", "a-name-far-too-long"], 2, "no device"),
@@ -28,6 +28,7 @@ fn root_what_cannot_be_used_is_named() {
         (&["steer", device, "--records", "many"], 2, "invalid value 'many'"),
         (&["steer", device, "--queue", "0"], 2, "a queue of 0 packets: expected 1 to 16384"),
         (&["steer", device, "--queue", "16385"], 2, "expected 1 to 16384"),
+        (&["steer", device, "--priority", "100"], 2, "priority 100: expected 0 to 99"),
         (&["steer", device, "--cpus", "0-"], 2, "expected a CPU number"),
         (&["steer", device, "--cpus", "1022"], 2, "cpu 1022 does not exist"),
         (&["steer", device, "--cpus", "lane:99"], 2, "lane 99 does not exist"),
@@ -63,6 +64,28 @@ fn root_without_privileges_it_says_what_it_needs() {
         }
         assert!(!said.contains("libbpf") && said.lines().count() == 1, "{said}");
     }
+}
+
+#[test]
+fn root_threads_that_may_have_no_priority_are_a_reason_not_to_steer() {
+    let test = "root_threads_that_may_have_no_priority_are_a_reason_not_to_steer";
+    if !root(test) {
+        return;
+    }
+    let steered = Steered::new("stnice");
+    let run = |more: &[&str]| {
+        let without = ["--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice", PROGRAM];
+        let args = [&without[..], &["steer", steered.device(), "--force"], more].concat();
+        steered.host().command("setpriv").args(args).output().expect("setpriv")
+    };
+    for more in [&["--for", "1ms"][..], &["--check"]] {
+        let refused = run(more);
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains("expected CAP_SYS_NICE, or --priority 0"), "{said}");
+    }
+    let ordinary = run(&["--priority", "0", "--for", "1ms"]);
+    assert!(ordinary.status.success(), "{ordinary:?}");
 }
 
 #[test]

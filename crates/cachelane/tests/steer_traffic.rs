@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use common::frames::{left_to_the_kernel, with_tags};
 use common::steer::{Exchange, HOPS, Steered, lane_per_cpu, one_lane, pin, tagged, two_cpus};
@@ -230,4 +231,31 @@ fn root_targets_are_the_chosen_cpus_only() {
     exchange.consume_on(0);
     assert!(comes_true(|| steered.counter(&running, "steered") > 100));
     exchange.end();
+}
+
+#[test]
+fn root_steering_ends_while_its_process_is_stopped_and_goes_on_after() {
+    let test = "root_steering_ends_while_its_process_is_stopped_and_goes_on_after";
+    if !root(test) || !two_cpus(test) {
+        return;
+    }
+    let steered = Steered::new("ststop");
+    let running = steered.start(&[]);
+    let (from, to) = (steered.link.a.v4.into(), steered.link.b.v4.into());
+    let exchange = Exchange::start(&steered.link, from, to, 0);
+    exchange.goes_on(200);
+    assert_eq!(steered.counter(&running, "kernel.lease"), 0);
+    running.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(2100));
+    let before = exchange.done();
+    exchange.goes_on(500);
+    let exchanged = exchange.done() - before;
+    running.signal(Signal::CONT);
+    let left = steered.counter(&running, "kernel.lease");
+    assert!(left >= exchanged, "{left} of {exchanged} packets were the kernel's");
+    // It steers again.
+    let steered_by_then = steered.counter(&running, "steered");
+    assert!(comes_true(|| steered.counter(&running, "steered") > steered_by_then + 200));
+    exchange.end();
+    assert!(running.end(Signal::INT).status.success());
 }

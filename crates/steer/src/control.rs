@@ -25,6 +25,9 @@ pub fn register(steering: &Arc<Steering>, registry: &Registry) -> Result<(), kno
         registry.counter(&name, "packets", reason.help(), read)?;
     }
     let from = Arc::clone(steering);
+    let help = "Times that a CPU's thread never slept, and shared its CPU for a while.";
+    registry.counter("steer.rests", "times", help, move || from.rests())?;
+    let from = Arc::clone(steering);
     let help = "CPUs that flows are sent to.";
     registry.gauge("steer.targets", "cpus", help, move || from.targets().len() as u64)
 }

@@ -28,6 +28,10 @@ pub struct Counters {
     pub evicted: u64,
     /// Packets lost because a CPU's queue was full.
     pub overflows: u64,
+    /// Times that a CPU was seen to take nothing of what was sent to it.
+    pub stalls: u64,
+    /// Packets that left such a CPU before what their flow had there was delivered.
+    pub released: u64,
 }
 
 /// Why a packet took the kernel path, in the order of `enum reason` in steer.h.
@@ -53,11 +57,15 @@ pub enum Reason {
     Unsent,
     /// It came by a receive queue that was not there at the start.
     Queue,
+    /// Its consumer's CPU does not take its packets, or has too many waiting.
+    Busy,
+    /// The process has not looked after the host for too long: it is stopped, or gets no CPU.
+    Lease,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 12] = [
         Reason::Other,
         Reason::Short,
         Reason::Fragment,
@@ -68,6 +76,8 @@ impl Reason {
         Reason::Here,
         Reason::Unsent,
         Reason::Queue,
+        Reason::Busy,
+        Reason::Lease,
     ];
 }
 
@@ -85,6 +95,8 @@ impl Reason {
             Reason::Here => "here",
             Reason::Unsent => "unsent",
             Reason::Queue => "queue",
+            Reason::Busy => "busy",
+            Reason::Lease => "lease",
         }
     }
 
@@ -106,6 +118,10 @@ impl Reason {
             Reason::Here => "Packets that arrived on their consumer's CPU.",
             Reason::Unsent => "Packets that the driver or the CPU's queue could not take.",
             Reason::Queue => "Packets of receive queues that were not there at the start.",
+            Reason::Busy => {
+                "Packets whose consumer's CPU does not take them, or has too many waiting."
+            }
+            Reason::Lease => "Packets while the process was stopped or got no CPU for too long.",
         }
     }
 }
@@ -114,7 +130,7 @@ impl Reason {
 pub(crate) type Named = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
 
 /// All but those by reason.
-pub(crate) const NAMED: [Named; 10] = [
+pub(crate) const NAMED: [Named; 12] = [
     (
         "steered",
         "packets",
@@ -134,6 +150,10 @@ pub(crate) const NAMED: [Named; 10] = [
     ("collisions", "records", "Of them, those put beside another flow's.", |c| c.collisions),
     ("evicted", "records", "Of them, those that took another flow's place.", |c| c.evicted),
     ("overflows", "packets", "Packets lost as a CPU's queue was full.", |c| c.overflows),
+    ("stalls", "times", "Times that a CPU took nothing of what was sent to it.", |c| c.stalls),
+    ("released", "packets", "Packets that left such a CPU before those sent there.", |c| {
+        c.released
+    }),
 ];
 
 impl Counters {
@@ -166,6 +186,8 @@ impl Counters {
             collisions,
             evicted,
             overflows,
+            stalls,
+            released,
         } = one;
         for (sum, one) in self.kernel.iter_mut().zip(kernel) {
             *sum = sum.wrapping_add(*one);
@@ -181,6 +203,8 @@ impl Counters {
             (&mut self.collisions, collisions),
             (&mut self.evicted, evicted),
             (&mut self.overflows, overflows),
+            (&mut self.stalls, stalls),
+            (&mut self.released, released),
         ] {
             *sum = sum.wrapping_add(*one);
         }
@@ -204,6 +228,8 @@ impl From<&Counts> for Counters {
             collisions: counts.collisions,
             evicted: counts.evicted,
             overflows: counts.overflows,
+            stalls: counts.stalls,
+            released: counts.released,
         }
     }
 }
@@ -232,7 +258,7 @@ mod tests {
         };
         let mut sum = one;
         sum.add(&one);
-        assert_eq!((sum.steered, sum.written, sum.left_alone()), (u64::MAX - 1, 6, 20));
+        assert_eq!((sum.steered, sum.written, sum.left_alone()), (u64::MAX - 1, 6, 24));
         let named: Vec<_> = sum.named().filter(|(_, value)| *value > 0).collect();
         assert_eq!(named, [("steered", u64::MAX - 1), ("written", 6)]);
     }

@@ -13,8 +13,9 @@ mod tests;
 
 pub use flow::{Protocol, Tuple};
 pub use packet::parse;
-pub use rules::{Lane, RecordAction, WAYS, Words, is_delivered, record_rule, victim};
+pub use rules::{Lane, RecordAction, Sight, WAYS, Words, is_delivered, record_rule, victim};
 
+pub use crate::program::Limits;
 use crate::{Counters, Reason};
 
 /// The CPUs that there can be at most.
@@ -36,6 +37,8 @@ pub struct Shape {
     /// Whether a NAPI poll that used its budget leaves packets in GRO, and so does a CPU's thread
     /// that has more to do: where ticks are of a millisecond or less.
     pub gro_outlasts_poll: bool,
+    /// What waits for how long.
+    pub limits: Limits,
 }
 
 /// A CPU that flows can be sent to.
@@ -123,12 +126,18 @@ pub struct Model {
     flows: Vec<FlowSet>,
     /// By queue and CPU.
     counts: Vec<Count>,
+    /// By queue and CPU.
+    sights: Vec<Sight>,
     targets: Vec<Target>,
     /// By queue.
     passed: Vec<Passed>,
     /// By CPU.
     polling: Vec<Polling>,
     llc_affinity: bool,
+    /// In ticks.
+    now: u64,
+    /// When the process last had looked after the host.
+    renewed: u64,
     counters: Counters,
 }
 
@@ -143,10 +152,13 @@ impl Model {
             records: vec![[0; WAYS]; sets],
             flows: vec![FlowSet::default(); sets * queues],
             counts: vec![Count::default(); cpus * queues],
+            sights: vec![Sight::default(); cpus * queues],
             targets: vec![Target::default(); CPUS_MAX as usize],
             passed: vec![Passed::default(); queues],
             polling: vec![Polling::default(); cpus],
             llc_affinity: false,
+            now: 0,
+            renewed: 0,
             counters: Counters::default(),
             shape,
         }
@@ -199,11 +211,61 @@ impl Model {
     pub fn steer(&mut self, hash: u32, queue: u32, here: u32) -> Verdict {
         let arrival = Arrival { hash, queue, here };
         let (wanted, reason) = self.wanted(hash, here);
-        match (self.words.find(&self.flows[self.at(arrival)].words, hash), wanted) {
+        let set = &self.flows[self.at(arrival)];
+        let place = self.words.find(&set.words, hash);
+        let from = place.map(|way| self.words.cpu(set.words[way]));
+        let stays = wanted.is_some() && wanted == from;
+        let (to, reason) = match wanted.and_then(|cpu| self.against(cpu, queue, stays)) {
+            Some(why) => (None, why),
+            None => (wanted, reason),
+        };
+        match (place, to) {
+            (Some(way), Some(cpu)) if stays => match self.is_reachable(cpu) {
+                true => self.send(arrival, way, cpu),
+                false => self.leave_cpu(arrival, way, None, Reason::Unsent),
+            },
             (Some(way), to) => self.leave_cpu(arrival, way, to, reason),
             (None, Some(cpu)) => self.leave_kernel(arrival, cpu),
             (None, None) => self.pass(arrival, reason),
         }
+    }
+
+    /// Why no packet may be sent to a CPU now, if none may: the first of a tick looks, and those
+    /// for which there seems to be no room, or whose flow is not there.
+    fn against(&mut self, cpu: u32, queue: u32, stays: bool) -> Option<Reason> {
+        if cpu >= self.shape.cpus {
+            return Some(Reason::Unsent);
+        }
+        let (at, limits, now) = (self.row(cpu, queue), self.shape.limits, self.now);
+        let sent = self.counts[at].sent;
+        let known = self.sights[at];
+        if stays && known.open == now && known.waiting(sent) < limits.room {
+            return None;
+        }
+        self.look(cpu, queue);
+        let sight = &mut self.sights[at];
+        let why = match sight.takes(sent, stays, now, &limits) {
+            _ if lease_over(now, self.renewed, &limits) >= 0 => Some(Reason::Lease),
+            false => Some(Reason::Busy),
+            true => None,
+        };
+        sight.open = if why.is_none() { now } else { 0 };
+        why
+    }
+
+    fn look(&mut self, cpu: u32, queue: u32) {
+        let (at, asleep) = (self.row(cpu, queue), self.target(cpu).asleep);
+        let Count { sent, taken } = self.counts[at];
+        let begins = self.sights[at].look(sent, taken, asleep, self.now, &self.shape.limits);
+        self.counters.stalls += u64::from(begins);
+    }
+
+    /// Whether flows wait no longer for what they have at a CPU.
+    fn gives_up(&mut self, cpu: u32, queue: u32) -> bool {
+        self.look(cpu, queue);
+        let (at, limits, now) = (self.row(cpu, queue), self.shape.limits, self.now);
+        lease_over(now, self.renewed, &limits) >= i64::from(limits.patience)
+            || self.sights[at].is_given_up(now, &limits)
     }
 
     /// The packet's flow takes the kernel path so far, and is to go to a CPU.
@@ -219,8 +281,8 @@ impl Model {
         self.send(arrival, way, cpu)
     }
 
-    /// The packet's flow is at a place of its set, and is to go to the same or another CPU, or to
-    /// take the kernel path.
+    /// The packet's flow is at a place of its set, and is to go to another CPU, or to take the kernel
+    /// path.
     fn leave_cpu(
         &mut self,
         arrival: Arrival,
@@ -229,13 +291,14 @@ impl Model {
         reason: Reason,
     ) -> Verdict {
         let from = self.words.cpu(self.flows[self.at(arrival)].words[way]);
-        let stays = to == Some(from) && self.is_reachable(from);
-        let held = !stays && self.shape.keep_order && !self.is_delivered_at(arrival, way);
+        let early = self.shape.keep_order && !self.is_delivered_at(arrival, way);
+        let held = early && !self.gives_up(from, arrival.queue);
         self.counters.held += u64::from(held);
+        self.counters.released += u64::from(early && !held);
         let to = if held { Some(from) } else { to };
         match to.filter(|cpu| self.is_reachable(*cpu)) {
             Some(cpu) => {
-                self.counters.moves += u64::from(!stays && !held);
+                self.counters.moves += u64::from(!held);
                 self.send(arrival, way, cpu)
             }
             None => {
@@ -286,6 +349,16 @@ impl Model {
         self.llc_affinity = on;
     }
 
+    /// What time it is, in ticks.
+    pub fn set_time(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// The process has looked after the host.
+    pub fn renew(&mut self) {
+        self.renewed = self.now;
+    }
+
     /// Sets the counts of a queue's packets at a CPU.
     pub fn set_count(&mut self, cpu: u32, queue: u32, count: Count) {
         *self.count_mut(cpu, queue) = count;
@@ -303,7 +376,12 @@ impl Model {
 
     /// The counts of a queue's packets at a CPU.
     pub fn count(&self, cpu: u32, queue: u32) -> Count {
-        self.counts[(queue * self.shape.cpus + cpu) as usize]
+        self.counts[self.row(cpu, queue)]
+    }
+
+    /// What a queue has seen of a CPU.
+    pub fn sight(&self, cpu: u32, queue: u32) -> Sight {
+        self.sights[self.row(cpu, queue)]
     }
 
     /// A set of the records.
@@ -423,7 +501,20 @@ impl Model {
     }
 
     fn count_mut(&mut self, cpu: u32, queue: u32) -> &mut Count {
-        &mut self.counts[(queue * self.shape.cpus + cpu) as usize]
+        let at = self.row(cpu, queue);
+        &mut self.counts[at]
+    }
+
+    fn row(&self, cpu: u32, queue: u32) -> usize {
+        (queue * self.shape.cpus + cpu) as usize
+    }
+}
+
+/// Ticks since the lease is over; negative before, and if there is none.
+fn lease_over(now: u64, renewed: u64, limits: &Limits) -> i64 {
+    match limits.lease {
+        0 => -1,
+        lease => now.wrapping_sub(renewed).cast_signed() - i64::from(lease),
     }
 }
 

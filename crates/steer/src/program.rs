@@ -4,11 +4,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use libbpf_sys::bpf_test_run_opts;
 
 use crate::cost::{RunTime, RunTimes};
 use crate::{Counters, Error, ErrorKind, Result};
@@ -48,6 +50,25 @@ pub(crate) struct Constants {
     pub(crate) keep_order: bool,
     /// HZ is 1000 or more, or not known.
     pub(crate) gro_outlasts_poll: bool,
+    pub(crate) limits: Limits,
+    /// A test says what time it is.
+    pub(crate) tried_time: bool,
+}
+
+/// What waits for how long, in packets and ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "the model has it")]
+pub struct Limits {
+    /// Packets of a queue that wait for a CPU at most.
+    pub room: u32,
+    /// After these a CPU that takes nothing is no target.
+    pub stall: u32,
+    /// For so long it is none then.
+    pub away: u32,
+    /// After these flows wait no longer for what they have at a CPU that is none.
+    pub patience: u32,
+    /// After these nothing is steered any more, unless that was renewed; 0: never.
+    pub lease: u32,
 }
 
 /// The loaded programs and their maps. Nothing of it runs yet.
@@ -62,7 +83,7 @@ pub(crate) struct Loaded {
     own: MapHandle,
     /// One more than the highest CPU that there can be.
     pub(crate) cpus: u32,
-    queues: u32,
+    pub(crate) queues: u32,
     #[cfg(test)]
     pub(crate) trying: trying::Trying,
 }
@@ -76,6 +97,7 @@ pub(crate) struct Programs {
     send: OwnedFd,
     pub(crate) queued: OwnedFd,
     pub(crate) polled: OwnedFd,
+    renew: OwnedFd,
 }
 
 impl Loaded {
@@ -94,6 +116,10 @@ impl Loaded {
             (fixed.cpus, fixed.queues, fixed.netns) = (cpus, queues, constants.netns);
             fixed.gro_outlasts_poll = u32::from(constants.gro_outlasts_poll);
             fixed.keep_order = u32::from(constants.keep_order);
+            let Limits { room, stall, away, patience, lease } = constants.limits;
+            (fixed.room_of_queue, fixed.stall_ticks, fixed.away_ticks) = (room, stall, away);
+            (fixed.patience_ticks, fixed.lease_ticks) = (patience, lease);
+            fixed.tried_time = u32::from(constants.tried_time);
         }
         open.maps.records.set_max_entries(records / WAYS)?;
         open.maps.flows.set_max_entries(records / WAYS * queues)?;
@@ -113,6 +139,7 @@ impl Loaded {
             send: program(programs.cachelane_send.as_fd())?,
             queued: program(programs.cachelane_queued.as_fd())?,
             polled: program(programs.cachelane_polled.as_fd())?,
+            renew: program(programs.cachelane_renew.as_fd())?,
         };
         Ok(Self {
             programs,
@@ -131,11 +158,37 @@ impl Loaded {
 
     /// Sets what the programs read while they run.
     pub(crate) fn set(&self, llc_affinity: bool) -> Result<()> {
-        let entries_id =
-            self.entries.info().map_err(|error| system("cannot read a map", &error))?;
-        let set =
-            Settings { llc_affinity: u32::from(llc_affinity), entries_id: entries_id.info.id };
-        write(&self.settings, 0, &set)
+        let before = read::<Settings>(&self.settings, 0)?;
+        let (llc_affinity, entries_id) = (u32::from(llc_affinity), self.entries_id()?);
+        // Who renews meanwhile does so again soon.
+        write(&self.settings, 0, &Settings { llc_affinity, entries_id, ..before })
+    }
+
+    /// The host was looked after: steering goes on for the length of the lease.
+    pub(crate) fn renew(&self) -> Result<()> {
+        let mut options = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        run(self.programs.renew.as_fd(), &mut options)
+            .map(drop)
+            .map_err(|error| Error::io("cannot renew the lease", error))
+    }
+
+    /// Nothing is under way to a CPU, whatever was before.
+    pub(crate) fn start_counts(&self, cpu: u32) -> Result<()> {
+        for queue in 0..self.queues {
+            let packets = read::<Taken>(&self.taken, cpu * self.queues + queue)?.packets;
+            let row = Sent { packets, seen: packets, ..Sent::default() };
+            write(&self.sent, queue * self.cpus + cpu, &row)?;
+        }
+        Ok(())
+    }
+
+    /// The cpumap's number.
+    pub(crate) fn entries_id(&self) -> Result<u32> {
+        let info = self.entries.info().map_err(|error| system("cannot read a map", &error))?;
+        Ok(info.info.id)
     }
 
     /// Whether a record is rewritten only when its flow's consumer left the lane.
@@ -199,6 +252,16 @@ impl Programs {
     }
 }
 
+/// Runs a program once, on this CPU.
+fn run(program: BorrowedFd<'_>, options: &mut bpf_test_run_opts) -> io::Result<u32> {
+    // SAFETY: the caller has set `options` to slices and structs that outlive this call, with
+    // their sizes; the kernel writes no more than these say.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), options) } {
+        0 => Ok(options.retval),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
 /// Writes an element of a map whose values are of type `T`.
 pub(crate) fn write<T: Copy>(map: &MapHandle, key: u32, value: &T) -> Result<()> {
     debug_assert_eq!(map.value_size() as usize, size_of::<T>());
@@ -249,7 +312,7 @@ pub(crate) fn attach_tracepoint(program: &OwnedFd, name: &CStr) -> Result<OwnedF
     // SAFETY: both live as long as the call.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
     if fd < 0 {
-        let error = std::io::Error::from_raw_os_error(-fd);
+        let error = io::Error::from_raw_os_error(-fd);
         return Err(Error::io(format!("cannot attach to the tracepoint {name:?}"), error));
     }
     // SAFETY: the call has just returned this descriptor, and nobody else knows of it.

@@ -26,7 +26,7 @@ pub use threads::Threads;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::model::{Model, Poll, RecordAction, Shape, Target, Verdict};
+use crate::model::{Limits, Model, Poll, RecordAction, Shape, Target, Verdict};
 use crate::size::check_records;
 use crate::{Error, Result};
 
@@ -126,6 +126,8 @@ impl<'a> Run<'a> {
             hash_keys: [1; 5],
             keep_order: true,
             gro_outlasts_poll: true,
+            // It has no time, and nothing waits.
+            limits: Limits { room: 1024, stall: 1, away: 1, patience: 1, lease: 0 },
         });
         for cpu in 0..machine.cpus() {
             let lane = machine.lane_of(cpu);

@@ -10,9 +10,13 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use xsk::{Attach, Device, Hook};
 
 use crate::cost::RunTimes;
-use crate::program::{self, CPUS_MAX, Constants, Loaded, TASK_UNKNOWN, Target, system};
+use crate::program::{self, CPUS_MAX, Constants, Limits, Loaded, TASK_UNKNOWN, Target, system};
 use crate::size::{check_records, records_for};
+use crate::threads::{self, Threads};
 use crate::{Counters, Error, ErrorKind, Result, tick};
+
+/// The most packets that the kernel has wait for a CPU (kernel/bpf/cpumap.c).
+const QUEUE_MAX: u32 = 16384;
 
 /// How flows are steered.
 #[derive(Clone, Debug)]
@@ -20,8 +24,15 @@ pub struct SteerOptions {
     /// Records of flows: a power of two from 2^8 to 2^24. Flows that find no place displace each
     /// other; [`records_for`] says how many are enough.
     pub records: u32,
-    /// Packets that wait for a CPU at most: from 1 to 16384. More are lost, and counted.
+    /// Packets of a receive queue that wait for a CPU at most, from 1 to 16384, as far as there is
+    /// room for those of all queues in 16384.
     pub queue_size: u32,
+    /// The real-time priority (SCHED_FIFO, 1 to 99) of the kernel's threads that take packets for
+    /// CPUs. With 0 they are ordinary threads, and packets wait beside busy programs.
+    pub priority: u8,
+    /// Steering ends by itself if [`Steering::look`] was not called for so long, and goes on when it
+    /// is: a process that is stopped does not follow the host. None: it does not end.
+    pub lease: Option<Duration>,
     /// The CPUs that flows may be sent to, as far as they are online.
     pub targets: CpuSet,
     /// Whether a flow's record is rewritten only when its consumer left the lane.
@@ -38,6 +49,8 @@ impl Default for SteerOptions {
         Self {
             records: records_for(512),
             queue_size: 1024,
+            priority: threads::PRIORITY,
+            lease: Some(Duration::from_secs(2)),
             targets: (0..=CpuSet::MAX).collect(),
             llc_affinity: true,
             keep_order: true,
@@ -52,12 +65,17 @@ impl SteerOptions {
     /// `Invalid` of [`ErrorKind`], with what was expected.
     pub fn check(&self) -> Result<()> {
         check_records(self.records)?;
-        match self.queue_size {
-            1..=16384 => Ok(()),
-            packets => {
-                Err(Error::invalid(format!("a queue of {packets} packets: expected 1 to 16384")))
-            }
+        if !(1..=QUEUE_MAX).contains(&self.queue_size) {
+            let packets = self.queue_size;
+            return Err(Error::invalid(format!(
+                "a queue of {packets} packets: expected 1 to {QUEUE_MAX}"
+            )));
         }
+        if self.priority > threads::HIGHEST {
+            let (priority, highest) = (self.priority, threads::HIGHEST);
+            return Err(Error::invalid(format!("priority {priority}: expected 0 to {highest}")));
+        }
+        Ok(())
     }
 }
 
@@ -82,8 +100,8 @@ impl Steering {
         Hook::refuse_if_taken(device)?;
         let loaded = load(device, options)?;
         loaded.set(options.llc_affinity)?;
-        let SteerOptions { targets: wanted, queue_size, .. } = options.clone();
-        let targets = Targets { loaded, wanted, queue_size, active: Mutex::default() };
+        loaded.renew()?;
+        let targets = Targets::new(loaded, options)?;
         targets.follow(lanes)?;
         let tracepoints = targets.loaded.programs.attach_tracepoints()?;
         let program = targets.loaded.programs.steer.as_fd();
@@ -96,8 +114,8 @@ impl Steering {
     ///
     /// # Errors
     /// As [`attach`](Self::attach) up to there.
-    pub fn try_load(device: &Device, options: &SteerOptions) -> Result<()> {
-        load(device, options).map(drop)
+    pub fn try_load(device: &Device, lanes: &LaneMap, options: &SteerOptions) -> Result<()> {
+        Targets::new(load(device, options)?, options)?.follow(lanes)
     }
 
     /// Follows a change of the machine: CPUs that went are no targets any more, those that came
@@ -108,6 +126,17 @@ impl Steering {
     /// What the system reports.
     pub fn follow(&self, lanes: &LaneMap) -> Result<()> {
         self.targets.follow(lanes)
+    }
+
+    /// The host was looked after: renews the [lease](SteerOptions::lease). And has the kernel's
+    /// threads that never slept since the last look share their CPUs with ordinary programs until
+    /// the next, so that should be soon: 50 ms or so.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn look(&self) -> Result<()> {
+        self.targets.current().threads.look();
+        self.targets.loaded.renew()
     }
 
     /// Whether the program is still on its device: an administrator may have taken it off by
@@ -173,7 +202,12 @@ impl Steering {
 
     /// The CPUs that flows are sent to now.
     pub fn targets(&self) -> CpuSet {
-        self.targets.active().clone()
+        self.targets.current().active.clone()
+    }
+
+    /// How often a CPU's thread never slept between two looks, and shared its CPU until the next.
+    pub fn rests(&self) -> u64 {
+        self.targets.current().threads.rests
     }
 
     /// The device.
@@ -218,7 +252,32 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
         hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
         keep_order: options.keep_order,
         gro_outlasts_poll: tick::gro_outlasts_poll(),
+        limits: limits(options, queues),
+        tried_time: false,
     })
+}
+
+fn limits(options: &SteerOptions, queues: u32) -> Limits {
+    /// A CPU that takes nothing is no target after two ticks of 4 ms, less than 10 ms.
+    const STALL: Duration = Duration::from_millis(8);
+    /// What has to wait for one that is does so once a second.
+    const AWAY: Duration = Duration::from_secs(1);
+    /// Longer than threads are ordinary ones between two looks, and than the kernel lets such ones
+    /// go before real-time ones each second (`fair_server`), both 50 ms.
+    const PATIENCE: Duration = Duration::from_millis(60);
+
+    Limits {
+        room: queue_of_all(options, queues) / queues,
+        stall: tick::ticks(STALL),
+        away: tick::ticks(AWAY),
+        patience: tick::ticks(PATIENCE),
+        lease: options.lease.map_or(0, tick::ticks),
+    }
+}
+
+/// Packets that wait for a CPU at most, of all queues; one of each at least.
+fn queue_of_all(options: &SteerOptions, queues: u32) -> u32 {
+    options.queue_size.saturating_mul(queues).min(QUEUE_MAX).max(queues)
 }
 
 /// The CPUs that flows are sent to, and the maps that say so.
@@ -228,21 +287,41 @@ struct Targets {
     wanted: CpuSet,
     queue_size: u32,
     /// Held while the maps are written, so that there is one writer.
-    active: Mutex<CpuSet>,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    active: CpuSet,
+    threads: Threads,
 }
 
 impl Targets {
-    fn active(&self) -> MutexGuard<'_, CpuSet> {
+    /// None so far.
+    fn new(loaded: Loaded, options: &SteerOptions) -> Result<Self> {
+        let threads = Threads::new(loaded.entries_id()?, options.priority);
+        let queue_size = queue_of_all(options, loaded.queues);
+        let wanted = options.targets.clone();
+        let current = Mutex::new(Current { active: CpuSet::new(), threads });
+        Ok(Self { loaded, wanted, queue_size, current })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
         // It is changed CPU by CPU, as the maps are.
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn follow(&self, lanes: &LaneMap) -> Result<()> {
-        let mut current = self.active();
+        let mut current = self.current();
+        let Current { active: current, threads } = &mut *current;
+        let cpus = self.loaded.cpus as usize;
         let active = self.wanted.intersection(lanes.online());
         // What fails leaves the CPUs before it as they are now, and those after it as they were.
-        let cpus = self.loaded.cpus as usize;
-        for cpu in lanes.present().union(&current).iter().filter(|cpu| *cpu < cpus) {
+        let came: CpuSet = active.difference(current).iter().filter(|cpu| *cpu < cpus).collect();
+        // There, and with its priority, before it is used.
+        came.iter().try_for_each(|cpu| self.enter(cpu as u32))?;
+        threads.start(&came)?;
+        for cpu in lanes.present().union(current).iter().filter(|cpu| *cpu < cpus) {
             let (is, was) = (active.contains(cpu), current.contains(cpu));
             let key = cpu as u32;
             let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
@@ -252,20 +331,20 @@ impl Targets {
             };
             let target = Target { task, active: u32::from(is), lane };
             match (is, was) {
-                // There before it is used.
                 (true, false) => {
-                    self.enter(key)?;
+                    self.loaded.start_counts(key)?;
                     current.insert(cpu);
                     program::write(&self.loaded.targets, key, &target)?;
                 }
-                // And not used any more before it goes. Its thread is waited for, also if it has
-                // not run yet.
+                // Not used any more before it goes. Its thread is waited for, also if it has not
+                // run yet.
                 (false, true) => {
                     let waited_for = Target { task: task.max(TASK_UNKNOWN), ..target };
                     program::write(&self.loaded.targets, key, &waited_for)?;
                     self.drain(key)?;
                     self.remove(key)?;
                     current.remove(cpu);
+                    threads.forget(cpu);
                     program::write(&self.loaded.targets, key, &Target { task: 0, ..target })?;
                 }
                 _ => program::write(&self.loaded.targets, key, &target)?,

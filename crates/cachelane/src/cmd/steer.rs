@@ -63,9 +63,14 @@ pub(crate) struct Args {
     /// is there now, and at least 2048]
     #[arg(long, value_name = "N")]
     records: Option<u32>,
-    /// Packets that wait for a CPU at most, from 1 to 16384; more are lost, and counted
+    /// Packets of a receive queue that wait for a CPU at most, from 1 to 16384; more are lost, and
+    /// counted
     #[arg(long, value_name = "N", default_value_t = SteerOptions::default().queue_size)]
     queue: u32,
+    /// Real-time priority (SCHED_FIFO) of the kernel's threads that take steered packets, from 1 to
+    /// 99; 0: none, and packets wait beside busy programs
+    #[arg(long, value_name = "N", default_value_t = SteerOptions::default().priority)]
+    priority: u8,
     /// End after this time
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
@@ -115,6 +120,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     let mut options = SteerOptions {
         records: args.records.unwrap_or(defaults.records),
         queue_size: args.queue,
+        priority: args.priority,
         targets: targets(&args.cpus, lanes).context("--cpus")?,
         llc_affinity: args.llc_affinity == "on",
         ..defaults

@@ -23,6 +23,21 @@ const volatile __u32 gro_outlasts_poll;
 /* 0: a flow moves at once. There for a test to see packets overtake each other. */
 const volatile __u32 keep_order = 1;
 
+/* Packets of a queue that wait for a CPU at most: its part of the room that the CPU's queue has. */
+const volatile __u32 room_of_queue;
+/* Ticks after which a CPU that takes nothing is no target: 8 ms. */
+const volatile __u32 stall_ticks;
+/* Ticks for which it is none then: a second. */
+const volatile __u32 away_ticks;
+/* Ticks after which flows wait no longer for what they have at a CPU that is none: 60 ms. */
+const volatile __u32 patience_ticks;
+/* Ticks after which nothing is steered any more if the process does not renew that; 0: never. */
+const volatile __u32 lease_ticks;
+/* Not 0: a test says what time it is. */
+const volatile __u32 tried_time;
+
+volatile __u64 time_to_try;
+
 /* For the verifier: at least REASONS - 1, and below the room in struct counts. */
 #define REASON_MASK 15
 
@@ -101,6 +116,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct own);
 } own SEC(".maps");
+
+/* In ticks. */
+static __always_inline __u64 now(void)
+{
+	return tried_time ? time_to_try : bpf_jiffies64();
+}
 
 static __always_inline struct own *ours(void)
 {

@@ -47,6 +47,16 @@ struct task_struct {
 	char comm[16];
 } __attribute__((preserve_access_index));
 
+/* Whether a CPU's thread sleeps, which it does with nothing in hand. False if it is not known. */
+static __always_inline bool sleeps(const struct target *target)
+{
+	const struct task_struct *thread = (const struct task_struct *)target->task;
+	__u32 state = 0;
+
+	bpf_core_read(&state, sizeof(state), &thread->__state);
+	return state & TASK_INTERRUPTIBLE;
+}
+
 /* Whether everything that was sent to a CPU up to the packet `tail` of this queue is delivered, so
  * that none of it can be overtaken.
  *
@@ -54,10 +64,9 @@ struct task_struct {
  * once its thread sleeps, or has taken so many more. */
 static __always_inline bool has_delivered(__u32 cpu, __u32 tail, __u32 queue)
 {
-	__u32 state = 0, at = cpu * queues + queue, before;
+	__u32 at = cpu * queues + queue, before;
 	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
 	struct taken *there = bpf_map_lookup_elem(&taken, &at);
-	struct task_struct *thread;
 
 	/* Of a CPU that is no target any more what its thread still has is waited for, until the
 	 * process says that this is gone. */
@@ -68,9 +77,37 @@ static __always_inline bool has_delivered(__u32 cpu, __u32 tail, __u32 queue)
 		return false;
 	/* The count first: a thread seen asleep before it took the packets says nothing. */
 	LOADS_IN_ORDER();
-	thread = (struct task_struct *)target->task;
-	bpf_core_read(&state, sizeof(state), &thread->__state);
-	return is_delivered(before, tail, state & TASK_INTERRUPTIBLE, gro_outlasts_poll);
+	return is_delivered(before, tail, sleeps(target), gro_outlasts_poll);
+}
+
+/* Ticks since the process should have renewed the lease at the latest; negative before that. */
+static __always_inline __s64 without_lease(__u64 time)
+{
+	__u32 zero = 0;
+	struct settings *given = bpf_map_lookup_elem(&settings, &zero);
+
+	if (!lease_ticks || !given)
+		return -1;
+	return time - *(volatile __u64 *)&given->renewed - lease_ticks;
+}
+
+/* Looks at what a CPU has taken of this queue's packets. */
+static __always_inline struct sent *look_at(struct own *here, __u32 cpu, __u32 queue, __u64 time)
+{
+	__u32 at = queue * cpus + cpu, counted = cpu * queues + queue, seen;
+	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
+	struct taken *there = bpf_map_lookup_elem(&taken, &counted);
+	struct sent *row = bpf_map_lookup_elem(&sent, &at);
+	bool asleep = false;
+
+	if (!row || !target || !there)
+		return NULL;
+	/* Only where it matters: another line of that CPU's. */
+	if (time - row->moved >= stall_ticks)
+		asleep = sleeps(target);
+	seen = *(volatile __u32 *)&there->packets;
+	here->counts.stalls += look_rule(row, seen, asleep, time, stall_ticks, away_ticks);
+	return row;
 }
 
 /* The poll that this CPU is in: no other CPU's, and none that is remembered. Never 0. */

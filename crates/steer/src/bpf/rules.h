@@ -72,6 +72,43 @@ static __always_inline enum record_action record_rule(__u32 recorded, __u32 cpu,
 	return RECORD_WRITE;
 }
 
+/* What a queue learns of a CPU that has taken `taken` of its packets, `now`; `sleeps`: its thread,
+ * so that it has nothing that it could take. True if it is seen to stall, and was not before. */
+static __always_inline bool look_rule(struct sent *row, __u32 taken, bool sleeps, __u64 now,
+				      __u32 stall_ticks, __u32 away_ticks)
+{
+	bool begins = false;
+
+	if (taken != row->seen || taken == row->packets) {
+		row->moved = now;
+	} else if (now - row->moved >= stall_ticks) {
+		if (sleeps) {
+			row->moved = now;
+		} else {
+			begins = !row->stalled || now - row->stalled >= away_ticks;
+			row->stalled = now;
+		}
+	}
+	row->seen = taken;
+	return begins;
+}
+
+/* Whether packets may be sent to a CPU after such a look. Flows that are not there yet leave half
+ * of the room to those that are, so that they do not go to and fro. */
+static __always_inline bool takes_rule(const struct sent *row, bool stays, __u64 now, __u32 room,
+				       __u32 away_ticks)
+{
+	if (row->stalled && now - row->stalled < away_ticks)
+		return false;
+	return row->packets - row->seen < (stays ? room : (room + 1) / 2);
+}
+
+/* Whether flows wait no longer for what they have at a CPU: it has taken nothing for too long. */
+static __always_inline bool is_given_up(const struct sent *row, __u64 now, __u32 patience_ticks)
+{
+	return now - row->moved >= patience_ticks;
+}
+
 /* Packets after which those before have left a cpumap's thread: it takes 8 at a time, runs the
  * program on them first, and flushes what GRO holds every 64 packets (CPUMAP_BATCH and
  * NAPI_POLL_WEIGHT in kernel/bpf/cpumap.c). But with ticks of a millisecond or less that flush

@@ -26,7 +26,7 @@
 const volatile __u32 netns;
 
 /* The network namespace's address, once one of its sockets was seen. */
-static volatile __u64 our_net;
+volatile __u64 our_net;
 
 struct ns_common {
 	unsigned int inum;

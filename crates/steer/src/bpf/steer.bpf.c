@@ -210,6 +210,17 @@ static __always_inline int leave_kernel(struct xdp_md *context, struct own *here
 	return XDP_REDIRECT;
 }
 
+/* Whether flows wait no longer for what they have at a CPU. */
+static __always_inline bool gives_up(struct own *here, __u32 cpu, __u32 queue)
+{
+	__u64 time = now();
+	struct sent *row = look_at(here, cpu, queue, time);
+
+	if (without_lease(time) >= (__s64)patience_ticks)
+		return true;
+	return row && is_given_up(row, time, patience_ticks);
+}
+
 /* A packet of a flow whose last one went to another CPU than `to`, which may be KERNEL_PATH. It
  * goes there, or, if it would overtake that one, to the same. */
 static __always_inline int leave_cpu(struct xdp_md *context, struct own *here, struct flow_set *set,
@@ -220,9 +231,13 @@ static __always_inline int leave_cpu(struct xdp_md *context, struct own *here, s
 	bool moves = true;
 
 	if (keep_order && !has_delivered(from, set->tails[way], queue)) {
-		here->counts.held++;
-		moves = false;
-		to = from;
+		if (gives_up(here, from, queue)) {
+			here->counts.released++;
+		} else {
+			here->counts.held++;
+			moves = false;
+			to = from;
+		}
 	}
 	if (to != KERNEL_PATH) {
 		if (send(context, here, queue, to, &set->tails[way]) == XDP_REDIRECT) {
@@ -237,21 +252,67 @@ static __always_inline int leave_cpu(struct xdp_md *context, struct own *here, s
 	return pass(here, hash, queue, reason);
 }
 
-/* A packet of a flow that is to go elsewhere than the one before: apart from what most packets
- * take, so that this is short. */
+/* Why packets may not be sent to a CPU now; REASONS if they may. */
+static __always_inline enum reason against(struct own *here, __u32 cpu, __u32 queue, bool stays)
+{
+	__u64 time = now();
+	struct sent *row = look_at(here, cpu, queue, time);
+	enum reason why = REASONS;
+
+	if (!row)
+		return REASON_UNSENT;
+	if (without_lease(time) >= 0)
+		why = REASON_LEASE;
+	else if (!takes_rule(row, stays, time, room_of_queue, away_ticks))
+		why = REASON_BUSY;
+	row->open = why == REASONS ? time : 0;
+	return why;
+}
+
+/* A packet of a flow that is to go elsewhere than the one before, or to a CPU that was not found
+ * open in this tick, or is full: apart from what most packets take, so that this is short. */
 static __noinline int turn(struct xdp_md *context, __u32 hash, __u32 queue, __u32 to,
 			   enum reason reason)
 {
+	__u32 tag = tag_of(hash, cpu_mask), way;
 	struct flow_set *set = flows_of(hash, queue);
 	struct own *here = ours();
-	__u32 way;
+	enum reason why;
+	bool stays;
 
 	if (!set || !here)
 		return XDP_PASS;
-	way = find(set->words, tag_of(hash, cpu_mask), cpu_mask);
-	if (way == WAYS)
-		return leave_kernel(context, here, set, hash, queue, to);
-	return leave_cpu(context, here, set, hash, queue, way & (WAYS - 1), to, reason);
+	way = find(set->words, tag, cpu_mask);
+	stays = way < WAYS && set->words[way & (WAYS - 1)] == (tag | to);
+	if (to != KERNEL_PATH) {
+		why = against(here, to, queue, stays);
+		if (why == REASONS && stays) {
+			if (send(context, here, queue, to, &set->tails[way & (WAYS - 1)]) ==
+			    XDP_REDIRECT) {
+				here->counts.steered++;
+				return XDP_REDIRECT;
+			}
+			why = REASON_UNSENT;
+		}
+		if (why != REASONS) {
+			to = KERNEL_PATH;
+			reason = why;
+		}
+	}
+	if (way < WAYS)
+		return leave_cpu(context, here, set, hash, queue, way & (WAYS - 1), to, reason);
+	if (to == KERNEL_PATH)
+		return pass(here, hash, queue, reason);
+	return leave_kernel(context, here, set, hash, queue, to);
+}
+
+/* Whether a CPU was found open in this tick, and there is room for a packet of this queue. */
+static __always_inline bool is_open(__u32 cpu, __u32 queue)
+{
+	__u32 at = queue * cpus + cpu;
+	struct sent *row = bpf_map_lookup_elem(&sent, &at);
+
+	return row && row->open == now() && row->packets - row->seen < room_of_queue;
 }
 
 SEC("xdp.frags")
@@ -289,7 +350,8 @@ int cachelane_steer(struct xdp_md *context)
 	way = find(set->words, tag, cpu_mask);
 	if (way == WAYS && to == KERNEL_PATH)
 		return pass(here, hash, queue, reason);
-	if (way == WAYS || set->words[way & (WAYS - 1)] != (tag | to))
+	if (way == WAYS || to == KERNEL_PATH || set->words[way & (WAYS - 1)] != (tag | to) ||
+	    !is_open(to, queue))
 		return turn(context, hash, queue, to, reason);
 	if (send(context, here, queue, to, &set->tails[way & (WAYS - 1)]) != XDP_REDIRECT)
 		return turn(context, hash, queue, KERNEL_PATH, REASON_UNSENT);
@@ -397,6 +459,19 @@ int cachelane_polled(struct bpf_raw_tracepoint_args *context)
 		*(volatile __u32 *)&of_queue->done = poll_of(here);
 	here->poll.passed = 0;
 	here->poll.number++;
+	return 0;
+}
+
+/* The process has looked after the host. */
+SEC("syscall")
+int cachelane_renew(void *context)
+{
+	__u32 zero = 0;
+	struct settings *given = bpf_map_lookup_elem(&settings, &zero);
+
+	(void)context;
+	if (given)
+		*(volatile __u64 *)&given->renewed = now();
 	return 0;
 }
 

@@ -26,6 +26,8 @@ enum reason {
 	REASON_UNSENT, /* the driver leaves no room for the queue's number, or the CPU has no queue
 			*/
 	REASON_QUEUE,  /* it came by a queue that was not there at the start */
+	REASON_BUSY,   /* its consumer's CPU does not take its packets, or has too many waiting */
+	REASON_LEASE,  /* the process has not said for too long that it looks after the host */
 	REASONS,
 };
 
@@ -57,14 +59,19 @@ struct passed {
 };
 _Static_assert(sizeof(struct passed) == 64, "struct passed is a cache line");
 
-/* Packets of one queue that were sent to one CPU; a cache line, for it is written by the queue.
+/* Packets of one queue that were sent to one CPU, and what the queue has seen of it; a cache line,
+ * for it is written by the queue. Times are in ticks.
  *
  * What the CPU's queue had no room for is subtracted again as soon as it is known, which is before
  * the poll is over. So no packet has a lower count than its place among those that the CPU takes.
  * If losses were added to what it has taken, those after a packet would count as that packet. */
 struct sent {
 	__u32 packets; /* modulo 2^32 */
-	__u32 reserved[15];
+	__u32 seen;    /* of them, those that the CPU had taken at the last look */
+	__u64 moved;   /* the last look at which it had taken some, or had all */
+	__u64 stalled; /* the last look at which it had taken none for too long; 0: never */
+	__u64 open;    /* when a look last found that packets may be sent there; else 0 */
+	__u32 reserved[8];
 };
 _Static_assert(sizeof(struct sent) == 64, "struct sent is a cache line");
 
@@ -90,8 +97,9 @@ _Static_assert(sizeof(struct target) == 16, "struct target has padding");
 struct settings {
 	__u32 llc_affinity; /* not 0: a record is rewritten only when the consumer left the lane */
 	__u32 entries_id;   /* the cpumap, to know its tracepoint's events */
+	__u64 renewed;	    /* the tick at which the process last had looked after the host */
 };
-_Static_assert(sizeof(struct settings) == 8, "struct settings has padding");
+_Static_assert(sizeof(struct settings) == 16, "struct settings has padding");
 
 /* The NAPI poll that a CPU is in. */
 struct poll {
@@ -115,6 +123,8 @@ struct counts {
 	__u64 collisions; /* of them those that were put into a set where another flow's was */
 	__u64 evicted;	  /* of these those that replaced one, for the set was full */
 	__u64 overflows;  /* packets lost because a CPU's queue was full */
+	__u64 stalls;	  /* times that a CPU was seen to take nothing */
+	__u64 released;	  /* packets that left such a CPU before what their flow had there */
 };
 
 /* What a CPU has for itself. */

@@ -1,5 +1,7 @@
 //! The decisions, and the words that say where flows are.
 
+use super::Limits;
+
 /// A lane's number.
 pub type Lane = u32;
 
@@ -12,6 +14,61 @@ const USED: u32 = 1 << 31;
 /// Packets after which those before have left a cpumap's thread: it takes 8 at a time, and
 /// delivers at the latest after 64.
 const DELIVERED_AFTER: i32 = 64 + 8;
+
+/// What a queue has seen of a CPU that it sends packets to. Times are in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// Packets that the CPU had taken at the last look, modulo 2^32.
+    pub seen: u32,
+    /// The last look at which it had taken some since the one before, or had none to take.
+    pub moved: u64,
+    /// The last look at which it had taken none for too long; 0: never.
+    pub stalled: u64,
+    /// When a look last found that packets may be sent there; 0: may not.
+    pub open: u64,
+}
+
+impl Sight {
+    /// A look `now`, at a CPU that has taken `taken` of the `sent` packets. A thread that `sleeps`
+    /// has nothing that it could take. True if the CPU is seen to stall, and was not before.
+    pub fn look(&mut self, sent: u32, taken: u32, sleeps: bool, now: u64, limits: &Limits) -> bool {
+        let moves = taken != self.seen || taken == sent;
+        self.seen = taken;
+        let stalls = !moves && self.still(now) >= u64::from(limits.stall);
+        let begins = stalls && !sleeps && !self.is_away(now, limits);
+        match (moves || (stalls && sleeps), stalls) {
+            (true, _) => self.moved = now,
+            (false, true) => self.stalled = now,
+            (false, false) => {}
+        }
+        begins
+    }
+
+    /// Whether packets may be sent there, after a look. Half of the room is for flows that are
+    /// there: those that stay.
+    pub fn takes(&self, sent: u32, stays: bool, now: u64, limits: &Limits) -> bool {
+        let room = if stays { limits.room } else { limits.room.div_ceil(2) };
+        !self.is_away(now, limits) && self.waiting(sent) < room
+    }
+
+    /// Whether flows wait no longer for what they have there, after a look.
+    pub fn is_given_up(&self, now: u64, limits: &Limits) -> bool {
+        self.still(now) >= u64::from(limits.patience)
+    }
+
+    /// Of the packets sent there, those that it had not taken at the last look.
+    pub fn waiting(&self, sent: u32) -> u32 {
+        sent.wrapping_sub(self.seen)
+    }
+
+    fn is_away(&self, now: u64, limits: &Limits) -> bool {
+        self.stalled != 0 && now.wrapping_sub(self.stalled) < u64::from(limits.away)
+    }
+
+    fn still(&self, now: u64) -> u64 {
+        now.wrapping_sub(self.moved)
+    }
+}
 
 /// What becomes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -19,6 +19,8 @@ const KEYS: [u64; 5] = [
     0x4528_21e6_38d0_1377,
 ];
 
+const LIMITS: Limits = Limits { room: 6, stall: 2, away: 20, patience: 8, lease: 30 };
+
 fn tuple(peer: &str, local: &str) -> Tuple {
     let parse = |address: &str| address.parse().expect("an address and a port");
     Tuple::of_socket(parse(peer), parse(local), Protocol::Tcp)
@@ -104,6 +106,7 @@ fn model(cpus: u32) -> Model {
         hash_keys: KEYS,
         keep_order: true,
         gro_outlasts_poll: true,
+        limits: Limits { room: 1024, ..LIMITS },
     });
     for cpu in 0..cpus {
         model.set_target(cpu, Target { active: true, lane: cpu, entry: true, ..Target::default() });
@@ -238,4 +241,102 @@ fn a_flow_that_takes_the_kernel_path_leaves_no_hole_among_the_others() {
     assert_eq!(words.map(|word| word != 0), [true, true, false, false, false, false, false, false]);
     assert_eq!(tails[..2], [3, 2]);
     assert_eq!(model.steer(flows[2], 0, 0), Verdict::Cpu(1));
+}
+
+#[test]
+fn a_cpu_that_takes_nothing_is_no_target_until_it_has_and_a_while_has_passed() {
+    let mut model = model(4);
+    let (flow, other) = (77, 78);
+    settle(&mut model, flow, 2);
+    model.record_hash(other, 2);
+    model.set_time(1);
+    assert_eq!(model.steer(other, 0, 0), Verdict::Cpu(2), "not for long");
+    model.set_time(2);
+    assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2), "it would overtake what it has there");
+    assert_eq!(model.counters().stalls, 1);
+    model.record_hash(79, 2);
+    assert_eq!(model.steer(79, 0, 0), Verdict::Kernel(Reason::Busy));
+    // It takes all of them.
+    (0..3).for_each(|_| model.taken(2, 0));
+    model.set_target(2, Target { asleep: true, ..model.target(2) });
+    model.set_time(3);
+    assert_eq!(model.steer(flow, 0, 0), Verdict::Kernel(Reason::Busy), "it left in order");
+    model.polled(0, Poll { work: 1, budget: 64, weight: 64 });
+    model.set_time(2 + u64::from(LIMITS.away));
+    model.renew();
+    assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2));
+    let counters = model.counters();
+    assert_eq!((counters.stalls, counters.held, counters.released), (1, 1, 0));
+}
+
+#[test]
+fn flows_wait_for_a_cpu_that_takes_nothing_only_for_so_long() {
+    let (mut model, flow) = (model(4), 77);
+    settle(&mut model, flow, 2);
+    for now in 0..u64::from(LIMITS.patience) {
+        model.set_time(now);
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2), "at {now}");
+    }
+    model.set_time(LIMITS.patience.into());
+    assert_eq!(model.steer(flow, 0, 0), Verdict::Kernel(Reason::Busy));
+    assert_eq!(model.counters().released, 1);
+}
+
+#[test]
+fn flows_come_to_a_cpu_while_there_is_room_for_half_of_what_may_wait() {
+    let mut model = model(4);
+    settle(&mut model, 77, 2);
+    (1..512).for_each(|_| assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2)));
+    model.record_hash(78, 2);
+    assert_eq!(model.steer(78, 0, 0), Verdict::Kernel(Reason::Busy));
+    assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2));
+    // Not yet delivered.
+    (0..10).for_each(|_| model.taken(2, 0));
+    model.polled(0, Poll { work: 1, budget: 64, weight: 64 });
+    assert_eq!(model.steer(78, 0, 0), Verdict::Cpu(2));
+    assert_eq!(model.counters().stalls, 0);
+}
+
+#[test]
+fn a_cpu_whose_thread_sleeps_waits_for_nothing() {
+    let mut model = model(4);
+    settle(&mut model, 77, 2);
+    // What was sent is nowhere.
+    model.set_target(2, Target { asleep: true, ..model.target(2) });
+    for now in 1..20 {
+        model.set_time(now);
+        assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2));
+    }
+    assert_eq!(model.counters().stalls, 0);
+}
+
+#[test]
+fn without_a_lease_flows_take_the_kernel_path_once_they_are_delivered_or_have_waited() {
+    let over = u64::from(LIMITS.lease);
+    for delivered in [true, false] {
+        let (mut model, flow) = (model(4), 77);
+        settle(&mut model, flow, 2);
+        model.set_time(over - 1);
+        model.taken(2, 0);
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2));
+        model.set_time(over);
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2), "it has a packet there");
+        model.set_time(over + u64::from(LIMITS.patience) - 1);
+        // It takes some, but not all of them.
+        model.taken(2, 0);
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2));
+        if delivered {
+            (0..2).for_each(|_| model.taken(2, 0));
+            model.set_target(2, Target { asleep: true, ..model.target(2) });
+        } else {
+            model.set_time(over + u64::from(LIMITS.patience));
+        }
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Kernel(Reason::Lease));
+        assert_eq!(model.counters().released, u64::from(!delivered));
+        // It goes on when somebody looks after it.
+        model.renew();
+        (model.count(2, 0).taken..model.count(2, 0).sent).for_each(|_| model.taken(2, 0));
+        model.polled(0, Poll { work: 1, budget: 64, weight: 64 });
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Cpu(2));
+    }
 }

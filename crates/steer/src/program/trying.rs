@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use libbpf_sys::bpf_test_run_opts;
 
-use super::{Own, skel};
+use super::{Own, run, skel};
 
 pub(crate) use skel::types::{
     flow_set as FlowSet, passed as Passed, poll as Poll, record_set as RecordSet, sent as Sent,
@@ -24,6 +24,7 @@ pub(crate) struct Trying {
     pub(crate) sent: MapHandle,
     pub(crate) taken: MapHandle,
     pub(crate) passed: MapHandle,
+    bss: MapHandle,
     own: MapHandle,
 }
 
@@ -59,6 +60,7 @@ impl Trying {
             sent: MapHandle::try_from(&skel.maps.sent)?,
             taken: MapHandle::try_from(&skel.maps.taken)?,
             passed: MapHandle::try_from(&skel.maps.passed)?,
+            bss: MapHandle::try_from(&skel.maps.bss)?,
             own: MapHandle::try_from(&skel.maps.own)?,
         })
     }
@@ -68,6 +70,12 @@ impl Trying {
         let all = self.own.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let all = all.expect("the polls are read").expect("there is one element");
         super::cast::<Own>(&all[cpu as usize]).expect("an element is one struct").poll
+    }
+
+    /// Has it be this tick.
+    pub(crate) fn set_time(&self, time_to_try: u64) {
+        let before: skel::types::bss = super::read(&self.bss, 0).expect("it is read");
+        super::write(&self.bss, 0, &skel::types::bss { time_to_try, ..before }).expect("written");
     }
 
     /// Forgets what CPUs have for themselves.
@@ -131,13 +139,4 @@ pub(crate) fn run_record(program: BorrowedFd<'_>, tried: &mut TriedRecord) -> io
         ..Default::default()
     };
     run(program, &mut options).map(drop)
-}
-
-fn run(program: BorrowedFd<'_>, options: &mut bpf_test_run_opts) -> io::Result<u32> {
-    // SAFETY: the caller has set `options` to slices and structs that outlive this call, with
-    // their sizes; the kernel writes no more than these say.
-    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), options) } {
-        0 => Ok(options.retval),
-        error => Err(io::Error::from_raw_os_error(-error)),
-    }
 }

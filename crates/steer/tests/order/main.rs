@@ -71,7 +71,7 @@ macro_rules! in_order {
     ($($name:ident: $scenario:expr;)*) => {$(
         #[test]
         fn $name() {
-            alone(stringify!($name), || stays_in_order(stringify!($name), &$scenario, SHORT));
+            alone(stringify!($name), || stays_in_order(stringify!($name), &$scenario, SHORT, |_| true));
         }
     )*};
 }
@@ -96,8 +96,7 @@ fn root_packets_that_a_full_queue_loses_keep_no_flow_where_it_is() {
         for scenario in [FLOOD, TINY_QUEUE, TINIEST_QUEUES] {
             // Moves are counted from when the first packets have been lost.
             let lossy = |world: &World| world.counters().overflows >= 100;
-            let (seen, counters) = run(&scenario, SHORT, lossy);
-            assert_eq!(seen.overtaken, 0, "{scenario:?}: {seen:?} {counters:?}");
+            stays_in_order(name, &scenario, SHORT, lossy);
         }
     });
 }
@@ -125,7 +124,7 @@ fn root_packets_stay_in_order_for_ten_minutes() {
     alone(name, || {
         while Instant::now() < end {
             ALL.iter().for_each(|(name, scenario)| {
-                stays_in_order(name, scenario, Duration::from_secs(6));
+                stays_in_order(name, scenario, Duration::from_secs(6), |_| true);
             });
         }
     });
@@ -147,11 +146,26 @@ fn alone(test: &str, work: impl FnOnce()) {
     work();
 }
 
-fn stays_in_order(name: &str, scenario: &Scenario, length: Duration) {
-    let (seen, counters) = run(scenario, length, |_| true);
-    let Seen { received, overtaken, hops } = seen;
-    eprintln!("{name}: {received} received, {overtaken} overtaken, {hops} hops, {counters:?}");
-    assert_eq!(seen.overtaken, 0, "{name}: {seen:?} {counters:?}");
+/// Runs a scenario, in which nothing is overtaken. A CPU that the machine below takes away for long
+/// enough holds its flows no longer, which is counted: then it shows nothing, and is run again.
+fn stays_in_order(
+    name: &str,
+    scenario: &Scenario,
+    length: Duration,
+    ready: impl Fn(&World) -> bool + Copy,
+) {
+    const TIMES: u32 = 5;
+
+    for _ in 0..TIMES {
+        let (seen, counters) = run(scenario, length, ready);
+        let Seen { received, overtaken, hops } = seen;
+        eprintln!("{name}: {received} received, {overtaken} overtaken, {hops} hops, {counters:?}");
+        if counters.released == 0 {
+            assert_eq!(seen.overtaken, 0, "{name}: {scenario:?}: {seen:?} {counters:?}");
+            return;
+        }
+    }
+    panic!("{name}: {scenario:?}: each of {TIMES} times a CPU took nothing for too long");
 }
 
 /// Runs a scenario for `length` at least and until, once `ready`, enough flows have moved.

@@ -132,7 +132,7 @@ impl Rpc {
     /// Steers the server's flows.
     pub(crate) fn steer(&self, lanes: Lanes, llc_affinity: bool) -> anyhow::Result<Steering> {
         let lanes = self.lanes(lanes)?;
-        let options = SteerOptions { llc_affinity, ..SteerOptions::default() };
+        let options = SteerOptions { llc_affinity, lease: None, ..SteerOptions::default() };
         let attach = || -> anyhow::Result<Steering> {
             let device = Device::find(&self.end.device)?;
             Ok(Steering::attach(&device, &lanes, &options)?)

@@ -11,8 +11,8 @@ use crate::terminal::{width, wrap};
 
 /// `--check`.
 pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::Result<Exit> {
-    let Prepared { device, options, plan, .. } = prepared;
-    Steering::try_load(device, options)?;
+    let Prepared { device, machine, options, plan } = prepared;
+    Steering::try_load(device, machine.lanes(), options)?;
     let refused = plan.refusals(force).next().is_some();
     if as_json {
         println!("{}", serde_json::to_string_pretty(&object(prepared, force))?);
@@ -42,7 +42,7 @@ pub(super) fn refuse(device: &Device, plan: &Plan, force: bool) -> anyhow::Resul
 /// `--dry-run`.
 pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
     let Prepared { device, machine, options, plan } = prepared;
-    Steering::try_load(device, options)?;
+    Steering::try_load(device, machine.lanes(), options)?;
     let cpus = options.targets.intersection(machine.lanes().online());
     let states = u64::from(options.records) * u64::from(plan.queues);
     let kib = (u64::from(options.records) * 4 + states * 8) / 1024;

@@ -78,7 +78,7 @@ fn follow(
         if until.is_some_and(|until| now >= until) {
             return Ok("time");
         }
-        follow_machine(steering, machine, settings, report);
+        let followed = follow_machine(steering, machine, settings, report);
         if now >= look_at_device + LOOK_AT_DEVICE {
             look_at_device = now;
             still_there(steering)?;
@@ -88,6 +88,10 @@ fn follow(
         if now >= look_at_records + LOOK_AT_RECORDS {
             look_at_records = now;
             crowd.warn(steering, report);
+        }
+        // Last: it says that all of this was done.
+        if followed {
+            steering.look()?;
         }
         std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
     }
@@ -131,21 +135,24 @@ fn still_there(steering: &Steering) -> anyhow::Result<()> {
     }
 }
 
+/// Whether the steering is as the machine is now.
 fn follow_machine(
     steering: &Steering,
     machine: &mut Machine,
     settings: &Settings,
     report: &Report<'_>,
-) {
+) -> bool {
     let lanes = match machine.changed() {
-        Ok(None) => return,
+        Ok(None) => return true,
         Ok(Some(lanes)) => lanes,
         Err(error) => {
-            return report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
+            report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
+            return false;
         }
     };
     if settings.has_stopped() {
-        return machine.followed(lanes);
+        machine.followed(lanes);
+        return true;
     }
     match steering.follow(&lanes) {
         Ok(()) => {
@@ -154,8 +161,12 @@ fn follow_machine(
                 tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
             });
             machine.followed(lanes);
+            true
         }
-        Err(error) => report.log(|| tracing::error!("CPUs changed: {error}")),
+        Err(error) => {
+            report.log(|| tracing::error!("CPUs changed: {error}"));
+            false
+        }
     }
 }
 

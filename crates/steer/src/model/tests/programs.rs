@@ -35,10 +35,18 @@ struct Pair {
     device: u32,
     /// A thread that sleeps, as the programs know it.
     sleeper: u64,
+    /// In ticks.
+    now: u64,
 }
 
 impl Pair {
-    fn new(queues: u32, keep_order: bool, gro_outlasts_poll: bool, device: u32) -> Self {
+    fn new(
+        queues: u32,
+        keep_order: bool,
+        gro_outlasts_poll: bool,
+        limits: Limits,
+        device: u32,
+    ) -> Self {
         let real = cpus();
         let shape = Shape {
             records: RECORDS,
@@ -47,6 +55,7 @@ impl Pair {
             hash_keys: KEYS,
             keep_order,
             gro_outlasts_poll,
+            limits,
         };
         let loaded = Loaded::new(&Constants {
             records: shape.records,
@@ -56,9 +65,11 @@ impl Pair {
             hash_keys: shape.hash_keys,
             keep_order,
             gro_outlasts_poll,
+            limits,
+            tried_time: true,
         });
         let loaded = loaded.expect("the programs load");
-        Self { loaded, model: Model::new(shape), real, device, sleeper: 0 }
+        Self { loaded, model: Model::new(shape), real, device, sleeper: 0, now: 0 }
     }
 
     /// As it was made, with counts that are about to wrap.
@@ -83,10 +94,15 @@ impl Pair {
             self.set_target(cpu, true, cpu % 2, false);
             for queue in 0..shape.queues {
                 let start = u32::MAX - 3 * cpu;
+                let at = queue * shape.cpus + cpu;
+                program::write(&self.loaded.trying.sent, at, &Sent::default()).expect("written");
                 self.set_count(cpu, queue, Count { sent: start, taken: start });
             }
         }
         self.set_affinity(false);
+        self.now = 0;
+        self.pass_time(1000);
+        self.renew();
     }
 
     fn step(&mut self, flows: &[Tuple], step: &Step) -> TestCaseResult {
@@ -129,6 +145,8 @@ impl Pair {
             }
             Step::Entry { here, there } => self.set_entry(real(here), there),
             Step::Affinity(on) => self.set_affinity(on),
+            Step::Time(ticks) => self.pass_time(ticks),
+            Step::Renew => self.renew(),
             Step::Word { slot, word } => {
                 let (set, way) = (slot % SETS, (slot / SETS) as usize % WAYS);
                 self.model.set_record(set, way, word);
@@ -215,11 +233,24 @@ impl Pair {
 
     fn set_count(&mut self, cpu: u32, queue: u32, count: Count) {
         let Shape { cpus, queues, .. } = *self.model.shape();
-        let sent = Sent { packets: count.sent, reserved: [0; 15] };
+        let at = queue * cpus + cpu;
+        let before: Sent = program::read(&self.loaded.trying.sent, at).expect("it is read");
+        let sent = Sent { packets: count.sent, ..before };
         let taken = Taken { packets: count.taken, reserved: [0; 15] };
-        program::write(&self.loaded.trying.sent, queue * cpus + cpu, &sent).expect("written");
+        program::write(&self.loaded.trying.sent, at, &sent).expect("written");
         program::write(&self.loaded.trying.taken, cpu * queues + queue, &taken).expect("written");
         self.model.set_count(cpu, queue, count);
+    }
+
+    fn pass_time(&mut self, ticks: u64) {
+        self.now += ticks;
+        self.loaded.trying.set_time(self.now);
+        self.model.set_time(self.now);
+    }
+
+    fn renew(&mut self) {
+        self.loaded.renew().expect("the program runs");
+        self.model.renew();
     }
 
     fn set_affinity(&mut self, on: bool) {
@@ -254,6 +285,9 @@ impl Pair {
                 program::read(&self.loaded.trying.taken, cpu * queues + queue).expect("read");
             let count = Count { sent: sent.packets, taken: taken.packets };
             prop_assert_eq!(count, self.model.count(cpu, queue), "CPU {}, queue {}", cpu, queue);
+            let Sent { seen, moved, stalled, open, .. } = sent;
+            let sight = Sight { seen, moved, stalled, open };
+            prop_assert_eq!(sight, self.model.sight(cpu, queue), "CPU {}, queue {}", cpu, queue);
         }
         for cpu in self.real.iter().copied() {
             let trying::Poll { queue, passed, number, .. } = trying.poll(cpu);
@@ -293,7 +327,7 @@ fn tuple_of(flow: &Tuple) -> trying::Tuple {
 
 /// Runs `work` with the address of a thread that sleeps all the while.
 fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
-    let pair = Pair::new(1, true, true, 0);
+    let pair = Pair::new(1, true, true, LIMITS, 0);
     let (wake, woken) = std::sync::mpsc::channel::<()>();
     let (id, its_id) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -342,30 +376,11 @@ fn compare(pair: &mut Pair, cases: u32) -> Counters {
         for step in &steps {
             pair.step(&flows, step)?;
         }
-        add(sum, &pair.model.counters());
+        sum.add(&pair.model.counters());
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
     sum
-}
-
-fn add(sum: &mut Counters, one: &Counters) {
-    for (sum, one) in sum.kernel.iter_mut().zip(one.kernel) {
-        *sum += one;
-    }
-    for (sum, one) in [
-        (&mut sum.steered, one.steered),
-        (&mut sum.moves, one.moves),
-        (&mut sum.held, one.held),
-        (&mut sum.unchanged, one.unchanged),
-        (&mut sum.same_lane, one.same_lane),
-        (&mut sum.written, one.written),
-        (&mut sum.collisions, one.collisions),
-        (&mut sum.evicted, one.evicted),
-        (&mut sum.overflows, one.overflows),
-    ] {
-        *sum += one;
-    }
 }
 
 #[test]
@@ -381,28 +396,33 @@ fn root_the_programs_do_what_the_model_does() {
     let run = || {
         let device = xsk::Device::find(&link.b.device).expect("the device is there").index();
         with_sleeper(|sleeper| {
-            for (queues, keep_order, gro_outlasts_poll) in
-                [(1, true, true), (2, true, false), (1, false, true)]
+            let room = Limits { room: u32::MAX - 1, ..LIMITS };
+            let for_ever = Limits { lease: 0, ..LIMITS };
+            for (queues, keep_order, gro_outlasts_poll, limits) in
+                [(1, true, true, LIMITS), (2, true, false, room), (1, false, true, for_ever)]
             {
-                let mut pair = Pair::new(queues, keep_order, gro_outlasts_poll, device);
+                let mut pair = Pair::new(queues, keep_order, gro_outlasts_poll, limits, device);
                 pair.sleeper = sleeper;
                 let sum = compare(&mut pair, 700);
                 // The steps are such that they tell programs apart.
                 let Counters { steered, moves, held, kernel, .. } = sum;
-                assert!(steered > 500 && moves > 50, "{sum:?}");
+                assert!(steered > 200 && moves > 50, "{sum:?}");
                 assert_eq!(held > 100, keep_order, "{sum:?}");
                 assert!(sum.written > 500 && sum.evicted > 100 && sum.overflows > 100, "{sum:?}");
                 assert!(
                     sum.same_lane > 100 && sum.unchanged > 100 && sum.collisions > 100,
                     "{sum:?}"
                 );
+                assert!(sum.stalls > 30, "{sum:?}");
+                assert_eq!(sum.released > 2, keep_order, "{sum:?}");
                 for reason in Reason::ALL {
                     let expected = match reason {
                         Reason::Order => keep_order,
+                        Reason::Lease => limits.lease != 0,
                         Reason::Queue => queues > 1,
                         _ => true,
                     };
-                    assert_eq!(kernel[reason as usize] > 50, expected, "{reason:?}: {sum:?}");
+                    assert_eq!(kernel[reason as usize] > 20, expected, "{reason:?}: {sum:?}");
                 }
             }
         });

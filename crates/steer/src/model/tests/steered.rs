@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use xsk::{Attach, Device, Hook};
 
 use super::KEYS;
-use crate::model::{Tuple, Words};
+use crate::model::{Limits, Tuple, Words};
 use crate::program::trying::{FlowSet, RecordSet, Sent, Taken};
 use crate::program::{self, Constants, Loaded};
 
@@ -48,6 +48,8 @@ impl Steered {
                 hash_keys: KEYS,
                 keep_order: true,
                 gro_outlasts_poll: true,
+                limits: Limits { stall: 100, away: 250, patience: 1000, lease: 0, room: 1024 },
+                tried_time: false,
             });
             let loaded = loaded.expect("the programs load");
             loaded.set(true).expect("the setting is written");

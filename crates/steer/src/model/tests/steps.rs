@@ -51,6 +51,9 @@ pub(super) enum Step {
         there: bool,
     },
     Affinity(bool),
+    /// So many ticks pass.
+    Time(u64),
+    Renew,
     Word {
         slot: u32,
         word: u32,
@@ -64,7 +67,7 @@ pub(super) fn steps() -> impl Strategy<Value = Step> {
     );
     let record = (any::<u8>(), any::<u32>()).prop_map(|(flow, cpu)| Step::Record { flow, cpu });
     let take = (any::<u32>(), any::<u32>()).prop_map(|(here, queue)| Step::Take { here, queue });
-    let ahead = prop_oneof![-2..=2_i32, 70..=74, any::<i32>()];
+    let ahead = prop_oneof![8 => -9..=0_i32, 1 => 1..=2, 2 => 70..=74, 1 => any::<i32>()];
     let taken = (any::<u32>(), any::<u32>(), ahead).prop_map(|(cpu, queue, ahead)| Step::Taken {
         cpu,
         queue,
@@ -86,8 +89,10 @@ pub(super) fn steps() -> impl Strategy<Value = Step> {
         slot,
         word: if word & 7 == 0 { 0 } else { word & !(1 << 30) | 1 << 31 },
     });
+    let time = prop_oneof![6 => 0..=2_u64, 2 => 7..=9_u64, 1 => 19..=31_u64].prop_map(Step::Time);
     prop_oneof![
         30 => packet, 20 => record, 6 => take, 10 => taken, 3 => lose, 20 => poll, 6 => target,
-        1 => entry, 3 => any::<bool>().prop_map(Step::Affinity), 6 => word
+        1 => entry, 3 => any::<bool>().prop_map(Step::Affinity), 6 => word, 6 => time,
+        6 => Just(Step::Renew)
     ]
 }

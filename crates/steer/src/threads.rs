@@ -1,0 +1,218 @@
+//! The kernel's threads that take packets for CPUs, and their priority.
+//!
+//! A packet that the kernel steers itself is handled in a softirq, which goes before whatever runs
+//! on that CPU. A cpumap's thread is an ordinary one and waits for its turn beside busy programs,
+//! while its queue fills. So these threads get a real-time priority.
+//!
+//! A thread of that priority that never sleeps would keep its CPU from all ordinary programs, where
+//! the kernel would leave the work to ksoftirqd, an ordinary thread. So one that has used up a
+//! whole look is an ordinary one until the next ([`Threads::look`]): beside it at least half of the
+//! time is the programs'.
+//!
+//! `unsafe` here is the two system calls that have no safe wrappers.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use lanes::CpuSet;
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The priority unless said: above whatever an administrator lets run at once, as softirqs are, and
+/// below the last one, which is left to programs that go before the network.
+pub(crate) const PRIORITY: u8 = 98;
+/// The highest there is.
+pub(crate) const HIGHEST: u8 = 99;
+/// Of the time between two looks: a thread that has run for longer never slept.
+const NEVER_SLEPT: f64 = 0.9;
+/// Looks that follow each other faster say nothing.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// The threads of one cpumap.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    /// The cpumap's.
+    map: u32,
+    /// 0: they stay ordinary threads.
+    priority: u8,
+    of_cpus: BTreeMap<usize, Thread>,
+    /// How often one had to be an ordinary thread for a while.
+    pub(crate) rests: u64,
+}
+
+#[derive(Debug)]
+struct Thread {
+    id: libc::pid_t,
+    /// When it was looked at, and the time that it had run by then.
+    looked: (Instant, Duration),
+    rests: bool,
+}
+
+impl Threads {
+    pub(crate) fn new(map: u32, priority: u8) -> Self {
+        Self { map, priority, of_cpus: BTreeMap::new(), rests: 0 }
+    }
+
+    /// Gives the threads of these CPUs, which are there, their priority.
+    ///
+    /// # Errors
+    /// `NotPermitted` of [`ErrorKind`] if this process may not, or does not see them.
+    pub(crate) fn start(&mut self, cpus: &CpuSet) -> Result<()> {
+        if self.priority == 0 || cpus.is_empty() {
+            return Ok(());
+        }
+        let found = found(self.map)?;
+        for cpu in cpus.iter() {
+            let id = *found
+                .get(&cpu)
+                .ok_or_else(|| self.refused("does not see", "the host's PID namespace"))?;
+            set_priority(id, self.priority).map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => self.refused("may not change", "CAP_SYS_NICE"),
+                _ => Error::io(format!("cannot give the thread of CPU {cpu} a priority"), error),
+            })?;
+            let looked = (Instant::now(), cpu_time(id).unwrap_or_default());
+            self.of_cpus.insert(cpu, Thread { id, looked, rests: false });
+        }
+        Ok(())
+    }
+
+    /// A CPU's thread has ended, or is about to.
+    pub(crate) fn forget(&mut self, cpu: usize) {
+        self.of_cpus.remove(&cpu);
+    }
+
+    /// Has those that never slept since the last look be ordinary threads until the next one.
+    pub(crate) fn look(&mut self) {
+        let (map, priority, now) = (self.map, self.priority, Instant::now());
+        for (cpu, thread) in &mut self.of_cpus {
+            let span = now - thread.looked.0;
+            if span < SHORTEST {
+                continue;
+            }
+            // One that has ended is followed with its CPU.
+            let Ok(used) = cpu_time(thread.id) else { continue };
+            let busy = (used.saturating_sub(thread.looked.1)).as_secs_f64() / span.as_secs_f64();
+            thread.looked = (now, used);
+            let rests = !thread.rests && busy >= NEVER_SLEPT;
+            // Numbers of threads that have ended are given to others.
+            if rests != thread.rests
+                && served_by(thread.id, map) == Some(*cpu)
+                && set_priority(thread.id, if rests { 0 } else { priority }).is_ok()
+            {
+                thread.rests = rests;
+                self.rests += u64::from(rests);
+            }
+        }
+    }
+
+    fn refused(&self, why: &str, expected: &str) -> Error {
+        Error::new(
+            ErrorKind::NotPermitted,
+            format!(
+                "this process {why} the kernel's threads that take steered packets, to give them \
+                 the real-time priority {} (expected {expected}, or --priority 0, with which \
+                 packets are late beside busy programs)",
+                self.priority
+            ),
+        )
+    }
+}
+
+/// The threads of a cpumap, by the CPU that they serve, as far as they are seen here.
+fn found(map: u32) -> Result<BTreeMap<usize, libc::pid_t>> {
+    let failed = |error| Error::io("cannot look for the kernel's threads in /proc", error);
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc").map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(cpu) = served_by(id, map) {
+            found.insert(cpu, id);
+        }
+    }
+    Ok(found)
+}
+
+/// The CPU whose packets of this cpumap a thread takes; none if it is no such thread. Processes may
+/// call themselves what they like, so it has to be one of the kernel's.
+fn served_by(id: libc::pid_t, map: u32) -> Option<usize> {
+    /// `PF_KTHREAD` of linux/sched.h.
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+
+    let comm = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
+    let cpu = cpu_of(&comm, map)?;
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name, which may be anything, is in parentheses; the flags are the seventh behind it.
+    let flags = stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse::<u32>().ok()?;
+    (flags & KERNEL_THREAD != 0).then_some(cpu)
+}
+
+/// The CPU in `cpumap/CPU/map:ID` (kernel/bpf/cpumap.c).
+fn cpu_of(comm: &str, map: u32) -> Option<usize> {
+    let (cpu, id) = comm.trim_end().strip_prefix("cpumap/")?.split_once("/map:")?;
+    (id.parse() == Ok(map)).then(|| cpu.parse().ok()).flatten()
+}
+
+/// SCHED_FIFO of this priority, or an ordinary thread with 0.
+fn set_priority(id: libc::pid_t, priority: u8) -> io::Result<()> {
+    let policy = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };
+    let parameters = libc::sched_param { sched_priority: priority.into() };
+    // SAFETY: the parameters outlive the call, which reads them.
+    match unsafe { libc::sched_setscheduler(id, policy, &raw const parameters) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// The time that a thread has run.
+fn cpu_time(id: libc::pid_t) -> io::Result<Duration> {
+    /// `CPUCLOCK_SCHED` of linux/posix-timers.h, of the process of this number.
+    const SCHED: libc::clockid_t = 2;
+
+    let mut time = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the call writes to the struct, which outlives it, or fails.
+    let time = unsafe {
+        if libc::clock_gettime(!id << 3 | SCHED, time.as_mut_ptr()) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has filled it in.
+        time.assume_init()
+    };
+    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::RANGE)?;
+    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).map_err(|_| Errno::RANGE)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_a_map_are_known_by_their_names() {
+        for (comm, cpu) in [
+            ("cpumap/0/map:12\n", Some(0)),
+            ("cpumap/1023/map:12\n", Some(1023)),
+            ("cpumap/1/map:123\n", None),
+            ("cpumap/1/map:1\n", None),
+            ("cpumap/1/map:\n", None),
+            ("cpumap/x/map:12\n", None),
+            ("cpumap/1\n", None),
+            ("worker\n", None),
+        ] {
+            assert_eq!(cpu_of(comm, 12), cpu, "{comm:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_calls_itself_such_a_thread_is_none() {
+        let work = || rustix::thread::gettid().as_raw_nonzero().get();
+        let thread = std::thread::Builder::new().name("cpumap/1/map:12".into());
+        let seen = thread.spawn(move || (work(), fs::read_to_string("/proc/thread-self/comm")));
+        let (id, comm) = seen.expect("a thread").join().expect("its number");
+        assert_eq!(cpu_of(&comm.expect("its name"), 12), Some(1));
+        assert_eq!(served_by(id, 12), None);
+    }
+}

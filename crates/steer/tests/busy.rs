@@ -1,0 +1,319 @@
+//! Machines that have much else to do: what is steered gets through as it would without.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use lab::{Host, Lab, Link, LinkOptions};
+use lanes::LaneMap;
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use steer::{Counters, SteerOptions, Steering};
+use xsk::Device;
+
+const SPINNERS: usize = 6;
+/// Of a consumer that is not what is tested.
+const BUFFER: usize = 16 << 20;
+/// The sender is on time.
+const PUNCTUAL: u8 = 60;
+/// A consumer that is on time too: whatever is late or lost was so before it.
+const WAITS: Consumer = Consumer { priority: 10, polls: false };
+const TICK: Duration = Duration::from_millis(1);
+
+/// Two hosts, the second of which steers what it gets of the first to each of its consumers' CPUs.
+struct World {
+    link: Link,
+    lanes: LaneMap,
+    /// Where packets arrive, and where their consumer is.
+    cpus: [usize; 2],
+    _hosts: [Host; 2],
+    _lab: Lab,
+    /// What one test does with the CPUs would slow another.
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Who receives them, on a CPU of its own.
+#[derive(Clone, Copy, Debug)]
+struct Consumer {
+    /// Real-time.
+    priority: u8,
+    /// Looks all the time, instead of sleeping until there is something.
+    polls: bool,
+}
+
+/// Numbered datagrams that were sent, and what became of them.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    sent: u64,
+    received: u64,
+    overtaken: u64,
+    /// The longest that one was under way.
+    worst: Duration,
+    counters: Counters,
+}
+
+impl World {
+    /// None where it cannot be, which it says.
+    fn new(test: &str) -> Option<Self> {
+        static TURN: Mutex<()> = Mutex::new(());
+
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: {test}: needs root");
+            return None;
+        }
+        let lanes = LaneMap::detect().expect("this machine");
+        let allowed: Vec<usize> = lanes.allowed().iter().collect();
+        let &[first, second, ..] = allowed.as_slice() else {
+            eprintln!("skipped: {test}: needs two CPUs");
+            return None;
+        };
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let layout: Vec<_> = lanes.online().iter().map(|cpu| cpu.to_string()).collect();
+        let lanes = lanes.with_override(&layout.join("|")).expect("a lane per CPU");
+        let lab = Lab::new("busy").expect("a lab");
+        let hosts = [lab.host("a").expect("a host"), lab.host("b").expect("a host")];
+        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
+        let link = lab.link(&hosts[0], &hosts[1], options).expect("a link");
+        Some(Self { link, lanes, cpus: [first, second], _hosts: hosts, _lab: lab, _turn })
+    }
+
+    fn steer(&self, options: &SteerOptions) -> Steering {
+        let attach = || {
+            let device = Device::find(&self.link.b.device).expect("a device");
+            Steering::attach(&device, &self.lanes, options).expect("it steers")
+        };
+        self.link.b.host.run(attach).expect("the host")
+    }
+
+    /// Sends so many datagrams a millisecond for a time.
+    fn exchange(
+        &self,
+        steering: &Steering,
+        burst: u64,
+        time: Duration,
+        consumer: Consumer,
+    ) -> Outcome {
+        self.exchange_and(burst, time, consumer, steering, || {
+            steering.look().expect("the programs run");
+        })
+    }
+
+    /// The same, and does something each millisecond.
+    fn exchange_and(
+        &self,
+        burst: u64,
+        time: Duration,
+        consumer: Consumer,
+        steering: &Steering,
+        meanwhile: impl Fn() + Sync,
+    ) -> Outcome {
+        let (sender, receiver) = self.sockets();
+        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let (cpu, receiver, ended) = (self.cpus[1], &receiver, &over);
+            let consumer = scope.spawn(move || consume(receiver, cpu, consumer, start, ended));
+            scope.spawn(|| {
+                run_at(self.cpus[0], PUNCTUAL);
+                let mut next = Instant::now();
+                while start.elapsed() < time {
+                    for _ in 0..burst {
+                        let at = start.elapsed().as_nanos() as u64;
+                        let number = sent.fetch_add(1, Relaxed) + 1;
+                        let bytes = [number.to_ne_bytes(), at.to_ne_bytes()].concat();
+                        sender.send(&bytes).expect("it is sent");
+                    }
+                    next += TICK;
+                    thread::sleep(next.saturating_duration_since(Instant::now()));
+                    meanwhile();
+                }
+                // What is under way arrives.
+                thread::sleep(Duration::from_millis(500));
+                over.store(true, Relaxed);
+            });
+            let (received, overtaken, worst) = consumer.join().expect("it receives");
+            let counters = steering.counters().expect("counters");
+            Outcome { sent: sent.load(Relaxed), received, overtaken, worst, counters }
+        })
+    }
+
+    fn sockets(&self) -> (UdpSocket, UdpSocket) {
+        let bind = |end: &lab::End| {
+            end.host.run(|| UdpSocket::bind(end.socket(0)).expect("a socket")).expect("the host")
+        };
+        let (sender, receiver) = (bind(&self.link.a), bind(&self.link.b));
+        sender.connect(receiver.local_addr().expect("its address")).expect("connected");
+        receiver.connect(sender.local_addr().expect("its address")).expect("connected");
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, BUFFER).expect("root");
+        (sender, receiver)
+    }
+}
+
+/// Receives until it is over. How many, how many of them after a later one, and how long the
+/// slowest took.
+fn consume(
+    socket: &UdpSocket,
+    cpu: usize,
+    consumer: Consumer,
+    start: Instant,
+    over: &AtomicBool,
+) -> (u64, u64, Duration) {
+    run_at(cpu, consumer.priority);
+    socket.set_nonblocking(consumer.polls).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+    let (mut last, mut received, mut overtaken) = (0, 0, 0);
+    let mut worst = Duration::ZERO;
+    while !over.load(Relaxed) {
+        let mut bytes = [0; 16];
+        match socket.recv(&mut bytes) {
+            Ok(_) => {
+                let [number, at] = [&bytes[..8], &bytes[8..]]
+                    .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
+                received += 1;
+                overtaken += u64::from(number < last);
+                last = number.max(last);
+                worst = worst.max(start.elapsed().saturating_sub(Duration::from_nanos(at)));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (received, overtaken, worst)
+}
+
+/// Has the calling thread run on this CPU, with this real-time priority or none.
+fn run_at(cpu: usize, priority: u8) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("the CPU is there");
+    if priority > 0 {
+        let id = gettid().as_raw_nonzero().to_string();
+        let set = Command::new("chrt").args(["-f", "-p", &priority.to_string(), &id]).status();
+        assert!(set.expect("chrt").success(), "chrt");
+    }
+}
+
+/// Programs that use all the CPU that they get.
+fn spin<'scope>(scope: &'scope Scope<'scope, '_>, over: &'scope AtomicBool) {
+    for _ in 0..SPINNERS {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+    }
+}
+
+#[test]
+fn root_nothing_is_lost_beside_programs_that_spin() {
+    let Some(world) = World::new("root_nothing_is_lost_beside_programs_that_spin") else { return };
+    let steering = world.steer(&SteerOptions::default());
+    let over = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        spin(scope, &over);
+        let outcome = world.exchange(&steering, 60, Duration::from_secs(2), WAITS);
+        over.store(true, Relaxed);
+        outcome
+    });
+    assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
+    assert!(outcome.counters.steered > outcome.sent / 2, "{outcome:?}");
+    assert!(outcome.worst < Duration::from_millis(250), "{outcome:?}");
+}
+
+/// A program of an administrator that goes before all others, and never sleeps.
+const POLLS: Consumer = Consumer { priority: 50, polls: true };
+
+#[test]
+fn root_a_consumer_of_real_time_priority_that_polls_gets_all_of_its_packets_in_order() {
+    let test = "root_a_consumer_of_real_time_priority_that_polls_gets_all_of_its_packets_in_order";
+    let Some(world) = World::new(test) else { return };
+    let steering = world.steer(&SteerOptions::default());
+    let outcome = world.exchange(&steering, 1, Duration::from_secs(3), POLLS);
+    assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
+    assert!(outcome.counters.steered > outcome.sent / 2, "{outcome:?}");
+}
+
+#[test]
+fn root_a_cpu_whose_thread_gets_no_turn_is_no_target_within_ten_milliseconds() {
+    let test = "root_a_cpu_whose_thread_gets_no_turn_is_no_target_within_ten_milliseconds";
+    let Some(world) = World::new(test) else { return };
+    // Behind the consumer, so that the thread waits for as long as that polls.
+    for priority in [0, 1] {
+        let steering = world.steer(&SteerOptions { priority, ..SteerOptions::default() });
+        let outcome = world.exchange(&steering, 1, Duration::from_secs(3), POLLS);
+        let Outcome { sent, received, counters, .. } = outcome;
+        // What the CPU had by then waits until the consumer ends, and what its flow sent there while
+        // it waited for that: 60 ms. Where the kernel lets ordinary threads run for
+        // a moment each second, the CPU is a target again.
+        assert!(received >= sent * 3 / 4, "priority {priority}: {outcome:?}");
+        assert!((1..=8).contains(&counters.stalls), "priority {priority}: {outcome:?}");
+        let busy = counters.kernel(steer::Reason::Busy);
+        assert!(busy > sent / 2, "priority {priority}: {outcome:?}");
+        // From then on all is in order again.
+        assert!(counters.released <= counters.stalls, "priority {priority}: {outcome:?}");
+        assert_eq!(counters.overflows, 0, "priority {priority}: {outcome:?}");
+    }
+}
+
+#[test]
+fn root_without_somebody_who_looks_after_it_steering_ends_in_order() {
+    let Some(world) = World::new("root_without_somebody_who_looks_after_it_steering_ends_in_order")
+    else {
+        return;
+    };
+    let lease = Duration::from_millis(300);
+    let steering = world.steer(&SteerOptions { lease: Some(lease), ..SteerOptions::default() });
+    let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, || ());
+    assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
+    let Counters { steered, .. } = outcome.counters;
+    let stopped = outcome.counters.kernel(steer::Reason::Lease);
+    // Some 300 of 2000 ms.
+    assert!(steered > outcome.sent / 20 && steered < outcome.sent / 2, "{outcome:?}");
+    assert!(stopped > outcome.sent / 2, "{outcome:?}");
+    let outcome = world.exchange(&steering, 4, Duration::from_millis(500), WAITS);
+    assert!(outcome.counters.steered > steered + outcome.sent / 2, "it goes on: {outcome:?}");
+}
+
+#[test]
+fn root_a_thread_that_never_sleeps_leaves_its_cpu_to_programs_now_and_then() {
+    let test = "root_a_thread_that_never_sleeps_leaves_its_cpu_to_programs_now_and_then";
+    let Some(world) = World::new(test) else { return };
+    // So much work for each packet that the thread has no time to sleep.
+    let rule = "add rule ip filter in udp dport 9 counter\n";
+    let rules =
+        "add table ip filter\nadd chain ip filter in { type filter hook input priority 0; }\n"
+            .to_owned()
+            + &rule.repeat(500);
+    let nft = world.link.b.host.command("nft").args(["-f", "-"]).input(rules);
+    if let Err(error) = nft.run() {
+        eprintln!("skipped: {test}: needs nft: {error}");
+        return;
+    }
+    let steering = world.steer(&SteerOptions::default());
+    let over = AtomicBool::new(false);
+    let ordinary = Consumer { priority: 0, polls: false };
+    let (longest, outcome) = thread::scope(|scope| {
+        // An ordinary program on that CPU.
+        let program = scope.spawn(|| {
+            run_at(world.cpus[1], 0);
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            while !over.load(Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+            longest
+        });
+        let outcome = world.exchange(&steering, 1000, Duration::from_secs(4), ordinary);
+        over.store(true, Relaxed);
+        (program.join().expect("it runs"), outcome)
+    });
+    let rests = steering.rests();
+    assert!(rests > 1, "{rests} rests, {longest:?}: {outcome:?}");
+    assert!(longest < Duration::from_millis(600), "{rests} rests, {longest:?}: {outcome:?}");
+    let Outcome { overtaken, counters, .. } = outcome;
+    assert!(overtaken == 0 || counters.released > 0, "{rests} rests: {outcome:?}");
+}
