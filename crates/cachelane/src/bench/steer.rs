@@ -2,6 +2,7 @@
 //! its knob on and off; and, of machines that are not there, a simulation.
 
 mod arms;
+mod busy;
 mod flow_entries;
 pub(crate) mod hosts;
 mod lane;
@@ -27,6 +28,8 @@ pub(crate) enum Part {
     Runtime,
     /// How often the packet was processed in its consumer's lane
     Lane,
+    /// Datagrams lost and late beside programs that spin, against kernel RFS
+    Busy,
 }
 
 /// What the parts share.
@@ -57,6 +60,7 @@ pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> 
             Part::Rpc => rpc::run(&mut bench)?,
             Part::Runtime => runtime::run(&mut bench)?,
             Part::Lane => lane::run(&mut bench)?,
+            Part::Busy => busy::run(&mut bench)?,
         }
     }
     let seed = plan.seed;
@@ -73,6 +77,7 @@ impl Part {
             Part::Rpc => rpc::STEPS,
             Part::Runtime => runtime::STEPS,
             Part::Lane => lane::STEPS,
+            Part::Busy => busy::STEPS,
         }
     }
 }

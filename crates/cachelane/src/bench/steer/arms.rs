@@ -11,7 +11,7 @@ use steer::Steering;
 use xsk::Hook;
 
 use super::flow_entries::{ADVISED, FlowEntries};
-use super::hosts::{Lanes, Rpc};
+use super::hosts::{Hosts, Lanes};
 
 /// Who steers, and what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +65,9 @@ impl Arm {
     }
 }
 
-/// Switches between arms under the same connections; with it goes all that it has set.
+/// Switches between arms on the same hosts; with it goes all that it has set.
 pub(super) struct Switch<'a> {
-    rpc: &'a Rpc,
+    hosts: &'a Hosts,
     passing: PassProgram,
     /// None where the kernel has no RFS.
     entries: Option<FlowEntries>,
@@ -85,13 +85,13 @@ enum There {
 
 impl<'a> Switch<'a> {
     /// Finds out what the kernel can, and says what it cannot.
-    pub(super) fn new(rpc: &'a Rpc, absent: &mut Vec<String>) -> anyhow::Result<Switch<'a>> {
+    pub(super) fn new(hosts: &'a Hosts, absent: &mut Vec<String>) -> anyhow::Result<Switch<'a>> {
         let entries = FlowEntries::of_machine().map_err(|error| {
             absent.push(format!("kernel rfs: {error:#}"));
         });
-        let cpus = mask(rpc.cpus());
+        let cpus = mask(hosts.cpus());
         let passing = PassProgram::load()?;
-        Ok(Switch { rpc, passing, entries: entries.ok(), cpus, there: There::Nothing })
+        Ok(Switch { hosts, passing, entries: entries.ok(), cpus, there: There::Nothing })
     }
 
     /// Those that there can be.
@@ -124,15 +124,15 @@ impl<'a> Switch<'a> {
         }
         self.attribute("rps_cpus", if rps { &self.cpus } else { "0" })?;
         self.there = match arm {
-            Arm::Steer => There::Steering(Box::new(self.rpc.steer(Lanes::PerCpu, true)?)),
-            Arm::Kernel(_, Device::Passing) => There::Hook(self.rpc.pass(&self.passing)?),
+            Arm::Steer => There::Steering(Box::new(self.hosts.steer(Lanes::PerCpu, true)?)),
+            Arm::Kernel(_, Device::Passing) => There::Hook(self.hosts.pass(&self.passing)?),
             Arm::Kernel(_, Device::Bare) => There::Nothing,
         };
         Ok(())
     }
 
     fn attribute(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        let set = self.rpc.end().set_attribute(&format!("queues/rx-0/{name}"), value);
+        let set = self.hosts.end().set_attribute(&format!("queues/rx-0/{name}"), value);
         set.with_context(|| format!("{name} = {value}"))
     }
 }

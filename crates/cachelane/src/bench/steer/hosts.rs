@@ -9,6 +9,7 @@
 //! ([`Moves`]). The scheduler has no say in where it runs, so that it moves as often whatever steers
 //! its packets; what is compared is what follows the threads, not how they were placed.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -49,6 +50,13 @@ pub(crate) struct Rpc {
     // Dropped in this order.
     session: RrSession,
     server: EchoServer,
+    hosts: Hosts,
+}
+
+/// Two wire-like hosts, the second of which has consumers.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(super) client: End,
     end: End,
     cpus: CpuSet,
     lanes: LaneMap,
@@ -76,12 +84,8 @@ pub(crate) fn obstacle() -> anyhow::Result<Option<&'static str>> {
 impl Rpc {
     /// Builds the hosts and waits until each connection is served.
     pub(crate) fn start(behaviour: Behaviour) -> anyhow::Result<Rpc> {
-        let lanes = LaneMap::detect()?;
-        let cpus = lanes.allowed().clone();
-        let lab = Lab::new("bench-steer")?;
-        let [client, server] = [lab.host("client")?, lab.host("server")?];
-        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
-        let link = lab.link(&client, &server, options)?;
+        let hosts = Hosts::new()?;
+        let Hosts { client, end, cpus, .. } = &hosts;
         let options = EchoOptions {
             threads: THREADS,
             request: MESSAGE,
@@ -90,7 +94,7 @@ impl Rpc {
             look: behaviour.look,
             ..EchoOptions::default()
         };
-        let server = EchoServer::start(&server, link.b.socket(7000), options)?;
+        let server = EchoServer::start(&end.host, end.socket(7000), options)?;
         let options = RrOptions {
             connections: behaviour.connections,
             request: MESSAGE,
@@ -98,28 +102,57 @@ impl Rpc {
             cpu: cpus.first(),
             ..RrOptions::default()
         };
-        let session = RrSession::start(&client, server.address(), &options)?;
+        let session = RrSession::start(&client.host, server.address(), &options)?;
         let until = Instant::now() + PATIENCE;
         while server.counters().open < behaviour.connections as u64 {
             ensure!(Instant::now() < until, "the server does not take all connections");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Rpc { session, server, end: link.b, cpus, lanes, _lab: lab })
-    }
-
-    /// The device at which requests arrive.
-    pub(crate) fn end(&self) -> &End {
-        &self.end
-    }
-
-    /// The CPUs that the server's threads move between.
-    pub(crate) fn cpus(&self) -> &CpuSet {
-        &self.cpus
+        Ok(Rpc { session, server, hosts })
     }
 
     /// What the server has counted.
     pub(crate) fn counters(&self) -> EchoCounters {
         self.server.counters()
+    }
+
+    /// Waits until exchanges go on as they will, after a change of what steers; not for ever: on a
+    /// machine that has much else to do, they always take long.
+    pub(crate) fn settle(&self) {
+        let until = Instant::now() + 2 * SETTLE;
+        while self.session.measure(SETTLE).longest_pending > STUCK && Instant::now() < until {}
+    }
+
+    /// What is exchanged in this time. On a busy machine the clients may not come to run in a short
+    /// one.
+    pub(crate) fn measure(&self, time: Duration) -> anyhow::Result<ExchangeWindow> {
+        let window = self.session.measure(time);
+        let error = window.last_error.as_deref().unwrap_or_default();
+        ensure!(window.errors == 0, "{} connections broke: {error}", window.errors);
+        Ok(window)
+    }
+}
+
+impl Hosts {
+    /// As many CPUs for the consumers as are open to this process.
+    pub(super) fn new() -> anyhow::Result<Hosts> {
+        let lanes = LaneMap::detect()?;
+        let lab = Lab::new("bench-steer")?;
+        let [client, server] = [lab.host("client")?, lab.host("server")?];
+        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
+        let link = lab.link(&client, &server, options)?;
+        let cpus = lanes.allowed().clone();
+        Ok(Hosts { client: link.a, end: link.b, cpus, lanes, _lab: lab })
+    }
+
+    /// The device at which packets arrive.
+    pub(crate) fn end(&self) -> &End {
+        &self.end
+    }
+
+    /// The CPUs that consumers are on.
+    pub(crate) fn cpus(&self) -> &CpuSet {
+        &self.cpus
     }
 
     /// The machine as if it had these lanes.
@@ -129,7 +162,7 @@ impl Rpc {
         Ok(self.lanes.with_override(&cpus.join(between))?)
     }
 
-    /// Steers the server's flows.
+    /// Steers its flows.
     pub(crate) fn steer(&self, lanes: Lanes, llc_affinity: bool) -> anyhow::Result<Steering> {
         let lanes = self.lanes(lanes)?;
         let options = SteerOptions { llc_affinity, lease: None, ..SteerOptions::default() };
@@ -150,21 +183,13 @@ impl Rpc {
         };
         self.end.host.run(attach)?
     }
+}
 
-    /// Waits until exchanges go on as they will, after a change of what steers; not for ever: on a
-    /// machine that has much else to do, they always take long.
-    pub(crate) fn settle(&self) {
-        let until = Instant::now() + 2 * SETTLE;
-        while self.session.measure(SETTLE).longest_pending > STUCK && Instant::now() < until {}
-    }
+impl Deref for Rpc {
+    type Target = Hosts;
 
-    /// What is exchanged in this time. On a busy machine the clients may not come to run in a short
-    /// one.
-    pub(crate) fn measure(&self, time: Duration) -> anyhow::Result<ExchangeWindow> {
-        let window = self.session.measure(time);
-        let error = window.last_error.as_deref().unwrap_or_default();
-        ensure!(window.errors == 0, "{} connections broke: {error}", window.errors);
-        Ok(window)
+    fn deref(&self) -> &Hosts {
+        &self.hosts
     }
 }
 

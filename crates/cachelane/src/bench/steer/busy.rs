@@ -1,0 +1,209 @@
+//! Datagrams on a machine that has much else to do, against kernel RFS.
+//!
+//! Six programs spin. A sender on the first CPU sends datagrams, each with its time, to a consumer on
+//! the last one. Both are ordinary programs and wait for their turns beside those that spin, whoever
+//! steers; what differs is how the packets get to the consumer's socket.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use trial::bench::Bar;
+
+use super::Bench;
+use super::arms::{Arm, Device, Kernel, Switch};
+use super::hosts::{self, Hosts, turns};
+
+/// Steps of a round.
+pub(super) const STEPS: usize = ARMS.len() * 2;
+const RFS: Arm = Arm::Kernel(Kernel::Rfs, Device::Passing);
+const ARMS: [Arm; 2] = [Arm::Steer, RFS];
+const SPINNERS: usize = 6;
+/// Datagrams that are sent at once, every millisecond in which the sender has its turn: fewer than a
+/// veth's ring holds (256), so that none is lost before somebody steers it.
+const BURST: usize = 32;
+/// Nothing is lost because the consumer waits for its turn.
+const BUFFER: usize = 64 << 20;
+/// After which nothing is under way any more.
+const QUIET: Duration = Duration::from_secs(1);
+/// How often those that wait look whether it is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What became of the datagrams of a round.
+#[derive(Debug, Default)]
+struct Outcome {
+    sent: u64,
+    delays: Vec<Duration>,
+}
+
+/// Both arms, by turns.
+pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if let Some(reason) = hosts::obstacle()? {
+        bench.output.absent.push(format!("busy machine: {reason}"));
+        return Ok(());
+    }
+    let hosts = Hosts::new()?;
+    let mut switch = Switch::new(&hosts, &mut bench.output.absent)?;
+    let arms: Vec<Arm> = ARMS.into_iter().filter(|arm| switch.arms().contains(arm)).collect();
+    let sockets = Sockets::new(&hosts)?;
+    for _ in 0..bench.plan.rounds {
+        let mut outcomes: Vec<Outcome> = arms.iter().map(|_| Outcome::default()).collect();
+        for arm in turns(arms.len(), 1, &mut bench.rng) {
+            bench.step(&format!("busy machine, {}", arms[arm].name()))?;
+            switch.set(arms[arm]).with_context(|| arms[arm].name())?;
+            let more = sockets.exchange(&hosts, bench.plan.window / 2)?;
+            outcomes[arm].sent += more.sent;
+            outcomes[arm].delays.extend(more.delays);
+        }
+        for (arm, mut outcome) in arms.iter().zip(outcomes) {
+            let p99 = outcome.p99().with_context(|| format!("{}: nothing came", arm.name()))?;
+            let lost = outcome.sent.saturating_sub(outcome.delays.len() as u64);
+            let lost = lost as f64 / outcome.sent as f64;
+            bench.series.add(&case("lost", *arm), "", lost);
+            bench.series.add(&case("p99", *arm), "s", p99.as_secs_f64());
+        }
+    }
+    let (name, cases) = named("lost: steer - kernel rfs", "lost");
+    let cases = (cases.0.as_str(), cases.1.as_str());
+    bench.series.difference(&mut bench.output, &name, cases, Some(Bar::AtMost(0.0)))?;
+    let (name, cases) = named("p99: steer / kernel rfs", "p99");
+    let cases = (cases.0.as_str(), cases.1.as_str());
+    bench.series.ratio(&mut bench.output, &name, cases, Some(Bar::AtMost(1.1)))?;
+    bench.output.notes.push(format!(
+        "busy machine: {SPINNERS} programs that spin, on all CPUs; {BURST} datagrams a millisecond \
+         from one CPU to a consumer on another. Lost is the share that did not come; p99 is from before \
+         a datagram was sent until its consumer had it, the consumer's wait for its turn included."
+    ));
+    Ok(())
+}
+
+fn case(measure: &str, arm: Arm) -> String {
+    format!("busy machine, {measure}, {}", arm.name())
+}
+
+/// A claim's name, and the cases that it compares.
+fn named(claim: &str, measure: &str) -> (String, (String, String)) {
+    (format!("busy machine, {claim}"), (case(measure, Arm::Steer), case(measure, RFS)))
+}
+
+impl Outcome {
+    fn p99(&mut self) -> Option<Duration> {
+        self.delays.sort_unstable();
+        self.delays.get(self.delays.len() * 99 / 100).copied()
+    }
+}
+
+/// The two ends of one flow.
+struct Sockets {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+}
+
+impl Sockets {
+    fn new(hosts: &Hosts) -> anyhow::Result<Sockets> {
+        let bind = |end: &lab::End| end.host.run(|| UdpSocket::bind(end.socket(0)));
+        let (sender, receiver) = (bind(&hosts.client)??, bind(hosts.end())??);
+        sender.connect(receiver.local_addr()?)?;
+        receiver.connect(sender.local_addr()?)?;
+        receiver.set_read_timeout(Some(LOOK))?;
+        set_socket_recv_buffer_size_force(&receiver, BUFFER)?;
+        Ok(Sockets { sender, receiver })
+    }
+
+    fn exchange(&self, hosts: &Hosts, time: Duration) -> anyhow::Result<Outcome> {
+        let (first, last) = (hosts.cpus().first(), hosts.cpus().iter().max());
+        let (first, last) = first.zip(last).context("no CPU is open to this process")?;
+        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        let start = Instant::now();
+        let end = start + time;
+        thread::scope(|scope| {
+            let over = End(&over);
+            let spinning = over.0;
+            for _ in 0..SPINNERS {
+                scope.spawn(|| {
+                    while !spinning.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let sent = &sent;
+            let sending = scope.spawn(move || self.send(first, start, end, sent));
+            let receiving = scope.spawn(move || self.receive(last, start, end, sent));
+            let sent = sending.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
+            let delays =
+                receiving.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))??;
+            Ok(Outcome { sent, delays })
+        })
+    }
+
+    fn send(
+        &self,
+        cpu: usize,
+        start: Instant,
+        end: Instant,
+        sent: &AtomicU64,
+    ) -> anyhow::Result<u64> {
+        pin(cpu)?;
+        while Instant::now() < end {
+            for _ in 0..BURST {
+                self.sender.send(&(start.elapsed().as_nanos() as u64).to_ne_bytes())?;
+                sent.fetch_add(1, Relaxed);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(sent.load(Relaxed))
+    }
+
+    /// Receives until all has come, or nothing more does.
+    fn receive(
+        &self,
+        cpu: usize,
+        start: Instant,
+        end: Instant,
+        sent: &AtomicU64,
+    ) -> anyhow::Result<Vec<Duration>> {
+        pin(cpu)?;
+        let (mut delays, mut last) = (Vec::new(), Instant::now());
+        loop {
+            let mut bytes = [0; 8];
+            match self.receiver.recv(&mut bytes) {
+                Ok(_) => {
+                    let at = Duration::from_nanos(u64::from_ne_bytes(bytes));
+                    // Of the slice before, if it came so late.
+                    if let Some(delay) = start.elapsed().checked_sub(at) {
+                        delays.push(delay);
+                    }
+                    last = Instant::now();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let all = delays.len() as u64 >= sent.load(Relaxed);
+                    let quiet = last.elapsed() > QUIET;
+                    if Instant::now() > end + LOOK && (all || quiet) {
+                        return Ok(delays);
+                    }
+                }
+                Err(error) => return Err(error).context("the consumer"),
+            }
+        }
+    }
+}
+
+/// Ends those that spin.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
