@@ -46,6 +46,10 @@ impl Default for AreaOptions {
 /// Memory cut into equal frames.
 ///
 /// The area does not know which frames are free: that is the [`FramePool`](crate::FramePool)'s.
+///
+/// A child that the process forks does not have the memory, so that two processes never take the
+/// same frame: one that touches it there is ended by SIGSEGV. Other processes map the memfd of a
+/// shared area.
 #[derive(Debug)]
 pub struct FrameArea {
     start: NonNull<u8>,
@@ -68,7 +72,8 @@ impl FrameArea {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a number of frames or a size out of
-    /// range, [`ErrorKind::Memory`](crate::ErrorKind::Memory) where the system does not give it.
+    /// range, [`ErrorKind::Memory`](crate::ErrorKind::Memory) where the system does not give it
+    /// all, here and now.
     pub fn new(options: &AreaOptions) -> Result<Self> {
         let &AreaOptions { frames, frame_size, huge_pages, shared } = options;
         if !(1..=1 << 24).contains(&frames) {

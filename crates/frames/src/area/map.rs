@@ -22,21 +22,36 @@ const HUGE: usize = 2 << 20;
 #[cfg(not(miri))]
 pub(super) fn map(bytes: usize, huge_pages: HugePages, shared: bool) -> Result<Mapping> {
     let rounded = bytes.next_multiple_of(HUGE);
-    let mapping = match huge_pages {
-        HugePages::Never => pages(bytes, false, shared)?,
-        HugePages::Require => pages(rounded, true, shared)?,
-        HugePages::Try => match pages(rounded, true, shared) {
-            Ok(mapping) => mapping,
-            Err(_) => {
-                let mapping = pages(bytes, false, shared)?;
-                advise(&mapping, Advice::LinuxHugepage);
-                mapping
-            }
-        },
-    };
-    // Now, and not when a frame is first used.
-    advise(&mapping, Advice::LinuxPopulateWrite);
-    Ok(mapping)
+    let huge = || present(pages(rounded, true, shared)?);
+    match huge_pages {
+        HugePages::Never => present(pages(bytes, false, shared)?),
+        HugePages::Require => huge(),
+        // What is reserved may not be there for this process: then it fails as it is populated.
+        HugePages::Try => huge().or_else(|_| {
+            let mapping = pages(bytes, false, shared)?;
+            // A kernel without transparent huge pages does not know it, which is no error.
+            let _ = advise(&mapping, Advice::LinuxHugepage);
+            present(mapping)
+        }),
+    }
+}
+
+/// Has the kernel find all the memory now: what is not there is an error, and no SIGBUS when a
+/// frame is first used. And a child that this process forks gets none of it.
+#[cfg(not(miri))]
+fn present(mapping: Mapping) -> Result<Mapping> {
+    let advised = advise(&mapping, Advice::LinuxPopulateWrite)
+        .and_then(|()| advise(&mapping, Advice::LinuxDontFork));
+    match advised {
+        Ok(()) => Ok(mapping),
+        Err(error) => {
+            let (start, bytes, _) = mapping;
+            // SAFETY: just mapped, and nobody else knows of it.
+            unsafe { unmap(start, bytes) };
+            let message = format!("there is no memory for {bytes} bytes of frames");
+            Err(Error::memory(message, error.into()))
+        }
+    }
 }
 
 #[cfg(not(miri))]
@@ -90,12 +105,11 @@ fn seal(fd: &OwnedFd) -> rustix::io::Result<()> {
     fcntl_add_seals(fd, size | SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Advises the kernel on the memory. It may not know the advice, which is no error.
+/// Advises the kernel on the memory.
 #[cfg(not(miri))]
-fn advise(&(start, bytes, _): &Mapping, advice: Advice) {
+fn advise(&(start, bytes, _): &Mapping, advice: Advice) -> rustix::io::Result<()> {
     // SAFETY: the mapping is ours, and none of these changes what is in it.
-    let advised = unsafe { madvise(start.as_ptr().cast(), bytes, advice) };
-    let _ = advised;
+    unsafe { madvise(start.as_ptr().cast(), bytes, advice) }
 }
 
 /// Unmaps it.
@@ -127,4 +141,40 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
 #[cfg(miri)]
 fn layout(bytes: usize) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes, 4096).expect("a size that fits")
+}
+
+#[cfg(all(test, not(any(miri, loom, shuttle))))]
+mod tests {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        const BYTES: usize = 1 << 16;
+        let fd = memfd(BYTES, false).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, &fd, 0) }.unwrap();
+        // Half of the file is gone: touching that half would be a SIGBUS.
+        rustix::fs::ftruncate(&fd, BYTES as u64 / 2).unwrap();
+        let error = present((NonNull::new(start.cast()).unwrap(), BYTES, Some(fd))).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Memory);
+        assert!(error.to_string().contains("65536 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_child_gets_none_of_the_memory() {
+        for shared in [false, true] {
+            let (start, bytes, _fd) = map(1 << 16, HugePages::Never, shared).unwrap();
+            let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let ours = format!("{:08x}-", start.as_ptr().addr());
+            let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&ours));
+            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+            assert!(flags.split(' ').any(|flag| flag == "dc"), "shared {shared}: {flags}");
+            // SAFETY: mapped above, and nothing refers to it.
+            unsafe { unmap(start, bytes) };
+        }
+    }
 }
