@@ -137,11 +137,12 @@ fn bench(name: &str, args: &[&str], path: Option<&std::path::Path>) -> serde_jso
 }
 
 /// By part, whether the bench of lend can measure it as this user.
-const LEND_RATIOS: [(&str, bool); 6] = [
+const LEND_RATIOS: [(&str, bool); 7] = [
     ("take+return one core: counters / ledger", true),
     ("take+return two cores: counters / ledger", true),
     ("worker idle points: counters - ledger", true),
     ("delivered pps: lend / af_packet", true),
+    ("delivered pps: lend --private / lend", false),
     ("delivered pps: c / rust", false),
     ("delivered pps: python / rust", false),
 ];

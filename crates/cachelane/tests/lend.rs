@@ -94,8 +94,9 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
     if !root("root_two_borrowers_share_the_flows_and_every_flow_stays_in_order") {
         return;
     }
-    for autorelease in ["off", "on"] {
-        let lending = Lending::start("lendflows", &["--autorelease", autorelease]);
+    for (autorelease, more) in [("off", &[][..]), ("on", &[]), ("off", &["--private"])] {
+        let lending =
+            Lending::start("lendflows", &[&["--autorelease", autorelease], more].concat());
         let mut borrowers = ["one", "two"].map(|name| lending.borrow(name, 256));
         let done = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
@@ -143,8 +144,8 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
     if !root("root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it") {
         return;
     }
-    for autorelease in ["off", "on"] {
-        let lending = Lending::start("lendkill", &["--autorelease", autorelease]);
+    for more in [["--autorelease", "off"], ["--autorelease", "on"], ["--quota=1024", "--private"]] {
+        let lending = Lending::start("lendkill", &more);
         let mut lives = lending.borrow("lives", 0);
         let path = lending.socket.to_str().expect("text");
         let dies = ["borrow", path, "--count", "--name", "dies"];

@@ -33,9 +33,11 @@ use crate::tally::{Tally, add};
 
 mod channel;
 mod command;
+mod copies;
 
 pub(crate) use channel::{Channel, Party};
 pub(crate) use command::{Command, Report};
+pub(crate) use copies::Copies;
 
 /// Calls of a burst after which those who sleep are woken although more packets wait.
 const CALLS_ASLEEP: u32 = 16;
@@ -61,6 +63,10 @@ pub struct Distributor {
     calls_seen: u32,
     spread: Spread,
     hasher: FlowHasher,
+    /// Borrowers have areas of their own, into which packets are copied; how many of the copies
+    /// they have.
+    private: bool,
+    copies_out: u32,
     /// Nothing is lent while the accounting is being changed.
     frozen: bool,
     /// On their way into the cache; empty between calls.
@@ -93,12 +99,20 @@ impl Distributor {
             calls_seen: 0,
             spread: Spread::new(),
             hasher,
+            private: false,
+            copies_out: 0,
             frozen: false,
             free: Vec::new(),
             commands,
             control,
             tally,
         }
+    }
+
+    /// Borrowers get copies, in areas of their own.
+    pub(crate) fn private(mut self, private: bool) -> Self {
+        self.private = private;
+        self
     }
 
     /// Lends packets, each to the borrower that has its flow, and to those that get everything, and
@@ -177,10 +191,45 @@ impl Distributor {
         self.present != 0
     }
 
-    /// How many of the frames that it has lent have not come back.
+    /// How many of the frames that it has lent have not come back; of borrowers with areas of their
+    /// own, how many of the copies.
     #[inline]
     pub fn on_loan(&self) -> u32 {
-        self.table.on_loan()
+        self.table.on_loan() + self.copies_out
+    }
+
+    /// How many more loans the borrower in a slot may have.
+    #[inline]
+    fn room(&self, slot: u8) -> u32 {
+        match self.copies_of(slot) {
+            Some(copies) => copies.room(),
+            None => self.table.room(slot),
+        }
+    }
+
+    /// How many loans the borrower in a slot has.
+    #[inline]
+    fn out(&self, slot: u8) -> u32 {
+        match self.copies_of(slot) {
+            Some(copies) => copies.out(),
+            None => self.table.out(slot),
+        }
+    }
+
+    #[inline]
+    fn copies_of(&self, slot: u8) -> Option<&Copies> {
+        // Nothing is looked up where all read the same area.
+        let channel = self.private.then(|| self.channels[usize::from(slot)].as_ref()).flatten();
+        channel.and_then(Channel::copies)
+    }
+
+    /// Counts the copies that are out again, after some came or went.
+    fn count_copies(&mut self) {
+        if self.private {
+            self.copies_out = slots(self.present).map(|slot| self.out(slot)).sum();
+        }
+        // Relaxed: a figure for people.
+        self.tally.on_loan.store(self.on_loan(), Ordering::Relaxed);
     }
 
     /// Lends a packet, of which the other parts follow.
@@ -215,7 +264,7 @@ impl Distributor {
     fn with_room(&mut self, wanted: u64, loans: u32) -> u64 {
         let mut takers = wanted;
         for slot in slots(wanted) {
-            if self.table.room(slot) < loans
+            if self.room(slot) < loans
                 && let Some(channel) = &mut self.channels[usize::from(slot)]
             {
                 channel.drop_one();
@@ -229,6 +278,9 @@ impl Distributor {
     /// Lends one frame to borrowers that have room for it.
     #[inline]
     fn lend_part(&mut self, part: Packet, takers: u64, hash: u32, time: u64) {
+        if self.private {
+            return self.copy_part(part, takers, hash, time);
+        }
         let Packet { frame, offset, len, more } = part;
         let area = self.pool.area();
         let start = area.bytes(&frame).as_ptr().addr() - area.as_ptr().addr().get();
@@ -254,20 +306,32 @@ impl Distributor {
         }
     }
 
+    /// Copies one frame for borrowers that have areas of their own, and room there; it is free then.
+    fn copy_part(&mut self, part: Packet, takers: u64, hash: u32, time: u64) {
+        let bytes = part.bytes(self.pool.area());
+        let flags = u32::from(part.more) * LOAN_MORE;
+        let loan = Loan { len: part.len, flags, hash, time, ..Loan::default() };
+        for slot in slots(takers) {
+            if let Some(channel) = &mut self.channels[usize::from(slot)] {
+                channel.push_copy(bytes, loan);
+            }
+        }
+        self.free.push(part.frame);
+    }
+
     /// Publishes what was lent, once for each borrower. Who has half of its quota is woken.
     fn publish(&mut self) {
         self.unwoken |= self.touched;
         for slot in slots(std::mem::take(&mut self.touched)) {
+            let (out, room) = (self.out(slot), self.room(slot));
             let Some(channel) = &mut self.channels[usize::from(slot)] else { continue };
-            let out = self.table.out(slot);
             channel.publish(out, &self.tally);
-            if out >= self.table.room(slot) {
+            if out >= room {
                 channel.wake();
                 self.unwoken &= !(1 << slot);
             }
         }
-        // Relaxed: a figure for people.
-        self.tally.on_loan.store(self.table.on_loan(), Ordering::Relaxed);
+        self.count_copies();
     }
 
     /// Wakes those who sleep and were lent something.
@@ -289,7 +353,8 @@ impl Distributor {
             let taken = channel.take_back(slot, &mut self.table, &mut self.free, &self.tally);
             if taken.tokens > 0 {
                 returned += taken.tokens;
-                channel.tell_out(self.table.out(slot));
+                let out = channel.copies().map_or(self.table.out(slot), Copies::out);
+                channel.tell_out(out);
             }
             if taken.must_go {
                 self.release(slot);
@@ -298,8 +363,7 @@ impl Distributor {
             }
         }
         if returned > 0 {
-            // Relaxed: a figure for people.
-            self.tally.on_loan.store(self.table.on_loan(), Ordering::Relaxed);
+            self.count_copies();
         }
         returned
     }
@@ -311,8 +375,8 @@ impl Distributor {
         add(&self.tally.reclaimed, u64::from(self.table.out(slot)));
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
-        self.tally.on_loan.store(self.table.on_loan(), Ordering::Relaxed);
         self.present &= !(1 << slot);
+        self.count_copies();
         self.mirrors &= !(1 << slot);
         self.spread.among(self.present & !self.mirrors);
     }

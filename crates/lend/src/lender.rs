@@ -102,6 +102,10 @@ pub struct LenderOptions {
     /// was made for them. Root and the lender's own user are not limited: they can end it as it is.
     /// From 1 to 100; the default is 50.
     pub user_share: u32,
+    /// Whether packets are copied into an area of each borrower's own, so that no borrower can read
+    /// what others get, or what was received before it joined. The default is false: all read the
+    /// same area, and nothing is copied.
+    pub private: bool,
 }
 
 impl LenderOptions {
@@ -119,6 +123,7 @@ impl LenderOptions {
             handshake: Duration::from_secs(1),
             joins_per_second: 100,
             user_share: 50,
+            private: false,
         }
     }
 
@@ -224,7 +229,8 @@ impl Lender {
             posts.push(Some(post));
             let (accounting, hasher) = (options.accounting, hasher.clone());
             let (answers, tally) = (report.clone(), Arc::clone(tally));
-            all.push(Distributor::new(index, pool, accounting, hasher, commands, answers, tally));
+            let new = Distributor::new(index, pool, accounting, hasher, commands, answers, tally);
+            all.push(new.private(options.private));
         }
         let roster = Arc::new(Roster::new(options.accounting, tallies));
         let control_thread = Control::new(Parts {

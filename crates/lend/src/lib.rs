@@ -8,8 +8,9 @@
 //! For programs that receive at rates at which copying every packet to its reader costs more than
 //! the reader's work. It optimises for batches, and for readers that are awake: one that polls
 //! costs the lender no system call. It does not let a borrower write, and what a borrower can
-//! *read* is everything that its lender receives: who must not see each other's packets needs
-//! lenders of their own.
+//! *read* is everything that its lender receives, as long as it keeps the memory mapped, also after
+//! it has left: who must not see each other's packets needs lenders of their own, or one that
+//! copies what each of them gets into an area of its own ([`LenderOptions::private`]).
 //!
 //! # Who writes what
 //!

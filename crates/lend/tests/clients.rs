@@ -98,8 +98,8 @@ const BYTES: u64 = 60;
 /// Lends to a program that is told the socket's path until it has given everything back, many
 /// times, and ends the lender: what the program printed, and how many loans it had and how many
 /// packets were dropped.
-fn lend_to(program: impl FnOnce(&Path) -> Command) -> (Output, u64, u64) {
-    let mut rig = Rig::new(512, 2, |options| options.quota = 48);
+fn lend_to(private: bool, program: impl FnOnce(&Path) -> Command) -> (Output, u64, u64) {
+    let mut rig = Rig::new(512, 2, |options| (options.quota, options.private) = (48, private));
     let mut command = program(&rig.socket);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -203,16 +203,18 @@ fn the_c_example_counts_what_the_lender_lends() {
     let dir = tempfile::tempdir().expect("a folder");
     let program = dir.path().join("count");
     compile("cc", &clients().join("c/count.c"), &program, &["-std=c11"]);
-    let (output, loans, dropped) = lend_to(|socket| {
-        let mut command = Command::new(&program);
-        command.arg(socket);
-        command
-    });
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
-    let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
-    let printed = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+    for private in [false, true] {
+        let (output, loans, dropped) = lend_to(private, |socket| {
+            let mut command = Command::new(&program);
+            command.arg(socket);
+            command
+        });
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+        let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
+        let printed = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+    }
 
     let nobody = dir.path().join("nobody");
     let refused = Command::new(&program).arg(&nobody).output().expect("it runs");
@@ -253,13 +255,15 @@ fn the_python_package_has_the_same_layout_and_passes_its_own_tests() {
 
 #[test]
 fn the_python_borrower_receives_what_the_lender_lends() {
-    let (output, loans, dropped) = lend_to(|socket| {
-        let mut command = python();
-        command.args(["-m", "unittest", "tests.test_live"]).env("CACHELANE_LENDER", socket);
-        command
-    });
-    assert_ok(&output);
-    let printed = String::from_utf8(output.stdout).expect("text");
-    let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
-    assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+    for private in [false, true] {
+        let (output, loans, dropped) = lend_to(private, |socket| {
+            let mut command = python();
+            command.args(["-m", "unittest", "tests.test_live"]).env("CACHELANE_LENDER", socket);
+            command
+        });
+        assert_ok(&output);
+        let printed = String::from_utf8(output.stdout).expect("text");
+        let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
+        assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+    }
 }

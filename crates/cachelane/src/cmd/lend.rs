@@ -31,8 +31,9 @@ use thread::Thread;
 #[command(after_long_help = "\
 Borrowers connect to the socket, map the frames read-only, and get packets as tokens, a flow \
 always to the same borrower: `cachelane borrow PATH`, and the clients for Rust, C and Python. What \
-a borrower can read is everything that this lends: who must not see each other's packets gets a \
-lender of its own. While nobody borrows, and as soon as this ends, however it ends, all packets \
+a borrower can read is everything that this lends, for as long as it keeps the memory mapped, also \
+after it has left. Borrowers that must not see each other's packets get a lender each, or copies in \
+areas of their own (--private). While nobody borrows, and as soon as this ends, however it ends, all packets \
 are the kernel's.
 
 Without --udp-port, --ethertype or --protocol all packets on these queues are lent, also those of \

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use frames::{Frame, LoanTable};
 
+use super::copies::Copies;
 use crate::alarm::Alarm;
 use crate::layout::{Layout, Loan};
 use crate::memory::Memory;
@@ -32,6 +33,8 @@ pub(crate) struct Channel {
     waker: Waker,
     party: Arc<Party>,
     tally: Arc<ChannelTally>,
+    /// Of a borrower with an area of its own.
+    copies: Option<Copies>,
     /// Since it was last published.
     lent: u32,
     dropped: u32,
@@ -60,9 +63,15 @@ impl Channel {
             waker: Waker::default(),
             party,
             tally,
+            copies: None,
             lent: 0,
             dropped: 0,
         }
+    }
+
+    /// The same for a borrower with an area of its own.
+    pub(crate) fn with_copies(self, copies: Option<Copies>) -> Self {
+        Self { copies, ..self }
     }
 
     /// Puts a loan into the ring; there is room.
@@ -70,6 +79,22 @@ impl Channel {
     pub(crate) fn push(&mut self, loan: Loan) {
         self.out.push(loan);
         self.lent += 1;
+    }
+
+    /// What the borrower has of its own area, if it has one.
+    #[inline]
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
+    }
+
+    /// Copies a part of a packet into the borrower's own area and puts the loan of that, which is
+    /// otherwise as `loan`, into the ring; there is room.
+    #[inline]
+    pub(crate) fn push_copy(&mut self, bytes: &[u8], loan: Loan) {
+        match self.copies.as_mut().and_then(|copies| copies.copy(bytes)) {
+            Some((addr, token)) => self.push(Loan { addr, token, ..loan }),
+            None => debug_assert!(false, "no room for {} bytes", bytes.len()),
+        }
     }
 
     /// Counts a packet that the borrower had no room for.
@@ -116,15 +141,19 @@ impl Channel {
             Ok(returned) if returned.len() == 0 => return Taken::default(),
             Ok(returned) => {
                 let count = returned.len();
-                table.give_back_many(
-                    returned,
-                    slot,
-                    |frame| free.push(frame),
-                    |reason| {
-                        refused += 1;
-                        add(tally.offences.of(reason), 1);
-                    },
-                );
+                let mut refuse = |reason| {
+                    refused += 1;
+                    add(tally.offences.of(reason), 1);
+                };
+                match &mut self.copies {
+                    None => {
+                        table.give_back_many(returned, slot, |frame| free.push(frame), refuse);
+                    }
+                    Some(copies) => {
+                        let given = returned.map(|token| copies.give_back(token));
+                        given.filter_map(Result::err).for_each(&mut refuse);
+                    }
+                }
                 (count - refused as usize, false)
             }
             Err(OutOfStep { .. }) => {

@@ -89,7 +89,7 @@ impl Distributor {
     fn count(&mut self, round: u64, freeze: bool) {
         // What was returned is not on loan, whenever this thread last looked.
         self.take_back();
-        let with_loans = slots(self.present).map(|slot| (slot, self.table.out(slot)));
+        let with_loans = slots(self.present).map(|slot| (slot, self.out(slot)));
         let loans: Vec<_> = with_loans.filter(|(_, out)| *out > 0).collect();
         self.frozen |= freeze && loans.is_empty();
         self.control.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));

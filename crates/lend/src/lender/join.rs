@@ -13,7 +13,7 @@ use super::control::{Control, Tenancy, Tenant, Why};
 use super::roster::Entry;
 use super::users::{Charge, Peer};
 use crate::alarm::{Alarm, attend};
-use crate::distributor::{Channel, Command, Party, Report};
+use crate::distributor::{Channel, Command, Copies, Party, Report};
 use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Status, VERSIONS, Welcome};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
@@ -28,6 +28,8 @@ struct Outfit {
     /// What it gets beside the area: out, back.
     descriptors: [OwnedFd; 2],
     witnesses: Vec<Witness>,
+    /// An area of its own, if it gets one.
+    own_area: Option<(Arc<Memory>, OwnedFd)>,
     area_len: u64,
 }
 
@@ -46,7 +48,7 @@ impl Control {
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&terms, &outfit, &channels);
-        let Outfit { party, descriptors, witnesses, .. } = outfit;
+        let Outfit { party, descriptors, witnesses, own_area, .. } = outfit;
         let Terms { slot, quota, mirror, name, .. } = terms;
         let (loans, since) = (u64::from(quota) * channels.len() as u64, Instant::now());
         let Peer { pid, uid } = peer;
@@ -67,7 +69,8 @@ impl Control {
         let begin = move |socket: &Reaped<OwnedFd>| {
             let [out, back] = &descriptors;
             take_hello(socket);
-            let descriptors = [area.as_fd(), out.as_fd(), back.as_fd()];
+            let area = own_area.as_ref().map_or(area.as_fd(), |(_, fd)| fd.as_fd());
+            let descriptors = [area, out.as_fd(), back.as_fd()];
             let is_there = send(socket, &welcome, &descriptors).is_ok();
             report.send(Report::Welcomed { slot, member, is_there });
             is_there
@@ -95,11 +98,31 @@ impl Control {
             offences: AtomicU32::new(0),
             forgiven: self.options.offences,
         });
+        let mut witnesses = vec![out_witness, back_witness];
+        let own_area = match self.options.private {
+            true => Some(self.own_area(layout.channels, terms.quota, &mut witnesses)?),
+            false => None,
+        };
         // What is mapped may be more than the frames: huge pages round it up.
-        let area_len = fstat(&self.area)?.st_size as u64;
+        let area = own_area.as_ref().map_or(self.area.as_fd(), |(_, fd)| fd.as_fd());
+        let area_len = fstat(area)?.st_size as u64;
         let descriptors = [out_fd, back_fd];
-        let witnesses = vec![out_witness, back_witness];
-        Ok(Outfit { layout, out: Arc::new(out), party, descriptors, witnesses, area_len })
+        let out = Arc::new(out);
+        Ok(Outfit { layout, out, party, descriptors, witnesses, own_area, area_len })
+    }
+
+    /// An area for one borrower alone.
+    fn own_area(
+        &self,
+        channels: u32,
+        quota: u32,
+        witnesses: &mut Vec<Witness>,
+    ) -> rustix::io::Result<(Arc<Memory>, OwnedFd)> {
+        let len = Copies::area_len(self.pool.area().frame_size(), quota, channels)?;
+        let (area, fd) = Memory::ours(c"cachelane-lend-area", len)?;
+        let (fd, witness) = Witness::of(fd)?;
+        witnesses.push(witness);
+        Ok((Arc::new(area.reaped(&self.reaper)), fd))
     }
 
     fn join(&self, terms: &Terms, outfit: &Outfit, tallies: &[Arc<ChannelTally>]) {
@@ -107,7 +130,11 @@ impl Control {
         for (index, (post, tally)) in (0..).zip(self.distributors.iter().zip(tallies)) {
             let Some(post) = post else { continue };
             let (party, tally) = (Arc::clone(&outfit.party), Arc::clone(tally));
+            let copies = outfit.own_area.as_ref().map(|(area, _)| {
+                Copies::new(Arc::clone(area), self.pool.area().frame_size(), quota, index)
+            });
             let channel = Channel::new(&outfit.out, outfit.layout, index, party, tally);
+            let channel = channel.with_copies(copies);
             let channel = Box::new(channel);
             // It fails only for one that was dropped, which is about to be known.
             post.send(Command::Join { slot, quota, mirror, channel });
@@ -120,7 +147,10 @@ impl Control {
             version: terms.version,
             status: Status::Welcome as u16,
             frame_size: area.frame_size(),
-            frames: area.frames(),
+            frames: match outfit.own_area {
+                Some(_) => terms.quota * layout.channels,
+                None => area.frames(),
+            },
             area_len: outfit.area_len,
             quota: terms.quota,
             slots: layout.slots,

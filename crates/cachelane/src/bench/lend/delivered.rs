@@ -20,6 +20,8 @@ use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Lend,
+    /// With copies, in an area of each borrower's own.
+    Private,
     AfPacket,
 }
 
@@ -27,26 +29,28 @@ impl Who {
     pub(super) fn name(self) -> &'static str {
         match self {
             Who::Lend => "lend",
+            Who::Private => "lend --private",
             Who::AfPacket => "af_packet",
         }
     }
 }
 
 /// Measurements of a round, if nothing is absent.
-pub(super) const STEPS: usize = 4 + 3;
+pub(super) const STEPS: usize = 6 + 3;
 
 /// Small packets, as many as can be.
 const fn flood(pace: Pace) -> Traffic {
     Traffic { size: 60, pace }
 }
 
-/// Both, and each language, by turns.
+/// All, and each language, by turns.
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let Some(receivers) = Receivers::build(bench)? else { return Ok(()) };
     let clients = clients(&bench.builder, receivers.wire.dir());
     let paces = [Pace::Driver, Pace::Socket];
     let both = |who| paces.map(|pace| Case::Workers(who, pace));
-    let mut order: Vec<Case<'_>> = receivers.who().into_iter().flat_map(both).collect();
+    let who = receivers.who().into_iter().chain([Who::Private]);
+    let mut order: Vec<Case<'_>> = who.flat_map(both).collect();
     for (name, client) in &clients {
         match client {
             Ok(client) => order.push(Case::Alone(name, client)),
@@ -69,13 +73,19 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             bench.series.add(&case.name(), "pps", delivered.pps);
         }
     }
-    for (pace, name, bar) in [
-        (Pace::Driver, "delivered pps: lend / af_packet", Some(Bar::AtLeast(2.0))),
-        (Pace::Socket, "delivered pps, from a socket: lend / af_packet", None),
+    for (whose, pace, bar) in [
+        ([Who::Lend, Who::AfPacket], Pace::Driver, Some(Bar::AtLeast(2.0))),
+        ([Who::Lend, Who::AfPacket], Pace::Socket, None),
+        ([Who::Private, Who::Lend], Pace::Driver, None),
+        ([Who::Private, Who::AfPacket], Pace::Driver, None),
+        ([Who::Private, Who::Lend], Pace::Socket, None),
+        ([Who::Private, Who::AfPacket], Pace::Socket, None),
     ] {
-        let names = [Who::Lend, Who::AfPacket].map(|who| Case::Workers(who, pace).name());
+        let from = if pace == Pace::Socket { ", from a socket" } else { "" };
+        let name = format!("delivered pps{from}: {} / {}", whose[0].name(), whose[1].name());
+        let names = whose.map(|who| Case::Workers(who, pace).name());
         let cases = (names[0].as_str(), names[1].as_str());
-        bench.series.ratio(&mut bench.output, name, cases, bar)?;
+        bench.series.ratio(&mut bench.output, &name, cases, bar)?;
     }
     for language in ["c", "python"] {
         let name = format!("delivered pps: {language} / rust");
@@ -156,9 +166,10 @@ impl Receivers {
                 sender.end()?;
                 measured
             }
-            Who::Lend => {
+            Who::Lend | Who::Private => {
                 let command = |wire: &Wire, lending: &_| wire.workers(lending, WORKERS);
-                self.lent(command, WORKERS, traffic, window)
+                let more = if who == Who::Private { " --private" } else { "" };
+                self.lent(more, command, WORKERS, traffic, window)
             }
         }
     }
@@ -173,17 +184,19 @@ impl Receivers {
                 command
             }
         };
-        self.lent(command, 1, flood(Pace::Driver), window)
+        self.lent("", command, 1, flood(Pace::Driver), window)
     }
 
+    /// What reaches borrowers of a lender with these options.
     fn lent(
         &self,
+        more: &str,
         command: impl FnOnce(&Wire, &Lending) -> Command,
         borrowers: usize,
         traffic: Traffic,
         window: Duration,
     ) -> anyhow::Result<Delivered> {
-        let mut lending = self.wire.lend()?;
+        let mut lending = self.wire.lend(more)?;
         let there = self.wire.borrow(command(&self.wire, &lending))?;
         lending.await_borrowers(borrowers)?;
         let sender = self.wire.send(traffic)?;

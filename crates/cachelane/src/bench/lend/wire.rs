@@ -117,11 +117,11 @@ impl Wire {
         Ok(Sender::Socket(sender))
     }
 
-    /// Starts a lender at the other end.
-    pub(super) fn lend(&self) -> anyhow::Result<Lending> {
+    /// Starts a lender at the other end, with more options.
+    pub(super) fn lend(&self, more: &str) -> anyhow::Result<Lending> {
         let socket = self.lab.dir().join("lend.sock");
         let args = format!(
-            "lend {} --xdp native --quota 2048 --frames 32768 --cpus {} --socket {}",
+            "lend {} --xdp native --quota 2048 --frames 32768 --cpus {} --socket {}{more}",
             self.to.device,
             self.cpus[1],
             socket.display()

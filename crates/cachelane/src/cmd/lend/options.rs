@@ -35,6 +35,10 @@ pub(super) struct LendArgs {
     /// and this process's user may have all
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     user_share: u32,
+    /// Copy packets into an area of each borrower's own, so that none can read what others get;
+    /// without it borrowers read all of this lender's memory, for as long as they keep it mapped
+    #[arg(long)]
+    private: bool,
     /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
     /// (on) (knob lend.autorelease)
     #[arg(long, value_name = "off|on", default_value = "off", value_parser = accounting)]
@@ -96,6 +100,7 @@ impl LendArgs {
             reserve,
             accounting: self.autorelease,
             user_share: self.user_share,
+            private: self.private,
             ..LenderOptions::new(&self.socket)
         })
     }
@@ -117,12 +122,14 @@ pub(super) fn would_listen(options: &LenderOptions) -> String {
     let group = options.group.map_or_else(String::new, |group| format!(", group {group}"));
     format!(
         "would listen at {} (mode {:04o}{group}) for up to {} borrowers, each with at most {} loans \
-         in each queue, and {} % of all for one user; {} frames are never lent; autorelease {}",
+         in each queue, and {} % of all for one user, who read {}; {} frames are never lent; \
+         autorelease {}",
         options.socket.display(),
         options.mode,
         options.borrowers,
         options.quota,
         options.user_share,
+        if options.private { "copies of what they get" } else { "everything" },
         options.reserve,
         name(options.accounting)
     )
