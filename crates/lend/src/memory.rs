@@ -139,7 +139,11 @@ impl Drop for Memory {
 /// opened the memory to write it, though. So what is handed out is opened to write it, once; what
 /// [`Memory`] has itself never was opened, and counts for nothing.
 #[derive(Debug)]
-pub(crate) struct Witness(OwnedFd);
+pub(crate) struct Witness {
+    fd: OwnedFd,
+    /// What it takes of the system's memory, as long as nobody makes a hole.
+    blocks: i64,
+}
 
 impl Witness {
     /// The descriptor that is handed out in the place of this one, and who will tell whether it is
@@ -150,14 +154,21 @@ impl Witness {
         let opened = |access| open(&*path, access | OFlags::CLOEXEC, Mode::empty());
         let (handed_out, witness) = (opened(OFlags::RDWR)?, opened(OFlags::RDONLY)?);
         fchmod(&fd, Mode::empty())?;
-        Ok((handed_out, Self(witness)))
+        let blocks = fstat(&witness)?.st_blocks;
+        Ok((handed_out, Self { fd: witness, blocks }))
+    }
+
+    /// Whether pages are missing that were there once: somebody who may write it has made a hole,
+    /// and whoever reads it next has the kernel fill that.
+    pub(crate) fn has_hole(&self) -> bool {
+        fstat(&self.fd).is_ok_and(|file| file.st_blocks < self.blocks)
     }
 
     /// Whether anybody has it. Where the kernel has no leases on memories, nobody has.
     pub(crate) fn is_held(&self) -> bool {
         // SAFETY: neither command takes a pointer.
         let lease =
-            |kind: libc::c_int| unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, kind) };
+            |kind: libc::c_int| unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETLEASE, kind) };
         if lease(libc::F_RDLCK) == 0 {
             lease(libc::F_UNLCK);
             return false;
@@ -176,6 +187,7 @@ fn new(name: &CStr, len: usize) -> Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::pwrite;
 
     use super::*;
@@ -211,6 +223,18 @@ mod tests {
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         assert_eq!(Memory::of_other(&fd, 4097, false).unwrap_err(), Errno::INVAL);
         assert_eq!(Memory::of_other(&fd, 0, false).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_witness_sees_holes_until_they_are_filled() {
+        let (ours, fd) = Memory::theirs(c"test", 5 * 4096).unwrap();
+        let (handed_out, witness) = Witness::of(fd).unwrap();
+        assert!(!witness.has_hole());
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&handed_out, hole, 4096, 4096).unwrap();
+        assert!(witness.has_hole());
+        assert_eq!(ours.word(4096).load(std::sync::atomic::Ordering::Relaxed), 0);
+        assert!(!witness.has_hole());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::*;
 use frames::Accounting;
@@ -203,12 +203,42 @@ fn memories_cannot_be_written_resized_or_made_unreadable_where_they_should_not()
             assert_eq!(ftruncate(fd, len), Err(Errno::PERM));
         }
     }
-    // Holes in what it may write are zeros for the lender, and no signal.
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(back, hole, 0, welcome.back_len).unwrap();
-    pair.traffic();
     pair.traffic();
     pair.end(false);
+}
+
+/// A page that is not there is filled by the kernel when the lender next reads it, in the time of
+/// the thread that receives.
+#[test]
+fn holes_in_what_a_borrower_writes_are_zeros_and_no_signal_and_cost_it_its_place() {
+    for accounting in BOTH {
+        let mut pair = Pair::new(accounting);
+        let [_, _, back] = &pair.bad.memories;
+        // Whole pages: what is less is only zeroed.
+        let page = rustix::param::page_size() as u64;
+        let (back, len) = (back.try_clone().unwrap(), page);
+        let over = AtomicBool::new(false);
+        let holes = std::thread::scope(|scope| {
+            let punching = scope.spawn(|| {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let mut holes = 0_u64;
+                while !over.load(Ordering::Relaxed) {
+                    fallocate(&back, hole, 0, len).unwrap();
+                    holes += 1;
+                }
+                holes
+            });
+            let end = Instant::now() + Duration::from_secs(20);
+            while pair.offences().hole == 0 && Instant::now() < end {
+                pair.traffic();
+            }
+            over.store(true, Ordering::Relaxed);
+            punching.join().unwrap()
+        });
+        eprintln!("{holes} holes");
+        assert_eq!(pair.offences().hole, 1);
+        pair.end(true);
+    }
 }
 
 #[test]

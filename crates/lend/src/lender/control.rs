@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use frames::{Accounting, FramePool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -53,7 +53,12 @@ pub(super) struct Control {
     pub(super) members: u64,
     /// How often the distributors were asked what is on loan.
     pub(super) round: u64,
+    /// When the borrowers' memories were last looked at.
+    pub(super) inspected: Instant,
 }
+
+/// How often that is.
+const INSPECTION: Duration = Duration::from_millis(250);
 
 /// Who has a slot.
 #[derive(Debug)]
@@ -119,6 +124,7 @@ impl Control {
             paused_until: None,
             members: 0,
             round: 0,
+            inspected: now,
             options,
             listener,
             pool,
@@ -141,6 +147,7 @@ impl Control {
             }
             // Before others are accepted: who has spoken makes no room for who comes now.
             self.shake_hands(&ready);
+            self.inspect(Instant::now());
             if self.users.look(Instant::now()) {
                 self.roster.state().lingering = self.users.lingering() as u64;
             }
@@ -159,7 +166,7 @@ impl Control {
         let now = Instant::now();
         let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
         let deadline = self.half_open.front().map(|first| first.deadline - now.min(first.deadline));
-        let look = self.users.next_look(now);
+        let look = self.users.next_look(now).into_iter().chain(self.next_inspection(now)).min();
         let timeout = [pause, deadline, look].into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
@@ -285,6 +292,30 @@ impl Control {
         }
         // Without the lock.
         drop((state, member));
+    }
+
+    /// How long until borrowers' memories are looked at.
+    fn next_inspection(&self, now: Instant) -> Option<Duration> {
+        let since = now.duration_since(self.inspected);
+        (!self.tenants.is_empty()).then(|| INSPECTION.saturating_sub(since))
+    }
+
+    /// Disconnects those who make holes in what they may write. A page that is not there is filled
+    /// by the kernel when a distributor reads it: that takes a microsecond, and nothing else shows
+    /// it. One hole costs nobody anything; who makes them without end is seen by and by.
+    fn inspect(&mut self, now: Instant) {
+        if now.duration_since(self.inspected) < INSPECTION {
+            return;
+        }
+        self.inspected = now;
+        let is_here = |tenant: &Tenant| matches!(tenant.state, Tenancy::Here { .. });
+        let here = self.tenants.iter().filter(|(_, tenant)| is_here(tenant));
+        let with_holes = here.filter(|(_, tenant)| tenant.charge.has_hole());
+        let slots: Vec<u8> = with_holes.map(|(slot, _)| *slot).collect();
+        for slot in slots {
+            self.roster.state().holes += 1;
+            self.part(slot, Why::Disconnected);
+        }
     }
 
     /// A slot is free. Its user is charged for it until it lets go of what was made for it.

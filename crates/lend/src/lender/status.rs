@@ -133,5 +133,8 @@ reasons! {
         message,
         /// Too many waiters of its own: wake-ups that took too long.
         slow,
+        /// Holes in the memory that a borrower writes: the lender's next look into one makes the
+        /// kernel fill it.
+        hole,
     }
 }
