@@ -102,8 +102,8 @@ impl Control {
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let time = self.options.handshake.as_millis();
                     let reason = format!("no hello within {time} ms");
-                    self.tell(socket, &Refusal::new(Status::Invalid, reason));
                     self.count(|refused| &mut refused.late);
+                    self.tell(socket, &Refusal::new(Status::Invalid, reason));
                 }
                 Ok(Received::Closed) | Err(_) => self.count(|refused| &mut refused.gone),
             }
@@ -158,9 +158,8 @@ impl Control {
         })
     }
 
-    /// Says why not, and counts it.
+    /// Counts a refusal and says why: whoever has heard it finds it counted.
     pub(super) fn refuse(&mut self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
-        self.tell(socket, refusal);
         self.count(|refused| match refusal.status {
             _ if refusal.user => &mut refused.user,
             Status::Version => &mut refused.version,
@@ -171,6 +170,7 @@ impl Control {
             Status::Closing => &mut refused.closing,
             Status::Invalid | Status::Welcome => &mut refused.invalid,
         });
+        self.tell(socket, refusal);
     }
 
     pub(super) fn count(&self, which: impl FnOnce(&mut Refusals) -> &mut u64) {

@@ -40,8 +40,8 @@ impl Control {
             Ok(outfit) => outfit,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
-                self.tell(socket, &Refusal::new(Status::Busy, reason));
-                return self.count(|refused| &mut refused.failed);
+                self.count(|refused| &mut refused.failed);
+                return self.tell(socket, &Refusal::new(Status::Busy, reason));
             }
         };
         let welcome = self.welcome(&terms, &outfit);
