@@ -370,9 +370,10 @@ impl Distributor {
 
     /// Ends a channel, if it is there; what is on loan in it comes back.
     fn release(&mut self, slot: u8) {
+        let out = self.out(slot);
         let Some(mut channel) = self.channels[usize::from(slot)].take() else { return };
         channel.close();
-        add(&self.tally.reclaimed, u64::from(self.table.out(slot)));
+        add(&self.tally.reclaimed, u64::from(out));
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
         self.present &= !(1 << slot);
