@@ -253,6 +253,8 @@ fn people_get_a_summary_and_a_line_a_worker() {
     for _ in 0..5 {
         rig.lend(0, &flows(0..30, 64));
         rig.settle();
+        // No rate is said of what comes within a millisecond.
+        std::thread::sleep(Duration::from_millis(1));
     }
     rig.end();
     let output = ends(child);
