@@ -4,6 +4,7 @@
 //! as it is. Small frames are made inside the kernel and dropped by a filter where they arrive,
 //! so that most of what is measured is the way between; what that costs by itself is in both arms.
 
+mod changes;
 mod entries;
 pub(crate) mod net;
 mod pps;
@@ -32,6 +33,8 @@ pub(crate) enum Part {
     Tcp,
     /// A bridge that knows many stations
     Entries,
+    /// A bridge with many ports, one of which is told something
+    Changes,
 }
 
 /// How much is measured.
@@ -84,6 +87,7 @@ pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
             Part::Scaling => scaling::run(&mut bench)?,
             Part::Tcp => tcp::run(&mut bench)?,
             Part::Entries => entries::run(&mut bench)?,
+            Part::Changes => changes::run(&mut bench)?,
         }
     }
     let seed = plan.seed;
@@ -105,6 +109,7 @@ impl Part {
                 Part::Scaling => scaling::cases().len(),
                 Part::Tcp => tcp::CASES,
                 Part::Entries => entries::CASES,
+                Part::Changes => changes::CASES,
             }
     }
 }

@@ -74,6 +74,35 @@ impl Net {
         Ok(net)
     }
 
+    /// Where the bridge is.
+    pub(super) fn host(&self) -> &Host {
+        &self.bridge.own.host
+    }
+
+    /// Gives the bridge so many ports more, whose other ends are in `crowd`.
+    pub(super) fn widen(&self, crowd: &Host, ports: usize) -> anyhow::Result<()> {
+        let there = crowd.namespace_path().context("a host of its own")?;
+        let there = there.display();
+        for host in [self.host(), crowd] {
+            // A thousand hosts that introduce themselves to one another take a while.
+            host.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
+        }
+        let line = |port: usize| {
+            format!(
+                "link add c{port} type veth peer name d{port} netns {there}\n\
+                 link set c{port} master br0 up\n"
+            )
+        };
+        let (here, up) = (
+            (0..ports).map(line).collect::<String>(),
+            (0..ports).map(|port| format!("link set d{port} up\n")).collect::<String>(),
+        );
+        for (host, lines) in [(self.host(), here), (crowd, up)] {
+            host.command("ip").args(["-batch", "-"]).input(lines).run()?;
+        }
+        Ok(())
+    }
+
     /// The member on port p0.
     pub(crate) fn a(&self) -> &End {
         &self.bridge.members[0]
