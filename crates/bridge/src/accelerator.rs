@@ -313,6 +313,7 @@ impl Control {
             copy_every: jiffies(self.plan.refresh.min(COPY_EVERY)),
             copies: COPIES_A_SECOND.div_ceil(jiffies(Duration::from_secs(1)).max(1)),
             kernel_ethertypes: claims.fold(0, |all, one| all | one),
+            arrivals: self.plan.ports.iter().any(|port| !port.before.is_empty()).into(),
         }
     }
 }

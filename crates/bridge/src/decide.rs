@@ -144,6 +144,8 @@ obstacles! {
     Refused(String) = "not-attached",
     /// tcx programs that run after ours.
     Behind(Vec<u32>) = "tcx-behind",
+    /// The tcx programs that run before ours let nothing through.
+    Unseen = "tcx-keeps-all",
     /// The peer's namespace does not say what the peer is.
     PeerUnknown = "peer-unknown",
     /// A generic XDP program on the peer, which passes over redirected packets.
@@ -275,6 +277,7 @@ fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obsta
         (!hooks.is_empty()).then_some(Obstacle::IngressHooks(hooks)),
         (!behind.is_empty()).then(|| Obstacle::Behind(behind.to_vec())),
         port.refused.clone().map(Obstacle::Refused),
+        port.unseen.then_some(Obstacle::Unseen),
     ];
     found.into_iter().flatten().collect()
 }
@@ -422,6 +425,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Behind(ids) => {
                 let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
                 return write!(f, "tcx programs attached after ours: {}", ids.join(", "));
+            }
+            Obstacle::Unseen => {
+                "the tcx programs before ours let nothing through of what it receives"
             }
             Obstacle::Refused(why) => return write!(f, "our program cannot be attached: {why}"),
             Obstacle::PeerUnknown => "its peer's namespace cannot be asked about the peer",

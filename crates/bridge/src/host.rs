@@ -209,6 +209,18 @@ impl Reader {
         read().map_err(|error| Error::io("looking for what is not announced", error))
     }
 
+    /// How many packets a device has received; none if it is gone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn received(&mut self, index: u32) -> Result<Option<u64>> {
+        match link::received(&mut self.route, index) {
+            Ok(packets) => Ok(Some(packets)),
+            Err(error) if is(&error, Errno::NODEV) => Ok(None),
+            Err(error) => Err(Error::io(format!("reading the counters of device {index}"), error)),
+        }
+    }
+
     /// The whole forwarding table of a bridge, but for entries with a VLAN.
     ///
     /// An entry that is removed while the kernel writes the table down can hide another one:
@@ -308,6 +320,7 @@ impl Reader {
             takes_unfinished: ethtool::takes_unfinished(&mut self.generic, self.ethtool, index)?,
             peer: self.peer(&link),
             refused: None,
+            unseen: false,
             index,
             name: link.name,
         })

@@ -7,6 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program as BpfProgram};
 
@@ -42,6 +43,7 @@ pub(crate) const PORT_STRAIGHT: u32 = 4;
 pub(crate) const PORT_ISOLATED: u32 = 8;
 pub(crate) const PORT_REFRESH: u32 = 16;
 pub(crate) const PORT_COPY: u32 = 32;
+pub(crate) const PORT_UNSEEN: u32 = 64;
 pub(crate) const KERNEL_IPV4: u32 = 1;
 pub(crate) const KERNEL_IPV6: u32 = 2;
 pub(crate) const KERNEL_ARP: u32 = 4;
@@ -63,6 +65,7 @@ pub(crate) struct Program {
     ports: MapHandle,
     settings: MapHandle,
     counts: MapHandle,
+    arrivals: MapHandle,
     moved: MapHandle,
 }
 
@@ -117,6 +120,7 @@ impl Program {
             ports: MapHandle::try_from(&skel.maps.ports)?,
             settings: MapHandle::try_from(&skel.maps.settings)?,
             counts: MapHandle::try_from(&skel.maps.counts)?,
+            arrivals: MapHandle::try_from(&skel.maps.arrivals)?,
             moved: MapHandle::try_from(&skel.maps.moved)?,
         })
     }
@@ -184,8 +188,25 @@ impl Program {
 
     #[cfg(test)]
     pub(crate) fn port_flags(&self, slot: u32) -> libbpf_rs::Result<u32> {
-        let port = self.ports.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
-        Ok(port.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes))
+        port_flags(&self.ports, slot)
+    }
+
+    /// Begins to count the packets that get here from this device.
+    pub(crate) fn count_arrivals(&self, index: u32) -> libbpf_rs::Result<()> {
+        let nothing = vec![0_u64.to_ne_bytes().to_vec(); libbpf_rs::num_possible_cpus()?];
+        self.arrivals.update_percpu(&index.to_ne_bytes(), &nothing, MapFlags::ANY)
+    }
+
+    /// Counts them no more.
+    pub(crate) fn forget_arrivals(&self, index: u32) -> libbpf_rs::Result<()> {
+        self.arrivals.delete(&index.to_ne_bytes())
+    }
+
+    /// How many there were.
+    pub(crate) fn arrivals(&self, index: u32) -> libbpf_rs::Result<u64> {
+        let per_cpu = self.arrivals.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)?;
+        let counts = per_cpu.iter().flatten().filter_map(|count| count.as_slice().try_into().ok());
+        Ok(counts.map(u64::from_ne_bytes).fold(0, u64::wrapping_add))
     }
 
     pub(crate) fn configure(&self, settings: &Settings) -> libbpf_rs::Result<()> {
@@ -214,10 +235,24 @@ impl Program {
     /// Bytes of kernel memory that the maps take.
     pub(crate) fn memory(&self) -> libbpf_rs::Result<u64> {
         let tables = [&self.table, &self.stamps, &self.shared_stamps];
-        let others = [&self.ports, &self.settings, &self.counts, &self.moved];
+        let others = [&self.ports, &self.settings, &self.counts, &self.arrivals, &self.moved];
         let maps = tables.into_iter().chain(others);
         maps.map(|map| Ok(map.query_fdinfo()?.memlock.unwrap_or(0))).sum()
     }
+}
+
+/// The map of ports of another process's program, which has this id; none if it is gone.
+pub(crate) fn ports_of(id: u32) -> Option<MapHandle> {
+    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let program = ProgInfoIter::with_query_opts(maps).find(|program| program.id == id)?;
+    let mut maps = program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+    maps.find(|map| map.name() == "ports")
+}
+
+/// What the packet path knows of the port in a slot: `PORT_*`.
+pub(crate) fn port_flags(ports: &MapHandle, slot: u32) -> libbpf_rs::Result<u32> {
+    let port = ports.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+    Ok(port.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes))
 }
 
 /// The table's key of an address, as `key_of` in bridge.bpf.c makes it.

@@ -102,6 +102,8 @@ pub struct Port {
     pub peer: Option<Peer>,
     /// Why our program cannot be attached to it, where that was tried.
     pub refused: Option<String>,
+    /// Whether it receives packets of which none gets to our program, behind others.
+    pub unseen: bool,
 }
 
 /// The GSO packets that a device takes in one piece.

@@ -104,6 +104,39 @@ pub(crate) mod tests {
     use super::*;
     use crate::program::Program;
 
+    /// A program that does nothing but return this.
+    pub(crate) fn returning(verdict: i32) -> OwnedFd {
+        use libbpf_sys::{BPF_ALU64, BPF_EXIT, BPF_JMP, BPF_K, BPF_MOV, bpf_insn};
+        let (mut load, mut exit) = (bpf_insn::default(), bpf_insn::default());
+        (load.code, load.imm) = ((BPF_ALU64 | BPF_MOV | BPF_K) as u8, verdict);
+        exit.code = (BPF_JMP | BPF_EXIT) as u8;
+        let code = [load, exit];
+        // SAFETY: the strings end with a zero, the program has two instructions, all outlive the
+        // call, and no options are passed.
+        let program = unsafe {
+            libbpf_sys::bpf_prog_load(
+                libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+                c"another".as_ptr(),
+                c"GPL".as_ptr(),
+                code.as_ptr(),
+                code.len() as libbpf_sys::size_t,
+                std::ptr::null_mut(),
+            )
+        };
+        assert!(program >= 0, "it loads: {}", io::Error::from_raw_os_error(-program));
+        // SAFETY: the call has just returned this descriptor, and nobody else knows of it.
+        unsafe { OwnedFd::from_raw_fd(program) }
+    }
+
+    /// Puts another program in the place of a link's.
+    pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) {
+        // SAFETY: both descriptors are open while they are borrowed, and no options are passed.
+        let failed = unsafe {
+            libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+        };
+        assert_eq!(failed, 0, "{}", io::Error::from_raw_os_error(-failed));
+    }
+
     /// Fills a device's ingress with programs, until they are dropped.
     pub(crate) fn fill(index: u32) -> Vec<(Program, OwnedFd)> {
         let mut there = Vec::new();

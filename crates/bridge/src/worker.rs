@@ -12,6 +12,7 @@
 //! where the ports are so many that it would cost more than a fiftieth of a CPU. What is announced
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
+mod arrivals;
 mod attention;
 mod ports;
 mod report;
@@ -40,6 +41,7 @@ use crate::program::{self, Program, Station};
 use crate::state::{Mac, State};
 use crate::tcx::{self, Hook};
 use crate::{Change, Error, ErrorKind, Result};
+use arrivals::Arrivals;
 use ports::Placed;
 use settling::Unsettled;
 
@@ -71,6 +73,7 @@ pub(crate) struct Worker {
     ports: HashMap<u16, Placed>,
     /// Ports by interface index that our program cannot be attached to, and why.
     refused: HashMap<u32, String>,
+    arrivals: Arrivals,
     /// Stations whose entries are not believed yet.
     unsettled: Unsettled,
     next_look: Instant,
@@ -119,6 +122,7 @@ impl Worker {
             links: HashMap::new(),
             ports: HashMap::new(),
             refused: HashMap::new(),
+            arrivals: Arrivals::default(),
             unsettled: Unsettled::default(),
             next_look: Instant::now(),
             next_glance: Instant::now(),
@@ -367,6 +371,7 @@ impl Worker {
         self.state = self.reader.finish(survey)?;
         self.state.longest_look = self.longest.lease().longest_look;
         self.watch.follow(&self.state);
+        self.count_arrivals()?;
         self.act()?;
         self.longest.turn();
         self.next_look = later(begin, LOOK);
@@ -397,6 +402,7 @@ impl Worker {
     fn plan(&mut self) -> Result<()> {
         for port in &mut self.state.ports {
             port.refused = self.refused.get(&port.index).cloned();
+            port.unseen = self.arrivals.keeps_all(port.index);
         }
         let plan = decide(&self.state, Some(self.shared.program.id()));
         self.place(&plan)?;
@@ -428,7 +434,14 @@ pub fn inspect(bridge: &str) -> Result<Plan> {
     reader.look_around(&mut state)?;
     state.longest_look = begin.elapsed();
     has_tcx(state.bridge.index)?;
-    Ok(decide(&state, None))
+    let ours = ports::ours(&state);
+    if let Some(ports) = ours.and_then(program::ports_of) {
+        for port in &mut state.ports {
+            let flags = program::port_flags(&ports, port.number.into()).unwrap_or_default();
+            port.unseen = flags & program::PORT_UNSEEN != 0;
+        }
+    }
+    Ok(decide(&state, ours))
 }
 
 /// The packet path's map of stations.

@@ -94,6 +94,16 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
+/* How many packets of a port have got here, by interface index, where programs before ours may keep
+ * them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* most bridges need none */
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u64);
+} arrivals SEC(".maps");
+
 /* Keys of stations that were seen on another port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -439,6 +449,15 @@ static __always_inline int take_copy(struct __sk_buff *skb)
 	return NEXT;
 }
 
+static __always_inline void count_arrival(const struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex;
+	__u64 *count = bpf_map_lookup_elem(&arrivals, &index);
+
+	if (count)
+		++*count;
+}
+
 SEC("tcx/ingress")
 int cachelane_br(struct __sk_buff *skb)
 {
@@ -455,6 +474,8 @@ int cachelane_br(struct __sk_buff *skb)
 		return NEXT;
 	if (is_copy(skb))
 		return take_copy(skb);
+	if (set->arrivals)
+		count_arrival(skb);
 	reason = route(skb, set, count, &way);
 	if (way.stale) {
 		copied = send_copy(skb);

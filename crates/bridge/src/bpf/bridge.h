@@ -97,6 +97,7 @@ _Static_assert(sizeof(struct port) == 32, "struct port has padding");
 #define PORT_ISOLATED 8
 #define PORT_REFRESH  16 /* the kernel learns from what it receives, and has to go on doing so */
 #define PORT_COPY     32 /* a copy does for that: the packet itself need not take the kernel path */
+#define PORT_UNSEEN   64 /* nothing of what it receives gets here: for other processes to read */
 
 /* Read for each packet, written by the process. */
 struct settings {
@@ -106,8 +107,9 @@ struct settings {
 	__u32 copy_every;    /* jiffies after which it is, where a copy does and there is time */
 	__u32 copies;	     /* that a CPU makes in a jiffy, at most, of those that can wait */
 	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
+	__u32 arrivals;		 /* 1: there are ports in `arrivals` */
 };
-_Static_assert(sizeof(struct settings) == 24, "struct settings has padding");
+_Static_assert(sizeof(struct settings) == 28, "struct settings has padding");
 
 #define KERNEL_IPV4  1
 #define KERNEL_IPV6  2

@@ -30,6 +30,7 @@ fn port(number: u16) -> Port {
         takes_unfinished: true,
         peer: Some(Peer { index: 2, here: false, details: Some(details) }),
         refused: None,
+        unseen: false,
     }
 }
 
@@ -115,11 +116,12 @@ fn a_port_is_neither_taken_from_nor_sent_to_while_the_kernel_must_see_both() {
 
 #[test]
 fn some_things_stop_only_what_a_port_receives() {
-    let cases: [(&str, fn(&mut State)); 5] = [
+    let cases: [(&str, fn(&mut State)); 6] = [
         ("locked", |s| s.ports[0].flags.locked = true),
         ("locked", |s| s.ports[0].flags.mab = true),
         ("ingress-filters", |s| s.ports[0].ingress_filters = true),
         ("ingress-hooks", |s| s.netfilter.ingress.push(hook("p", true))),
+        ("tcx-keeps-all", |s| s.ports[0].unseen = true),
         ("tcx-behind", |s| s.ports[0].tcx_ingress = vec![5, 7, 9]),
     ];
     for (id, change) in cases {

@@ -68,6 +68,23 @@ pub(super) fn link(socket: &mut Socket, which: Which<'_>) -> io::Result<Link> {
     socket.one(RTM_GETLINK, &emitted(&request), parse)
 }
 
+/// How many packets a device has received.
+pub(super) fn received(socket: &mut Socket, index: u32) -> io::Result<u64> {
+    let mut request = LinkMessage::default();
+    request.header.index = index;
+    socket.one(RTM_GETLINK, &emitted(&request), |message| {
+        let count = |attribute| match attribute {
+            LinkAttribute::Stats64(stats) => Some(stats.rx_packets),
+            _ => None,
+        };
+        message_of(message)?
+            .attributes
+            .into_iter()
+            .find_map(count)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a device without counters"))
+    })
+}
+
 /// The ports of a bridge, by their numbers.
 pub(super) fn ports(socket: &mut Socket, bridge: u32) -> io::Result<Vec<Link>> {
     let mut request = request();
@@ -158,9 +175,12 @@ fn request() -> LinkMessage {
     request
 }
 
+fn message_of(bytes: &[u8]) -> io::Result<LinkMessage> {
+    LinkMessage::parse(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 fn parse(message: &[u8]) -> io::Result<Link> {
-    let message = LinkMessage::parse(message)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let message = message_of(message)?;
     let header = message.header;
     let mut link = Link {
         index: header.index,

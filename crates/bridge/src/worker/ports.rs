@@ -10,6 +10,7 @@ use super::Worker;
 use crate::accelerator::bpf;
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port};
+use crate::state::State;
 use crate::tcx::{self, Hook};
 use crate::{Error, ErrorKind, Result};
 
@@ -170,6 +171,7 @@ impl Worker {
         match self.shared.program.attach(port.index) {
             Ok(fd) => {
                 self.links.insert(port.index, Link { fd, moved });
+                self.arrivals.begin(port.index);
                 let programs = tcx::programs(port.index, Hook::Ingress);
                 let known = self.state.ports.iter_mut().find(|known| known.index == port.index);
                 if let (Some(known), Ok(programs)) = (known, programs) {
@@ -184,6 +186,12 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// The program of the process that accelerates the bridge already, if one does.
+pub(super) fn ours(state: &State) -> Option<u32> {
+    let mut programs = state.ports.iter().flat_map(|port| &port.tcx_ingress);
+    programs.find(|id| tcx::program_name(**id).as_deref() == Some(program::NAME)).copied()
 }
 
 /// Whether another program sees the port's packets after ours.
@@ -228,6 +236,7 @@ fn flags(port: &PortPlan) -> u32 {
         (port.isolated, program::PORT_ISOLATED),
         (port.refresh != Refresh::Never, program::PORT_REFRESH),
         (port.refresh == Refresh::Copy, program::PORT_COPY),
+        (port.receive.contains(&Obstacle::Unseen), program::PORT_UNSEEN),
     ];
     flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag)
 }

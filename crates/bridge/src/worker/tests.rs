@@ -1,5 +1,6 @@
 //! The worker against real bridges, where something of its inside has to be reached.
 
+use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
 use super::*;
@@ -264,6 +265,51 @@ fn root_a_port_without_room_for_our_program_is_refused_alone() {
         drop(there);
         assert!(comes_true(|| against("p0") == Some(vec![])), "there is room now");
         assert!(fast.failure().is_none());
+    };
+    bridge.own.host.run(work).expect("the host");
+}
+
+#[test]
+fn root_a_program_before_ours_that_lets_nothing_through_is_said() {
+    if !root("root_a_program_before_ours_that_lets_nothing_through_is_said") {
+        return;
+    }
+    const TC_ACT_OK: i32 = 0;
+    const TCX_NEXT: i32 = -1;
+    let lab = Lab::new("keeps").expect("a lab");
+    let bridge = bridge(&lab);
+    let port = index(&bridge, "p0");
+    let [a, b] = [0, 1].map(|member| bridge.members[member].clone());
+    let frame = [&b.mac.0[..], &a.mac.0, &[0x88, 0xb5], &[0; 46]].concat();
+    let sender = FrameSender::open(&a.host, &a.device).expect("a socket");
+    let send = || (0..50).for_each(|_| sender.send(&frame).expect("it is up"));
+    let work = || {
+        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        let against = |plan: &Plan| -> Vec<&'static str> {
+            plan.ports[0].receive.iter().map(crate::Obstacle::id).collect()
+        };
+        let keeper = tcx::attach(tcx::tests::returning(TC_ACT_OK).as_fd(), port, Hook::Ingress);
+        let keeper = keeper.expect("there is room");
+        let keeps_all = || {
+            send();
+            std::thread::sleep(Duration::from_millis(20));
+            against(&fast.plan()) == ["tcx-keeps-all"]
+        };
+        assert!(comes_true(keeps_all), "{:?}", fast.plan());
+        // Whoever asks is told, and nothing is forgotten while nothing comes.
+        let inspected = || against(&crate::inspect("br0").expect("it is there"));
+        assert!(comes_true(|| inspected() == ["tcx-keeps-all"]));
+        std::thread::sleep(LOOK * 2);
+        assert_eq!(against(&fast.plan()), ["tcx-keeps-all"]);
+        // What lets packets through is no obstacle.
+        tcx::tests::replace(keeper.as_fd(), tcx::tests::returning(TCX_NEXT).as_fd());
+        assert!(comes_true(|| !keeps_all()), "{:?}", fast.plan());
+        assert!(comes_true(|| inspected().is_empty()));
+        let until = Instant::now() + LOOK * 4;
+        while Instant::now() < until {
+            assert!(!keeps_all(), "{:?}", fast.plan());
+        }
+        assert_eq!(fast.plan().ports[0].before.len(), 1, "it is still there");
     };
     bridge.own.host.run(work).expect("the host");
 }
