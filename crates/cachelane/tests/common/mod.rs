@@ -77,9 +77,11 @@ impl Place {
         if !rustix::process::geteuid().is_root() {
             return self.command(args);
         }
-        // Where the build is may be closed to others.
+        // Where the build is may be closed to others. A program of its own writes the copy: a child
+        // that another test's thread forks meanwhile would keep it open, and busy, until its exec.
         let program = self.path().join("cachelane");
-        fs::copy(PROGRAM, &program).expect("a copy");
+        let copied = Command::new("cp").arg(PROGRAM).arg(&program).status().expect("cp runs");
+        assert!(copied.success(), "a copy");
         for path in [self.path().to_owned(), self.tmp(), program.clone()] {
             std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
         }
