@@ -140,9 +140,11 @@ fn root_a_member_that_moves_to_another_namespace_is_left_to_the_kernel() {
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
         let before = count(net);
-        (0..3).for_each(|_| net.send(0, net.mac(1), net.mac(0)));
+        (0..30).for_each(|_| net.send(0, net.mac(1), net.mac(0)));
         net.pass();
-        assert_eq!(count(net) - before, 3, "{:?}", net.arm);
+        // Each arrives once. What the stack of the bridge's host says meanwhile is counted as well.
+        let arrived = count(net) - before;
+        assert!((30..45).contains(&arrived), "{arrived} of 30, {:?}", net.arm);
         net.step("to a peer in this namespace").straight_at_most(0);
     });
 }
