@@ -6,8 +6,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::{Error, Frame, Result};
+use map::Mapping;
 
 mod map;
+#[cfg(not(miri))]
+mod nodes;
 
 /// How an area is made. The default is 4096 frames of 2048 bytes.
 #[derive(Clone, Debug)]
@@ -21,6 +24,10 @@ pub struct AreaOptions {
     /// Whether it is a memfd, which other processes can map to read. It is sealed: it cannot grow
     /// or shrink, and nobody but this mapping writes it.
     pub shared: bool,
+    /// The NUMA node whose memory each home of the pool gets, by the home's number; the kernel
+    /// chooses for a home with none. With nodes, homes begin at pages, if each has a page or more.
+    /// Empty, or none for any: the kernel chooses for all, as is right on a machine with one node.
+    pub nodes: Vec<Option<u32>>,
 }
 
 /// Whether huge pages back an area: with them, far fewer frames share an entry of the CPU's
@@ -39,7 +46,8 @@ pub enum HugePages {
 
 impl Default for AreaOptions {
     fn default() -> Self {
-        Self { frames: 4096, frame_size: 2048, huge_pages: HugePages::Try, shared: false }
+        let nodes = Vec::new();
+        Self { frames: 4096, frame_size: 2048, huge_pages: HugePages::Try, shared: false, nodes }
     }
 }
 
@@ -60,6 +68,11 @@ pub struct FrameArea {
     /// The number of its first frame; 0 until it is in a pool.
     first: u32,
     memfd: Option<OwnedFd>,
+    /// How many homes it has nodes for.
+    nodes: usize,
+    /// Frames of a page that is on one node, or 1 without nodes.
+    page_frames: u32,
+    misplaced: Option<Error>,
 }
 
 // SAFETY: the memory is reached through frames only, each of which has one owner.
@@ -68,14 +81,15 @@ unsafe impl Send for FrameArea {}
 unsafe impl Sync for FrameArea {}
 
 impl FrameArea {
-    /// Maps the memory, zeroed and present.
+    /// Maps the memory, zeroed and present. A node that the kernel does not take is no error: see
+    /// [`misplaced`](Self::misplaced).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a number of frames or a size out of
     /// range, [`ErrorKind::Memory`](crate::ErrorKind::Memory) where the system does not give it
     /// all, here and now.
     pub fn new(options: &AreaOptions) -> Result<Self> {
-        let &AreaOptions { frames, frame_size, huge_pages, shared } = options;
+        let &AreaOptions { frames, frame_size, ref nodes, .. } = options;
         if !(1..=1 << 24).contains(&frames) {
             return Err(Error::invalid(format!(
                 "{frames} frames: an area has from 1 to {} of them",
@@ -88,9 +102,24 @@ impl FrameArea {
                 1 << 20
             )));
         }
-        let bytes = frames as usize * frame_size as usize;
-        let (start, mapped, memfd) = map::map(bytes, huge_pages, shared)?;
-        Ok(Self { start, mapped, frames, frame_size, first: 0, memfd })
+        if nodes.len() > frames as usize {
+            return Err(Error::invalid(format!("{} homes for {frames} frames", nodes.len())));
+        }
+        let Mapping { start, bytes: mapped, memfd, page, misplaced } = map::map(options)?;
+        let placed = nodes.iter().any(Option::is_some);
+        let page_frames = if placed { page_frames(page, frame_size) } else { 1 };
+        let nodes = nodes.len();
+        Ok(Self {
+            start,
+            mapped,
+            frames,
+            frame_size,
+            first: 0,
+            memfd,
+            nodes,
+            page_frames,
+            misplaced,
+        })
     }
 
     /// How many frames it has.
@@ -118,6 +147,12 @@ impl FrameArea {
     /// The memfd, if it is shared.
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
         self.memfd.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// Why some home's memory may be on another node than was wanted, if the kernel refused one:
+    /// it lacks NUMA or the node, or this process may not choose. That costs speed alone.
+    pub fn misplaced(&self) -> Option<&Error> {
+        self.misplaced.as_ref()
     }
 
     /// The bytes of a frame.
@@ -156,9 +191,24 @@ impl FrameArea {
         self.first
     }
 
+    /// How many homes it has nodes for; 0 suits any pool.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Frames of a page, where homes are cut at pages; else 1.
+    pub(crate) fn page_frames(&self) -> u32 {
+        self.page_frames
+    }
+
     pub(crate) fn set_first(&mut self, first: u32) {
         self.first = first;
     }
+}
+
+/// Frames of a page of so many bytes; 1 if a frame is no less.
+fn page_frames(page: usize, frame_size: u32) -> u32 {
+    (page as u32 / frame_size).max(1)
 }
 
 impl Drop for FrameArea {

@@ -46,11 +46,17 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    pub(crate) fn check(&self, frames: u32) -> Result<()> {
-        let homes = self.homes.len();
+    pub(crate) fn check(&self, area: &FrameArea) -> Result<()> {
+        let (homes, frames) = (self.homes.len(), area.frames());
         if homes == 0 || homes > usize::from(u16::MAX) || homes > frames as usize {
             return Err(Error::invalid(format!(
                 "{homes} homes for {frames} frames: expected at least one, and a frame for each"
+            )));
+        }
+        if area.nodes() != 0 && area.nodes() != homes {
+            return Err(Error::invalid(format!(
+                "{homes} homes in an area with nodes for {}",
+                area.nodes()
             )));
         }
         if self.cache < 2 {

@@ -63,10 +63,10 @@ pub(crate) struct Slot {
 
 impl Shared {
     pub(crate) fn new(mut area: FrameArea, options: &PoolOptions) -> Result<Self> {
-        options.check(area.frames())?;
+        options.check(&area)?;
         let frames = area.frames();
         area.set_first(numbers::allot(frames)?);
-        let homes = Homes::new(area.first(), frames, &options.homes);
+        let homes = Homes::new(area.first(), frames, &options.homes, area.page_frames());
         // Small pools have small magazines, so that four for each home are there.
         let fair = (frames / (4 * u32::from(homes.count()))).max(1);
         let full = (options.cache / 2).min(CAPACITY as u32).min(fair);

@@ -12,7 +12,7 @@ fn pool() -> FramePool {
         frames: FRAMES,
         frame_size: 64,
         huge_pages: frames::HugePages::Never,
-        shared: false,
+        ..AreaOptions::default()
     });
     let area = area.expect("24 frames");
     FramePool::new(area, &PoolOptions { fatal: true, ..PoolOptions::default() }).expect("a pool")
@@ -313,7 +313,7 @@ fn one_loan_is_taken_back_without_a_look_at_all_frames() {
         frames: FRAMES,
         frame_size: 64,
         huge_pages: frames::HugePages::Never,
-        shared: false,
+        ..AreaOptions::default()
     });
     let area = area.expect("frames");
     let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");

@@ -31,9 +31,9 @@ pub(crate) fn of_machine(machine: &Machine) -> (Vec<CpuSet>, Source) {
 
 /// The CPUs of the NUMA node that has `cpu`. CPUs in no node count as one node.
 fn node_of(machine: &Machine, cpu: usize) -> CpuSet {
-    let known = machine.nodes.iter().find(|node| node.contains(cpu));
+    let known = machine.nodes.values().find(|node| node.contains(cpu));
     known.cloned().unwrap_or_else(|| {
-        machine.nodes.iter().fold(machine.online.clone(), |rest, node| rest.difference(node))
+        machine.nodes.values().fold(machine.online.clone(), |rest, node| rest.difference(node))
     })
 }
 
@@ -120,7 +120,7 @@ mod tests {
             let in_node = |node| (0..CPUS).filter(|&cpu| node_of[cpu] == node).collect();
             let caches: BTreeMap<_, _> =
                 caches.into_iter().filter(|(cpu, _)| online.contains(*cpu)).collect();
-            let nodes = (0..nodes).map(in_node).collect();
+            let nodes = (0..nodes).map(|node| (node as u32, in_node(node))).collect();
             Machine { present: (0..CPUS).collect(), online, caches, nodes }
         })
     }
@@ -134,7 +134,7 @@ mod tests {
                 prop_assert!(!lane.is_empty());
                 prop_assert!(seen.intersection(lane).is_empty(), "{:?}", lanes);
                 seen.extend(lane.iter());
-                for node in &machine.nodes {
+                for node in machine.nodes.values() {
                     let inside = lane.intersection(node);
                     prop_assert!(inside.is_empty() || inside == *lane, "{:?} spans nodes", lane);
                 }

@@ -1,5 +1,6 @@
 //! The map from CPUs to lanes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -25,6 +26,8 @@ pub struct LaneMap {
     online: CpuSet,
     present: CpuSet,
     allowed: CpuSet,
+    /// The CPUs of each NUMA node that has some.
+    nodes: BTreeMap<u32, CpuSet>,
     source: Source,
 }
 
@@ -55,8 +58,9 @@ impl LaneMap {
         let machine = Machine::read(root)?;
         let (lanes, source) = layout::of_machine(&machine);
         let allowed = machine.online.intersection(allowed.unwrap_or(&machine.online));
-        let Machine { online, present, .. } = machine;
-        Ok(Self { lane_of: table(&lanes), lanes, online, present, allowed, source })
+        let Machine { online, present, mut nodes, .. } = machine;
+        nodes.retain(|_, cpus| !cpus.is_empty());
+        Ok(Self { lane_of: table(&lanes), lanes, online, present, allowed, nodes, source })
     }
 
     /// The same machine with the lanes that a user gave, such as `0-7|8-15`; lane 0 is the first.
@@ -86,6 +90,13 @@ impl LaneMap {
             Some(&lane) if lane != NO_LANE => Some(LaneId(lane)),
             _ => None,
         }
+    }
+
+    /// The number of a CPU's NUMA node, for who places memory; `None` where there is no choice: on a
+    /// machine whose CPUs are all in one node, and for a CPU in none.
+    pub fn node_of(&self, cpu: usize) -> Option<u32> {
+        let mut nodes = self.nodes.iter().filter(|_| self.nodes.len() > 1);
+        nodes.find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node)
     }
 
     /// Whether two CPUs are in one lane; false where one of them is in none.

@@ -14,8 +14,8 @@ pub(crate) struct Machine {
     pub(crate) online: CpuSet,
     /// Each online CPU's last cache; CPUs that show none are absent.
     pub(crate) caches: BTreeMap<usize, Cache>,
-    /// The CPUs of each NUMA node; empty where the kernel knows no nodes.
-    pub(crate) nodes: Vec<CpuSet>,
+    /// The CPUs of each NUMA node, by its number; empty where the kernel knows no nodes.
+    pub(crate) nodes: BTreeMap<u32, CpuSet>,
 }
 
 /// The last unified cache that one CPU sees.
@@ -67,10 +67,11 @@ fn last_cache(dir: &Path) -> Result<Option<Cache>> {
     Ok(last)
 }
 
-fn nodes(dir: &Path) -> Result<Vec<CpuSet>> {
-    let mut nodes = Vec::new();
+fn nodes(dir: &Path) -> Result<BTreeMap<u32, CpuSet>> {
+    let mut nodes = BTreeMap::new();
     for node in numbered(dir, "node")? {
-        nodes.extend(value::<CpuSet>(&dir.join(format!("node{node}/cpulist")))?);
+        let cpus = value::<CpuSet>(&dir.join(format!("node{node}/cpulist")))?;
+        nodes.extend(cpus.map(|cpus| (node, cpus)));
     }
     Ok(nodes)
 }

@@ -51,6 +51,17 @@ fn a_ccx_and_its_smt_siblings_are_a_lane() {
 }
 
 #[test]
+fn the_node_of_a_cpu_is_known_where_there_is_a_choice() {
+    let map = load("intel-interleaved", None);
+    let nodes: Vec<_> = [0, 1, 2, 39].into_iter().map(|cpu| map.node_of(cpu)).collect();
+    assert_eq!(nodes, [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(map.node_of(40), None);
+    // One node, and none at all.
+    assert_eq!(load("epyc-smt-off", None).node_of(0), None);
+    assert_eq!(load("arm-no-cache-no-node", None).node_of(0), None);
+}
+
+#[test]
 fn every_online_cpu_of_every_fixture_is_in_exactly_one_lane() {
     let mut seen = 0;
     for entry in fs::read_dir(fixtures()).unwrap() {

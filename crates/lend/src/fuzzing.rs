@@ -77,6 +77,7 @@ impl Rings {
             frame_size: FRAME_SIZE,
             huge_pages: HugePages::Never,
             shared: true,
+            ..AreaOptions::default()
         });
         let options = PoolOptions { fatal: true, ..PoolOptions::default() };
         let pool = FramePool::new(area.expect("an area"), &options).expect("a pool");

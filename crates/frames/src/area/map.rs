@@ -8,30 +8,51 @@ use std::ptr::NonNull;
 #[cfg(not(miri))]
 use rustix::mm::{Advice, madvise};
 
-use super::HugePages;
+use super::AreaOptions;
+#[cfg(not(miri))]
+use super::{HugePages, nodes};
 use crate::{Error, Result};
 
-/// Where it is, how many bytes there are, and its memfd.
-type Mapping = (NonNull<u8>, usize, Option<OwnedFd>);
+/// Memory that is mapped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) start: NonNull<u8>,
+    pub(super) bytes: usize,
+    pub(super) memfd: Option<OwnedFd>,
+    /// Bytes of what the kernel finds as a whole, on one node.
+    pub(super) page: usize,
+    /// Why some of it may not be on the node that was wanted.
+    pub(super) misplaced: Option<Error>,
+}
 
 /// The size of huge pages that is asked for, in bytes.
 #[cfg(not(miri))]
 const HUGE: usize = 2 << 20;
 
-/// Maps at least so many bytes.
+/// Maps at least the bytes of all frames.
 #[cfg(not(miri))]
-pub(super) fn map(bytes: usize, huge_pages: HugePages, shared: bool) -> Result<Mapping> {
+pub(super) fn map(options: &AreaOptions) -> Result<Mapping> {
+    let &AreaOptions { huge_pages, shared, .. } = options;
+    let bytes = options.frames as usize * options.frame_size as usize;
     let rounded = bytes.next_multiple_of(HUGE);
-    let huge = || present(pages(rounded, true, shared)?);
+    let made = |mut mapping: Mapping| {
+        mapping.misplaced = nodes::place(&mapping, options);
+        present(mapping)
+    };
+    let huge = || made(pages(rounded, true, shared)?);
     match huge_pages {
-        HugePages::Never => present(pages(bytes, false, shared)?),
+        HugePages::Never => made(pages(bytes, false, shared)?),
         HugePages::Require => huge(),
         // What is reserved may not be there for this process: then it fails as it is populated.
         HugePages::Try => huge().or_else(|_| {
-            let mapping = pages(bytes, false, shared)?;
+            let mut mapping = pages(bytes, false, shared)?;
             // A kernel without transparent huge pages does not know it, which is no error.
-            let _ = advise(&mapping, Advice::LinuxHugepage);
-            present(mapping)
+            let advised = advise(&mapping, Advice::LinuxHugepage);
+            // Homes of less than a huge page have ordinary ones.
+            if advised.is_ok() && bytes / options.nodes.len().max(1) >= HUGE {
+                mapping.page = HUGE;
+            }
+            made(mapping)
         }),
     }
 }
@@ -45,7 +66,7 @@ fn present(mapping: Mapping) -> Result<Mapping> {
     match advised {
         Ok(()) => Ok(mapping),
         Err(error) => {
-            let (start, bytes, _) = mapping;
+            let Mapping { start, bytes, .. } = mapping;
             // SAFETY: just mapped, and nobody else knows of it.
             unsafe { unmap(start, bytes) };
             let message = format!("there is no memory for {bytes} bytes of frames");
@@ -80,7 +101,8 @@ fn pages(bytes: usize, huge: bool, shared: bool) -> Result<Mapping> {
     if let Some(fd) = &memfd {
         seal(fd).map_err(failed)?;
     }
-    Ok((start, bytes, memfd))
+    let page = if huge { HUGE } else { rustix::param::page_size() };
+    Ok(Mapping { start, bytes, memfd, page, misplaced: None })
 }
 
 /// Memory that other processes can map.
@@ -107,7 +129,7 @@ fn seal(fd: &OwnedFd) -> rustix::io::Result<()> {
 
 /// Advises the kernel on the memory.
 #[cfg(not(miri))]
-fn advise(&(start, bytes, _): &Mapping, advice: Advice) -> rustix::io::Result<()> {
+fn advise(&Mapping { start, bytes, .. }: &Mapping, advice: Advice) -> rustix::io::Result<()> {
     // SAFETY: the mapping is ours, and none of these changes what is in it.
     unsafe { madvise(start.as_ptr().cast(), bytes, advice) }
 }
@@ -125,11 +147,12 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
 
 /// Miri checks what we do with memory, not how we get it.
 #[cfg(miri)]
-pub(super) fn map(bytes: usize, _: HugePages, _: bool) -> Result<Mapping> {
+pub(super) fn map(options: &AreaOptions) -> Result<Mapping> {
+    let bytes = options.frames as usize * options.frame_size as usize;
     // SAFETY: not of size 0: an area has a frame.
     let start = unsafe { std::alloc::alloc_zeroed(layout(bytes)) };
     let start = NonNull::new(start).ok_or_else(|| Error::invalid("no memory"))?;
-    Ok((start, bytes, None))
+    Ok(Mapping { start, bytes, memfd: None, page: 4096, misplaced: None })
 }
 
 #[cfg(miri)]
@@ -159,7 +182,9 @@ mod tests {
             unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, &fd, 0) }.unwrap();
         // Half of the file is gone: touching that half would be a SIGBUS.
         rustix::fs::ftruncate(&fd, BYTES as u64 / 2).unwrap();
-        let error = present((NonNull::new(start.cast()).unwrap(), BYTES, Some(fd))).unwrap_err();
+        let start = NonNull::new(start.cast()).unwrap();
+        let mapping = Mapping { start, bytes: BYTES, memfd: Some(fd), page: 4096, misplaced: None };
+        let error = present(mapping).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Memory);
         assert!(error.to_string().contains("65536 bytes"), "{error}");
     }
@@ -167,7 +192,9 @@ mod tests {
     #[test]
     fn a_child_gets_none_of_the_memory() {
         for shared in [false, true] {
-            let (start, bytes, _fd) = map(1 << 16, HugePages::Never, shared).unwrap();
+            let huge_pages = HugePages::Never;
+            let options = AreaOptions { frames: 32, huge_pages, shared, ..AreaOptions::default() };
+            let Mapping { start, bytes, memfd: _fd, .. } = map(&options).unwrap();
             let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let ours = format!("{:08x}-", start.as_ptr().addr());
             let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&ours));

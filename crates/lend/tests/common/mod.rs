@@ -41,6 +41,7 @@ pub fn pool(frames: u32) -> FramePool {
         frame_size: 2048,
         huge_pages: HugePages::Never,
         shared: true,
+        ..AreaOptions::default()
     });
     let options = PoolOptions { fatal: true, ..PoolOptions::default() };
     FramePool::new(area.unwrap(), &options).unwrap()

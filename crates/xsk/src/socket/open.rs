@@ -174,7 +174,7 @@ pub(super) fn look_at(device: &Device, queue: u32, namespace: Option<u64>) -> Qu
         frames: 2,
         frame_size: 2048,
         huge_pages: frames::HugePages::Never,
-        shared: false,
+        ..frames::AreaOptions::default()
     };
     let Ok(area) = frames::FrameArea::new(&page) else { return Queue::Unknown };
     let Ok(pool) = FramePool::new(area, &frames::PoolOptions::default()) else {

@@ -82,7 +82,8 @@ pub(crate) fn umem(frames: u32, frame_size: u32) -> Umem {
 
 pub(crate) fn pool(frames: u32, frame_size: u32) -> FramePool {
     let huge_pages = HugePages::Never;
-    let area = FrameArea::new(&AreaOptions { frames, frame_size, huge_pages, shared: false });
+    let options = AreaOptions { frames, frame_size, huge_pages, ..AreaOptions::default() };
+    let area = FrameArea::new(&options);
     let options = PoolOptions { homes: vec![0, 0], ..PoolOptions::default() };
     FramePool::new(area.expect("an area"), &options).expect("a pool")
 }

@@ -89,7 +89,7 @@ fn pool(homes: u16) -> anyhow::Result<FramePool> {
         frames: FRAMES_PER_HOME * u32::from(homes),
         frame_size: 64,
         huge_pages: HugePages::Never,
-        shared: false,
+        ..AreaOptions::default()
     })?;
     let options = PoolOptions {
         homes: vec![0; usize::from(homes)],

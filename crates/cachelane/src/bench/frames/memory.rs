@@ -36,7 +36,7 @@ pub(super) enum Subject {
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let cpus = bench.places.near().to_vec();
     let mut subjects = vec![
-        ("frames", Subject::Frames(frame_pool(OBJECTS, &vec![0; cpus.len()])?)),
+        ("frames", Subject::Frames(frame_pool(OBJECTS, &cpus, &vec![0; cpus.len()])?)),
         ("crossbeam", Subject::Queue(queue_pool(OBJECTS))),
     ];
     for (name, peer) in peers(&bench.builder, &cpus) {

@@ -22,7 +22,7 @@ pub(crate) struct Passing {
 impl Passing {
     pub(crate) fn new() -> anyhow::Result<Passing> {
         let cpus = Places::detect()?.near().to_vec();
-        let pool = frame_pool(FRAMES, &vec![0; cpus.len()])?;
+        let pool = frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?;
         Ok(Passing { pool, queue: queue_pool(FRAMES), cpus })
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use frames::{AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, PoolOptions};
+use lanes::LaneMap;
 
 use super::patterns::{BATCH, Batch};
 
@@ -43,14 +44,20 @@ pub(super) trait Handle: Send {
     fn turn(&mut self) {}
 }
 
-/// A pool of so many frames with a home for each CPU, in these lanes.
-pub(in crate::bench) fn frame_pool(frames: u32, lanes: &[u16]) -> anyhow::Result<FramePool> {
+/// A pool of so many frames with a home for each of these CPUs, in these lanes.
+pub(in crate::bench) fn frame_pool(
+    frames: u32,
+    cpus: &[usize],
+    lanes: &[u16],
+) -> anyhow::Result<FramePool> {
+    let map = LaneMap::detect()?;
     let area = FrameArea::new(&AreaOptions {
         frames,
         frame_size: FRAME_SIZE,
         // As the peers: ordinary pages.
         huge_pages: HugePages::Never,
-        shared: false,
+        nodes: cpus.iter().map(|&cpu| map.node_of(cpu)).collect(),
+        ..AreaOptions::default()
     })?;
     let options = PoolOptions { homes: lanes.to_vec(), cache: CACHE, ..PoolOptions::default() };
     Ok(FramePool::new(area, &options)?)

@@ -58,7 +58,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 fn pool(cpus: &[usize]) -> anyhow::Result<FramePool> {
-    frame_pool(OBJECTS, &vec![0; cpus.len()])
+    frame_pool(OBJECTS, cpus, &vec![0; cpus.len()])
 }
 
 fn case(pattern: Pattern, subject: &str, per_cpu: usize) -> String {

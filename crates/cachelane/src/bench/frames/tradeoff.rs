@@ -129,7 +129,7 @@ fn measure(bench: &mut Bench<'_>, setting: Setting) -> anyhow::Result<()> {
     // The lanes' numbers mean nothing but same or not.
     let lanes: Vec<u16> =
         (0..cpus.len() as u16).map(|cpu| cpu * setting.two_lanes as u16).collect();
-    let pool = frame_pool(FRAMES * setting.flows as u32, &lanes)?;
+    let pool = frame_pool(FRAMES * setting.flows as u32, cpus, &lanes)?;
     let traffic = Traffic::new(&pool, setting, cpus);
     let work = traffic.work()?;
     let slice = bench.plan.window / SLICES as u32;

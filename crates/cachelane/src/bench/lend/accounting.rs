@@ -88,7 +88,7 @@ impl Cores {
 /// Every way on one core and on two, by turns.
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let cpus = bench.places.near().to_vec();
-    let pool = frame_pool(FRAMES, &vec![0; cpus.len()])?;
+    let pool = frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?;
     let mut order: Vec<(Cores, Who)> = [Cores::One, Cores::Two]
         .into_iter()
         .flat_map(|cores| WHO.map(|who| (cores, who)))
@@ -125,7 +125,7 @@ pub(crate) struct Keeping {
 impl Keeping {
     pub(crate) fn new() -> anyhow::Result<Keeping> {
         let cpus = Places::detect()?.near().to_vec();
-        Ok(Keeping { pool: frame_pool(FRAMES, &vec![0; cpus.len()])?, cpus })
+        Ok(Keeping { pool: frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?, cpus })
     }
 
     /// The CPUs, for people.

@@ -24,6 +24,7 @@ pub(super) fn shared_pool(homes: usize) -> anyhow::Result<FramePool> {
         frame_size: 2048,
         huge_pages: HugePages::Never,
         shared: true,
+        ..AreaOptions::default()
     })?;
     let options = PoolOptions { homes: vec![0; homes], ..PoolOptions::default() };
     Ok(FramePool::new(area, &options)?)

@@ -63,13 +63,15 @@ pub(in crate::cmd) struct Place {
     pub(in crate::cmd) cpu: Option<usize>,
     /// Its lane; threads that are not pinned are taken for neighbours.
     pub(in crate::cmd) lane: u16,
+    /// The CPU's NUMA node, on machines with several.
+    pub(in crate::cmd) node: Option<u32>,
 }
 
 impl PlaceArgs {
     /// The places of so many threads.
     pub(in crate::cmd) fn places(&self, threads: usize) -> anyhow::Result<Vec<Place>> {
         let Some(spec) = &self.cpus else {
-            return Ok(vec![Place { cpu: None, lane: 0 }; threads]);
+            return Ok(vec![Place { cpu: None, lane: 0, node: None }; threads]);
         };
         let map = match &self.lanes {
             Some(lanes) => LaneMap::detect()?.with_override(lanes)?,
@@ -77,7 +79,7 @@ impl PlaceArgs {
         };
         let cpus = spec.resolve(&map)?;
         let lane = |cpu| map.lane_of(cpu).map_or(0, |lane| lane.0);
-        let place = |cpu| Place { cpu: Some(cpu), lane: lane(cpu) };
+        let place = |cpu| Place { cpu: Some(cpu), lane: lane(cpu), node: map.node_of(cpu) };
         // A set that resolves is never empty.
         let places: Vec<_> = cpus.iter().map(place).collect();
         Ok(places.into_iter().cycle().take(threads).collect())
@@ -127,6 +129,7 @@ impl MemoryArgs {
             frame_size: self.frame_size,
             huge_pages,
             shared: lent.is_some(),
+            nodes: Vec::new(),
         }
     }
 }

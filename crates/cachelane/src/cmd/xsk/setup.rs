@@ -83,9 +83,13 @@ pub(in crate::cmd) fn memory(
     sockets: usize,
     lent: Option<u32>,
 ) -> anyhow::Result<(FramePool, Umem)> {
-    let area = args.area(sockets, lent);
+    let nodes = places.iter().map(|place| place.node).collect();
+    let area = AreaOptions { nodes, ..args.area(sockets, lent) };
     let option = format!("--frames {}, --frame-size {}", area.frames, area.frame_size);
     let area = FrameArea::new(&area).context(option.clone())?;
+    if let Some(error) = area.misplaced() {
+        tracing::warn!("{error}; packets may be on a node farther from the thread's CPU");
+    }
     let options = PoolOptions {
         homes: places.iter().map(|place| place.lane).collect(),
         caches: u16::try_from(places.len() + 1).unwrap_or(u16::MAX),
