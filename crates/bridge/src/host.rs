@@ -23,13 +23,13 @@ use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind}
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
 
-pub(crate) use self::watch::Watch;
 use self::{
     link::{Link, Which},
     netfilter::Hooks,
     netlink::{Socket, is},
     tc::FilterHolder,
 };
+pub(crate) use self::{proc::CALLS, watch::Watch};
 use crate::{
     Error, ErrorKind, Result,
     state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},

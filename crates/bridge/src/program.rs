@@ -21,7 +21,8 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    port as Port, renewal as Renewal, request as Request, settings as Settings, station as Station,
+    observation as Observation, port as Port, renewal as Renewal, request as Request,
+    rules as Rules, settings as Settings, station as Station,
 };
 
 /// The program's name, as `bpftool prog` lists it.
@@ -56,6 +57,8 @@ pub(crate) struct Program {
     program: OwnedFd,
     edit: OwnedFd,
     renew: OwnedFd,
+    /// None where the kernel lets us read nothing of its own.
+    observe: Option<OwnedFd>,
     id: u32,
     #[cfg(test)]
     copy_mark: u32,
@@ -67,6 +70,7 @@ pub(crate) struct Program {
     counts: MapHandle,
     arrivals: MapHandle,
     moved: MapHandle,
+    rules: MapHandle,
 }
 
 /// The packet path's counts, over all CPUs.
@@ -82,7 +86,16 @@ pub(crate) struct Counts {
 impl Program {
     /// Loads the object with room for so many stations.
     pub(crate) fn load(stations: u32) -> Result<Program> {
-        Program::try_load(stations).map_err(|error| {
+        let loaded = Program::try_load(stations, true).or_else(|error| {
+            // CAP_PERFMON is missing, for one.
+            let program = Program::try_load(stations, false)?;
+            tracing::warn!(
+                "netfilter's rules are followed by their notifications alone, as the packet path \
+                 may not read the kernel's: {error}"
+            );
+            Ok(program)
+        });
+        loaded.map_err(|error: libbpf_rs::Error| {
             let kind = match error.kind() {
                 libbpf_rs::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
                 _ => ErrorKind::Unsupported,
@@ -91,7 +104,8 @@ impl Program {
         })
     }
 
-    fn try_load(stations: u32) -> libbpf_rs::Result<Program> {
+    /// `reads_rules` is whether the packet path reads netfilter's rules itself.
+    fn try_load(stations: u32, reads_rules: bool) -> libbpf_rs::Result<Program> {
         let mut storage = MaybeUninit::uninit();
         let mut open = skel::BridgeSkelBuilder::default().open(&mut storage)?;
         // Half full at most: then nearly every station stands in the bucket of its hash.
@@ -102,7 +116,9 @@ impl Program {
             constants.hash_seed = rand::random();
             constants.hash_shift = u64::BITS - buckets.trailing_zeros();
             constants.copy_mark = copy_mark;
+            constants.reads_rules = reads_rules.into();
         }
+        open.progs.observe.set_autoload(reads_rules);
         open.maps.stamps.set_max_entries(stations)?;
         open.maps.shared_stamps.set_max_entries(stations)?;
         let skel = open.load()?;
@@ -114,6 +130,10 @@ impl Program {
             program: program.try_clone_to_owned()?,
             edit: skel.progs.edit.as_fd().try_clone_to_owned()?,
             renew: skel.progs.renew.as_fd().try_clone_to_owned()?,
+            observe: match reads_rules {
+                true => Some(skel.progs.observe.as_fd().try_clone_to_owned()?),
+                false => None,
+            },
             table: MapHandle::try_from(&skel.maps.table)?,
             stamps: MapHandle::try_from(&skel.maps.stamps)?,
             shared_stamps: MapHandle::try_from(&skel.maps.shared_stamps)?,
@@ -122,6 +142,7 @@ impl Program {
             counts: MapHandle::try_from(&skel.maps.counts)?,
             arrivals: MapHandle::try_from(&skel.maps.arrivals)?,
             moved: MapHandle::try_from(&skel.maps.moved)?,
+            rules: MapHandle::try_from(&skel.maps.data_rules)?,
         })
     }
 
@@ -182,6 +203,31 @@ impl Program {
         run(&self.renew, &mut Renewal { from, length: u64::from(length.max(1)) }).map(drop)
     }
 
+    /// How netfilter's rules are now in the calling thread's network namespace. `calls` are the open
+    /// files of br_netfilter's sysctls, 0 for those that are not there.
+    pub(crate) fn rules(&self, calls: [u32; 3]) -> io::Result<Rules> {
+        self.observe(Observation { fds: calls, ..Observation::default() }).map(|seen| seen.rules)
+    }
+
+    /// Where the kernel has the device with this index; 0 if that cannot be known.
+    pub(crate) fn device(&self, index: u32) -> io::Result<u64> {
+        self.observe(Observation { index, ..Observation::default() }).map(|seen| seen.device)
+    }
+
+    fn observe(&self, mut observation: Observation) -> io::Result<Observation> {
+        if let Some(program) = &self.observe {
+            run(program, &mut observation)?;
+        }
+        Ok(observation)
+    }
+
+    /// Says which rules leave bridged packets alone; none: no rules that there could be.
+    pub(crate) fn believe(&self, rules: Option<Rules>) -> libbpf_rs::Result<()> {
+        let never = || Rules { hooks: [u64::MAX; 3], ..Rules::default() };
+        let rules = rules.unwrap_or_else(never);
+        self.rules.update(&0_u32.to_ne_bytes(), bytes(&rules), MapFlags::ANY)
+    }
+
     pub(crate) fn set_port(&self, slot: u32, port: &Port) -> libbpf_rs::Result<()> {
         self.ports.update(&slot.to_ne_bytes(), bytes(port), MapFlags::ANY)
     }
@@ -235,7 +281,8 @@ impl Program {
     /// Bytes of kernel memory that the maps take.
     pub(crate) fn memory(&self) -> libbpf_rs::Result<u64> {
         let tables = [&self.table, &self.stamps, &self.shared_stamps];
-        let others = [&self.ports, &self.settings, &self.counts, &self.arrivals, &self.moved];
+        let others =
+            [&self.ports, &self.settings, &self.counts, &self.arrivals, &self.moved, &self.rules];
         let maps = tables.into_iter().chain(others);
         maps.map(|map| Ok(map.query_fdinfo()?.memlock.unwrap_or(0))).sum()
     }
@@ -285,10 +332,18 @@ fn run<T: Plain>(program: &OwnedFd, context: &mut T) -> io::Result<u32> {
 /// The generated structs that are written to maps, or that programs are run with: any bytes make
 /// one.
 trait Plain {}
+impl Plain for Observation {}
 impl Plain for Port {}
 impl Plain for Renewal {}
 impl Plain for Request {}
+impl Plain for Rules {}
 impl Plain for Settings {}
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Rules) -> bool {
+        bytes(self) == bytes(other)
+    }
+}
 
 fn bytes<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: the structs are plain integers without padding (bridge.h asserts their sizes), so
@@ -358,6 +413,7 @@ mod tests {
             peer_key: key(to),
             gso_max_size: 201,
             gso_ipv4_max_size: 200,
+            device: 0,
         };
         program.set_port(2, &port).expect("it is written");
         for (mac, place) in [(from, 1), (to, 2)] {

@@ -55,6 +55,8 @@ reasons! {
     Isolated = "isolated",
     /// Longer than the destination's port or its peer takes.
     TooLong = "too_long",
+    /// A rule of netfilter's came, or went, that the process has not looked at yet.
+    Rules = "rules",
     /// Sent by the kernel path to keep the kernel's own entry fresh, where no copy can do it.
     Refresh = "refresh",
 }

@@ -37,7 +37,9 @@ use crate::decide::{Plan, decide};
 use crate::host::{Reader, Watch};
 use crate::lease::Longest;
 use crate::mirror::{Mirror, StationMap};
+use crate::priority::Priority;
 use crate::program::{self, Program, Station};
+use crate::rules;
 use crate::state::{Mac, State};
 use crate::tcx::{self, Hook};
 use crate::{Change, Error, ErrorKind, Result};
@@ -47,12 +49,16 @@ use settling::Unsettled;
 
 /// How often to look for what the kernel does not announce, where that is cheap.
 const GLANCE: Duration = Duration::from_millis(250);
+/// When to glance again after something has changed under a glance.
+const AGAIN: Duration = Duration::from_millis(10);
 /// How often to look at everything.
 const LOOK: Duration = Duration::from_secs(1);
 /// Each of the two takes at most one part in so many of a CPU.
 const SHARE: u32 = 50;
 /// Looks that may fail in a row.
 const PATIENCE: u32 = 20;
+/// What may fail with netfilter's rules.
+const RULES: &str = "reading netfilter's rules";
 /// Stations that there is room for, however few the bridge knows at the start.
 const FEWEST: u32 = 8192;
 /// Room for at most so many, as many as there are slots.
@@ -150,7 +156,9 @@ impl Worker {
         let seen = RefCell::new(Vec::new());
         let shared = self.shared();
         let ring = ring(&shared.program, &seen)?;
+        let mut priority = Priority::new();
         loop {
+            priority.review();
             self.sleep()?;
             self.at_work = Instant::now();
             let followed = self.follow(&ring, &seen);
@@ -362,6 +370,7 @@ impl Worker {
     /// Reads all of the host that matters, and acts on what has changed.
     fn look(&mut self) -> Result<()> {
         let begin = cpu_time();
+        let rules = self.begin_rules()?;
         // What was announced before is seen by this look; what comes while it goes on is not.
         let _ = self.watch.take_heard();
         let mut survey = self.reader.survey(self.index)?;
@@ -376,16 +385,33 @@ impl Worker {
         self.longest.turn();
         self.next_look = later(begin, LOOK);
         self.next_glance = later(begin, GLANCE);
-        Ok(())
+        self.believe(rules)
     }
 
     /// Reads what changes in silence, and acts on it.
     fn glance(&mut self) -> Result<()> {
         let begin = cpu_time();
+        let rules = self.begin_rules()?;
         self.reader.glance(&mut self.state)?;
         self.act()?;
         self.next_glance = later(begin, GLANCE);
-        Ok(())
+        self.believe(rules)
+    }
+
+    fn begin_rules(&self) -> Result<rules::Reading> {
+        rules::Reading::begin(&self.shared.program).map_err(|e| Error::io(RULES, e))
+    }
+
+    /// Has the packet path believe the rules that were read, where they leave bridged packets alone.
+    fn believe(&mut self, rules: rules::Reading) -> Result<()> {
+        let program = &self.shared.program;
+        let held = rules.end(program).map_err(|e| Error::io(RULES, e))?;
+        if held.is_none() {
+            // Of what changed meanwhile, either may have been read.
+            self.next_glance = Instant::now() + AGAIN;
+        }
+        let harmless = held.filter(|_| self.state.netfilter.bridge.is_empty());
+        program.believe(harmless).map_err(|e| bpf(RULES, &e))
     }
 
     /// Brings the packet path in line with the host.

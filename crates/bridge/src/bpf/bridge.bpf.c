@@ -22,6 +22,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "bridge.h"
+#include "rules.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -328,7 +329,7 @@ static __always_inline int is_whole(const struct port *out, const struct __sk_bu
 }
 
 /* Finds the way for a frame, or a reason to leave it to the kernel; REASONS if there is none. */
-static __always_inline enum reason route(const struct __sk_buff *skb, const struct settings *set,
+static __always_inline enum reason route(struct __sk_buff *skb, const struct settings *set,
 					 struct counts *count, struct way *way)
 {
 	const struct ethhdr *eth = (void *)(long)skb->data;
@@ -383,6 +384,8 @@ static __always_inline enum reason route(const struct __sk_buff *skb, const stru
 	reason = refusal(in, out, skb);
 	if (reason != REASONS)
 		return reason;
+	if (is_ruled(skb, out, eth->h_proto))
+		return REASON_RULES;
 	if (refresh_due(source, in, set, count, way))
 		return REASON_REFRESH;
 	way->straight =

@@ -21,6 +21,7 @@ enum reason {
 	REASON_PORT_OUT,    /* nothing may be sent to the destination's port */
 	REASON_ISOLATED,    /* both ports are isolated */
 	REASON_TOO_LONG,    /* longer than the destination's port or its peer takes */
+	REASON_RULES,	    /* a rule of netfilter's that the process has not looked at yet */
 	REASON_REFRESH,	    /* keeps the kernel's own entry fresh, where no copy can */
 	REASONS,
 };
@@ -88,8 +89,9 @@ struct port {
 	__u64 peer_key;	    /* the key of the peer device's address; 0: none */
 	__u32 gso_max_size; /* a GSO packet has to be shorter, with its Ethernet header ... */
 	__u32 gso_ipv4_max_size; /* ... and than this if it is not IPv6 */
+	__u64 device;		 /* where its struct net_device is; 0: that cannot be known */
 };
-_Static_assert(sizeof(struct port) == 32, "struct port has padding");
+_Static_assert(sizeof(struct port) == 40, "struct port has padding");
 
 #define PORT_IN	      1 /* packets may be taken from it */
 #define PORT_OUT      2 /* packets may be sent to it */
@@ -116,6 +118,33 @@ _Static_assert(sizeof(struct settings) == 28, "struct settings has padding");
 #define KERNEL_ARP   4
 #define KERNEL_PPPOE 8
 #define KERNEL_ND    16 /* ICMPv6, as the bridge itself tells it: right behind the IPv6 header */
+
+/* Netfilter's hooks that a forwarded frame meets, and the settings of br_netfilter. */
+#define BRIDGE_HOOKS 3
+#define CALLS	     3
+
+#define CALLS_IPTABLES	0
+#define CALLS_IP6TABLES 1
+#define CALLS_ARPTABLES 2
+
+/* How the rules were when the process decided that they leave bridged packets alone; as addresses
+ * in the kernel. No hooks have an address of all ones: all takes the kernel path. */
+struct rules {
+	__u64 hooks[BRIDGE_HOOKS]; /* struct nf_hook_entries; 0: none */
+	__u64 calls[CALLS];	   /* integers; 0: there is no br_netfilter */
+	__u32 numbers[BRIDGE_HOOKS];
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct rules) == 64, "struct rules is a cache line");
+
+/* What the program `observe` is asked, and what it answers. */
+struct observation {
+	struct rules rules;
+	__u64 device;	  /* where the device with this index is; 0: not there */
+	__u32 index;	  /* 0: none */
+	__u32 fds[CALLS]; /* the open files of br_netfilter's sysctls; 0: there is none */
+};
+_Static_assert(sizeof(struct observation) == 88, "struct observation has padding");
 
 /* One CPU's counts. */
 struct counts {

@@ -4,10 +4,18 @@ use std::{fs, io};
 
 use crate::state::{Calls, Tap};
 
+/// Where `br_netfilter` says whether it hands frames to the tables of IPv4, of IPv6 and of ARP, for
+/// all bridges.
+pub(crate) const CALLS: [&str; 3] = [
+    "/proc/sys/net/bridge/bridge-nf-call-iptables",
+    "/proc/sys/net/bridge/bridge-nf-call-ip6tables",
+    "/proc/sys/net/bridge/bridge-nf-call-arptables",
+];
+
 /// What `br_netfilter` does for all bridges; none where it is not there.
 pub(super) fn calls() -> io::Result<Option<Calls>> {
-    let iptables = switch("iptables")?;
-    let (ip6tables, arptables) = (switch("ip6tables")?, switch("arptables")?);
+    let [iptables, ip6tables, arptables] = CALLS.map(switch);
+    let (iptables, ip6tables, arptables) = (iptables?, ip6tables?, arptables?);
     Ok(iptables.map(|iptables| Calls {
         iptables,
         ip6tables: ip6tables == Some(true),
@@ -15,8 +23,8 @@ pub(super) fn calls() -> io::Result<Option<Calls>> {
     }))
 }
 
-fn switch(tables: &str) -> io::Result<Option<bool>> {
-    let text = read(&format!("/proc/sys/net/bridge/bridge-nf-call-{tables}"))?;
+fn switch(path: &str) -> io::Result<Option<bool>> {
+    let text = read(path)?;
     Ok(text.map(|text| text.trim() != "0"))
 }
 

@@ -53,9 +53,13 @@ impl Worker {
                 self.tend()?;
             }
             if around {
+                let rules = self.begin_rules()?;
                 self.reader.look_around(&mut self.state)?;
+                self.act()?;
+                self.believe(rules)?;
+            } else {
+                self.act()?;
             }
-            self.act()?;
         }
         // A bucket that leaks: it holds a burst, and what is over has to wait.
         let now = Instant::now();

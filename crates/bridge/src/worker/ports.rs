@@ -98,11 +98,13 @@ impl Worker {
             if self.ports.get(&number).is_some_and(|placed| placed.open) {
                 continue;
             }
-            self.write(number, &entry(port))?;
+            let device = self.shared.program.device(port.index);
+            let device = device.map_err(|e| Error::io("finding a port's device", e))?;
+            self.write(number, &Port { device, ..entry(port) })?;
             // What was announced while the host was read is not in the plan.
             let open = !self.watch.heard().ports.contains(&port.index);
             if open {
-                self.write(number, &Port { flags: flags(port), ..entry(port) })?;
+                self.write(number, &Port { device, flags: flags(port), ..entry(port) })?;
             }
             self.ports.insert(number, Placed { plan: port.clone(), open });
         }
@@ -215,7 +217,7 @@ pub(super) fn refuse_second(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// A port as the packet path knows it, without its flags.
+/// A port as the packet path knows it, without its flags and its device.
 fn entry(port: &PortPlan) -> Port {
     Port {
         index: port.index,
@@ -225,6 +227,7 @@ fn entry(port: &PortPlan) -> Port {
         gso_max_size: port.gso.size,
         gso_ipv4_max_size: port.gso.ipv4_size,
         peer_key: port.peer.map_or(0, program::key),
+        device: 0,
     }
 }
 

@@ -231,7 +231,7 @@ impl Drop for Injection {
     }
 }
 
-fn frame(from: Mac, to: Mac) -> [u8; FRAME_LEN] {
+pub(super) fn frame(from: Mac, to: Mac) -> [u8; FRAME_LEN] {
     let mut frame = [0; FRAME_LEN];
     frame.copy_from_slice(&udp_frame(FRAME_LEN, [from, to], [SOURCE, TARGET]));
     frame

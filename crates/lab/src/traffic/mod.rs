@@ -15,6 +15,8 @@
 //! | [`UdpReceiver`], [`UdpSender`] | datagrams at a rate, with loss and reordering |
 //! | [`FrameSender`], [`FrameCapture`] | raw Ethernet frames, and what a device receives |
 //! | [`FrameGenerator`], [`FrameSink`] | 60-byte frames made and dropped inside the kernel |
+//! | [`PacedFrames`] | numbered frames at a steady pace: until when they got through |
+//! | [`Rule`], [`Spinners`] | rules that stop frames, and programs that keep the CPUs busy |
 //! | [`LiveSender`] | UDP frames as a network card's driver hands them on |
 
 mod bulk;
@@ -27,8 +29,10 @@ mod idle;
 mod latency;
 mod live;
 mod moves;
+mod paced;
 mod poller;
 mod rr;
+mod rule;
 mod slot;
 mod stream;
 mod udp;
@@ -57,7 +61,9 @@ pub use idle::IdleSession;
 pub use latency::Latency;
 pub use live::{LiveOptions, LiveSender};
 pub use moves::Moves;
+pub use paced::PacedFrames;
 pub use rr::{RrOptions, RrSession};
+pub use rule::{Rule, Spinners};
 pub use stream::StreamTotals;
 pub use udp::{FlowCounters, UdpCounters, UdpOptions, UdpReceiver, UdpSender};
 

@@ -1,0 +1,131 @@
+//! The priority of the thread that follows the bridge.
+//!
+//! `SCHED_FIFO` 1, the least of the real-time priorities: it runs before every ordinary program,
+//! however many wait, and after whatever somebody gave a real-time priority on purpose, such as
+//! threads of interrupts (50). While it works it keeps ordinary programs, ksoftirqd among them, from
+//! its CPU. Stations that nobody knows make it work for as long as they come, so it has the
+//! priority only within a [`Budget`], and is an ordinary thread beyond it.
+//!
+//! `unsafe` here is one call of libc, which rustix lacks.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The part of the time that it may take at the priority in the long run: one in so many.
+const SHARE: u32 = 10;
+/// How much of that may come at once: about a look at 1,000 ports.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// The calling thread's priority; it begins as an ordinary one.
+#[derive(Debug)]
+pub(crate) struct Priority {
+    budget: Budget,
+    raised: bool,
+    /// It may have none, which has been said.
+    refused: bool,
+}
+
+impl Priority {
+    pub(crate) fn new() -> Priority {
+        Priority { budget: Budget::new(Instant::now(), used()), raised: false, refused: false }
+    }
+
+    /// Raises it, or takes it back, as the time allows that the thread has taken. To be called by
+    /// the thread, between one piece of work and the next.
+    pub(crate) fn review(&mut self) {
+        let raise = self.budget.allows(Instant::now(), used(), self.raised);
+        if self.refused || raise == self.raised {
+            return;
+        }
+        match set(raise) {
+            Ok(()) => self.raised = raise,
+            Err(error) => {
+                self.refused = true;
+                tracing::warn!(
+                    "no real-time priority ({error}; it takes CAP_SYS_NICE): while all CPUs are \
+                     busy, changes of the bridge and its ports take effect late"
+                );
+            }
+        }
+    }
+}
+
+/// What the thread may take at the priority: grows with time, shrinks by what it takes.
+#[derive(Debug)]
+struct Budget {
+    left: Duration,
+    at: Instant,
+    used: Duration,
+}
+
+impl Budget {
+    fn new(now: Instant, used: Duration) -> Budget {
+        Budget { left: AT_ONCE, at: now, used }
+    }
+
+    /// Whether the thread may have the priority now; `used` is the CPU time that it has ever taken.
+    /// Once it is lost it comes back when half of the budget is there again.
+    fn allows(&mut self, now: Instant, used: Duration, raised: bool) -> bool {
+        let more = now.saturating_duration_since(self.at) / SHARE;
+        let less = used.saturating_sub(self.used);
+        self.left = (self.left + more).min(AT_ONCE).saturating_sub(less);
+        (self.at, self.used) = (now, used);
+        self.left > if raised { Duration::ZERO } else { AT_ONCE / 2 }
+    }
+}
+
+/// The CPU time that the calling thread has taken.
+fn used() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// Gives the calling thread the priority, or none; threads and processes that it makes have none.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`, where `RLIMIT_RTPRIO` is 0, and in a cgroup without real-time.
+fn set(raised: bool) -> io::Result<()> {
+    let (policy, sched_priority) =
+        if raised { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    let parameters = libc::sched_param { sched_priority };
+    let policy = policy | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the parameters outlive the call; 0 stands for the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_works_all_the_time_loses_the_priority_and_has_it_back_after_a_pause() {
+        let (start, step) = (Instant::now(), Duration::from_millis(10));
+        let mut budget = Budget::new(start, Duration::ZERO);
+        let (mut now, mut used, mut raised, mut at_it) = (start, Duration::ZERO, true, 0);
+        for _ in 0..1000 {
+            (now, used) = (now + step, used + step);
+            raised = budget.allows(now, used, raised);
+            at_it += u32::from(raised);
+        }
+        // All of it at first, and none later, as there is never half of it again.
+        assert!((50..60).contains(&at_it) && !raised, "{at_it} of 1000 steps");
+        assert!(!budget.allows(now + AT_ONCE * SHARE / 4, used, raised), "a quarter of it");
+        assert!(budget.allows(now + AT_ONCE * SHARE, used, raised), "all of it");
+    }
+
+    #[test]
+    fn who_works_less_than_its_share_keeps_the_priority() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start, Duration::ZERO);
+        for turn in 1..10_000 {
+            let (now, used) = (Duration::from_millis(turn), Duration::from_micros(90 * turn));
+            assert!(budget.allows(start + now, used, true), "turn {turn}");
+        }
+    }
+}

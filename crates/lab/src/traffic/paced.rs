@@ -1,0 +1,112 @@
+//! Numbered frames at a steady pace, to see until when frames got through: what stops them, a rule
+//! for one, takes effect between the last that arrived and the next.
+
+use std::process::{Command, Stdio};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+    mpsc,
+};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::thread::gettid;
+
+use super::{
+    FRAME_LEN,
+    frames::{FrameCapture, FrameSender},
+    generator::frame,
+};
+use crate::{End, Error, Result};
+
+/// Where a frame carries its number: in the payload of its UDP datagram.
+const NUMBER: usize = 14 + 20 + 8;
+
+/// Sends 60-byte UDP frames from one host to another, and captures them there.
+///
+/// The thread that sends them has a real-time priority where it may have one, so that frames are
+/// sent at their time beside busy programs as well.
+#[derive(Debug)]
+pub struct PacedFrames {
+    capture: FrameCapture,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Vec<Instant>>>>,
+}
+
+impl PacedFrames {
+    /// Starts to send a frame each `every`.
+    ///
+    /// # Errors
+    /// As [`FrameSender::open`] and [`FrameCapture::open`].
+    pub fn start(from: &End, to: &End, every: Duration) -> Result<Self> {
+        let sender = FrameSender::open(&from.host, &from.device)?;
+        let capture = FrameCapture::open(&to.host, &to.device)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ends, bytes) = (Arc::clone(&stop), frame(from.mac, to.mac));
+        let (ready, begun) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new()
+            .name("paced".into())
+            .spawn(move || {
+                hurry();
+                // Whoever waited for it is gone if this fails.
+                let _ = ready.send(());
+                send(&sender, bytes, every, &ends)
+            })
+            .map_err(|error| Error::io("starting a thread", error))?;
+        // What it takes to be in a hurry can itself take long.
+        let _ = begun.recv();
+        Ok(Self { capture, stop, thread: Some(thread) })
+    }
+
+    /// Ends it, and returns when the last of those that arrived was sent; none if none arrived.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if frames could not be sent, or captured.
+    pub fn last(mut self) -> Result<Option<Instant>> {
+        let sent = self.end()?;
+        let frames = self.capture.waiting()?;
+        let numbers = frames.iter().filter_map(|frame| {
+            let number = frame.bytes.get(NUMBER..NUMBER + 4)?.try_into().ok()?;
+            (frame.bytes.len() == FRAME_LEN).then(|| u32::from_be_bytes(number) as usize)
+        });
+        Ok(numbers.filter_map(|number| sent.get(number).copied()).max())
+    }
+
+    fn end(&mut self) -> Result<Vec<Instant>> {
+        self.stop.store(true, Relaxed);
+        let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
+        thread.join().map_err(|_| Error::invalid("the thread that sends has panicked"))?
+    }
+}
+
+impl Drop for PacedFrames {
+    fn drop(&mut self) {
+        // Who wants to know how it went has asked for the last.
+        let _ = self.end();
+    }
+}
+
+fn send(
+    sender: &FrameSender,
+    mut frame: [u8; FRAME_LEN],
+    every: Duration,
+    stop: &AtomicBool,
+) -> Result<Vec<Instant>> {
+    let mut sent = Vec::new();
+    while !stop.load(Relaxed) {
+        let number = u32::try_from(sent.len()).unwrap_or(u32::MAX);
+        frame[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
+        sent.push(Instant::now());
+        sender.send(&frame)?;
+        thread::sleep(every);
+    }
+    Ok(sent)
+}
+
+/// A real-time priority for this thread, above that of what it watches; where it may have none, it
+/// goes on without one.
+fn hurry() {
+    let id = gettid().as_raw_nonzero().to_string();
+    let mut chrt = Command::new("chrt");
+    let _ = chrt.args(["--fifo", "--pid", "10", &id]).stderr(Stdio::null()).status();
+}
