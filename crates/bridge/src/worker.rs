@@ -467,7 +467,7 @@ pub fn inspect(bridge: &str) -> Result<Plan> {
             port.unseen = flags & program::PORT_UNSEEN != 0;
         }
     }
-    Ok(decide(&state, ours))
+    Ok(decide(&state, None))
 }
 
 /// The packet path's map of stations.

@@ -18,7 +18,7 @@ fn root_bench_bridge_gives_every_claimed_ratio() {
     }
     let _turn = turn();
     let output = Command::new(env!("CARGO_BIN_EXE_cachelane"))
-        .args(["bench", "bridge", "--json", "--rounds", "1", "--window", "50ms"])
+        .args(["bench", "bridge", "--json", "--rounds", "1", "--window", "200ms"])
         .args(["--entries", "1000"])
         .output()
         .unwrap();
