@@ -126,7 +126,7 @@ pub const COSTS: [Cost; 6] = [
 /// Looks at a device of the network namespace that the caller is in.
 ///
 /// # Errors
-/// `NoDevice` of [`ErrorKind`] if it is gone, and what the system reports.
+/// `NoDevice` of [`ErrorKind`](crate::ErrorKind) if it is gone, and what the system reports.
 pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     let queues = device.queues()?;
     let sysfs = Sysfs::new()?;
