@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, str};
@@ -29,11 +29,9 @@ const COPY_EVERY: Duration = Duration::from_secs(1);
 /// The most copies that a CPU makes in a second before they are urgent.
 const COPIES_A_SECOND: u32 = 8000;
 
-/// What to accelerate, and how.
-#[derive(Clone, Debug)]
+/// How to accelerate a bridge.
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The bridge's device name.
-    pub bridge: String,
     /// The most stations that the packet path knows, 1 to 2^20; more take the kernel path. None: a
     /// quarter more than the bridge knows at the start, and at least 8192.
     pub max_stations: Option<u32>,
@@ -84,11 +82,13 @@ pub struct Accelerator {
 /// What the handle and the worker share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The interface index of the bridge.
+    bridge: u32,
     pub(crate) program: Program,
     /// Wakes the worker: there is a command.
     pub(crate) wake: OwnedFd,
     control: Mutex<Control>,
-    failure: Mutex<Option<Error>>,
+    failure: OnceLock<Error>,
     pub(crate) gauges: Gauges,
 }
 
@@ -122,22 +122,22 @@ pub(crate) enum Command {
     Stop,
 }
 
-impl Config {
-    /// The defaults, for this bridge.
-    pub fn new(bridge: impl Into<String>) -> Config {
-        Config { bridge: bridge.into(), max_stations: None, fastpath: true, table: Table::Split }
+impl Default for Config {
+    fn default() -> Config {
+        Config { max_stations: None, fastpath: true, table: Table::Split }
     }
 }
 
 impl Accelerator {
-    /// Attaches to the ports of a bridge and follows it from then on.
+    /// Attaches to the ports of the bridge with this name and follows it from then on.
     ///
     /// # Errors
-    /// [`ErrorKind::NoDevice`], [`ErrorKind::NotABridge`], [`ErrorKind::NotPermitted`] without
-    /// `CAP_NET_ADMIN` and `CAP_BPF`, [`ErrorKind::Unsupported`] on kernels without tcx.
-    pub fn start(config: Config) -> Result<Accelerator> {
+    /// [`ErrorKind::NoDevice`], [`ErrorKind::NotABridge`]; [`ErrorKind::Busy`] if somebody
+    /// accelerates it already; [`ErrorKind::NotPermitted`] without `CAP_NET_ADMIN` and `CAP_BPF`;
+    /// [`ErrorKind::Unsupported`] on kernels without tcx.
+    pub fn start(bridge: &str, config: Config) -> Result<Accelerator> {
         let (commands, receiver) = channel();
-        let (worker, shared) = Worker::new(&config)?;
+        let (worker, shared) = Worker::new(bridge, config)?;
         let thread = std::thread::Builder::new()
             .name("bridge".into())
             .spawn(move || run(worker, &receiver))
@@ -215,9 +215,18 @@ impl Accelerator {
         Duration::from_nanos(self.shared.gauges.mirror_nanos.load(Relaxed))
     }
 
-    /// Why the fast path has ended by itself, if it has: the bridge is gone, for one. Said once.
+    /// The interface index of the bridge.
+    pub fn bridge(&self) -> u32 {
+        self.shared.bridge
+    }
+
+    /// Why the fast path has ended by itself, if it has: the bridge is gone, for one.
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let ended = self.thread.as_ref().is_some_and(JoinHandle::is_finished);
+        ended.then(|| match self.shared.failure.get() {
+            Some(error) => Error::new(error.kind(), error.to_string()),
+            None => Error::new(ErrorKind::Io, "the thread that follows the bridge has panicked"),
+        })
     }
 
     fn ask(&self, command: fn(Sender<Result<()>>) -> Command) -> Result<()> {
@@ -245,19 +254,21 @@ impl Drop for Accelerator {
 fn run(worker: Worker, commands: &Receiver<Command>) {
     let shared = worker.shared();
     if let Err(error) = worker.run(commands) {
-        *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        // The only one who says so.
+        let _ = shared.failure.set(error);
     }
 }
 
 impl Shared {
-    pub(crate) fn new(program: Program, control: Control) -> Result<Shared> {
+    pub(crate) fn new(bridge: u32, program: Program, control: Control) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::io("cannot make an eventfd", e.into()))?;
         Ok(Shared {
+            bridge,
             program,
             wake,
             control: Mutex::new(control),
-            failure: Mutex::new(None),
+            failure: OnceLock::new(),
             gauges: Gauges::default(),
         })
     }
@@ -327,6 +338,31 @@ pub(crate) fn jiffies(time: Duration) -> u32 {
 }
 
 impl Stats {
+    /// Adds what another has done and knows.
+    pub(crate) fn add(&mut self, other: &Stats) {
+        let pairs = [
+            (&mut self.straight, other.straight),
+            (&mut self.redirected, other.redirected),
+            (&mut self.bytes, other.bytes),
+            (&mut self.copies, other.copies),
+            (&mut self.stations, other.stations),
+            (&mut self.left_out, other.left_out),
+            (&mut self.overruns, other.overruns),
+        ];
+        for (sum, count) in pairs {
+            *sum = sum.wrapping_add(count);
+        }
+        self.kernel.resize(Reason::ALL.len(), 0);
+        for (sum, count) in self.kernel.iter_mut().zip(&other.kernel) {
+            *sum = sum.wrapping_add(*count);
+        }
+    }
+
+    /// What has been counted, without what is known at the moment.
+    pub(crate) fn counted(self) -> Stats {
+        Stats { stations: 0, left_out: 0, ..self }
+    }
+
     /// Packets forwarded by the fast path.
     pub fn forwarded(&self) -> u64 {
         self.straight.wrapping_add(self.redirected)

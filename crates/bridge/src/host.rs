@@ -29,7 +29,10 @@ use self::{
     netlink::{Socket, is},
     tc::FilterHolder,
 };
-pub(crate) use self::{proc::CALLS, watch::Watch};
+pub(crate) use self::{
+    proc::CALLS,
+    watch::{LinkWatch, Watch},
+};
 use crate::{
     Error, ErrorKind, Result,
     state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
@@ -84,6 +87,14 @@ impl Reader {
         let mut survey = self.survey(index)?;
         while self.survey_port(&mut survey)? {}
         self.finish(survey)
+    }
+
+    /// The indexes and names of all bridges, by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn bridges(&mut self) -> Result<Vec<(u32, String)>> {
+        link::bridges(&mut self.route).map_err(|error| Error::io("listing the bridges", error))
     }
 
     /// Begins to read everything about the bridge with this index, whatever it is called.
@@ -253,7 +264,7 @@ impl Reader {
             Ok(link) => link,
             // Longer names than a device can have are refused in other words.
             Err(error) if is(&error, Errno::NODEV) || name.is_empty() || name.len() > 15 => {
-                let message = format!("no such device: '{name}' ({})", self.bridges()?);
+                let message = format!("no such device: '{name}' ({})", self.meant()?);
                 return Err(Error::new(ErrorKind::NoDevice, message));
             }
             Err(error) => return Err(Error::io(format!("reading '{name}'"), error)),
@@ -266,10 +277,10 @@ impl Reader {
         let message = match (master, &link.kind) {
             (Some(bridge), _) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
             (None, Some(kind)) => {
-                format!("'{name}' is not a bridge; it is a {kind} ({})", self.bridges()?)
+                format!("'{name}' is not a bridge; it is a {kind} ({})", self.meant()?)
             }
             (None, None) => {
-                format!("'{name}' is not a bridge; it is a device of its own ({})", self.bridges()?)
+                format!("'{name}' is not a bridge; it is a device of its own ({})", self.meant()?)
             }
         };
         Err(Error::new(ErrorKind::NotABridge, message))
@@ -288,9 +299,8 @@ impl Reader {
     }
 
     /// The bridges that could have been meant.
-    fn bridges(&mut self) -> Result<String> {
-        let names = link::bridges(&mut self.route)
-            .map_err(|error| Error::io("listing the bridges", error))?;
+    fn meant(&mut self) -> Result<String> {
+        let names: Vec<String> = self.bridges()?.into_iter().map(|(_, name)| name).collect();
         Ok(match names.is_empty() {
             true => "there are no bridges here".to_owned(),
             false => format!("bridges here: {}", names.join(", ")),

@@ -3,11 +3,12 @@
 //! It forwards the frames that the bridge would forward in exactly the same way, without writing
 //! a cache line that another CPU reads, and leaves every other frame to the bridge, which goes on
 //! learning, ageing, flooding and speaking STP. [`Accelerator`] does it; [`decide`] says what it
-//! may do on which port, and why not more. It needs root and Linux 6.6.
+//! may do on which port, and why not more. [`Fleet`] does it for several bridges, also for those that
+//! come later. It needs root and Linux 6.6.
 //!
 //! ```no_run
 //! # fn main() -> bridge::Result<()> {
-//! let fast = bridge::Accelerator::start(bridge::Config::new("br0"))?;
+//! let fast = bridge::Accelerator::start("br0", bridge::Config::default())?;
 //! for port in fast.plan().ports {
 //!     println!("{}: sent to by {}", port.name, port.send.name());
 //! }
@@ -19,9 +20,12 @@ mod accelerator;
 mod control;
 mod decide;
 mod error;
+mod fleet;
 mod host;
+mod inspect;
 mod lease;
 mod mirror;
+mod owner;
 mod priority;
 mod program;
 mod reason;
@@ -35,8 +39,10 @@ pub use accelerator::{Accelerator, Config, Stats, Table};
 pub use control::register;
 pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
+pub use fleet::{Bridges, Event, Fleet};
+pub use inspect::{Inspection, bridges, inspect};
 pub use lease::Lease;
+pub use owner::Accelerated;
 pub use reason::Reason;
 pub use station::{Change, Entry, EntryKind};
 pub use tcx::program_name;
-pub use worker::inspect;

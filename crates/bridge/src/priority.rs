@@ -4,17 +4,22 @@
 //! however many wait, and after whatever somebody gave a real-time priority on purpose, such as
 //! threads of interrupts (50). While it works it keeps ordinary programs, ksoftirqd among them, from
 //! its CPU. Stations that nobody knows make it work for as long as they come, so it has the
-//! priority only within a [`Budget`], and is an ordinary thread beyond it.
+//! priority only within a [`Budget`], and is an ordinary thread beyond it. The threads of several
+//! bridges share what one would have.
 //!
 //! `unsafe` here is one call of libc, which rustix lacks.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The part of the time that it may take at the priority in the long run: one in so many.
+/// The threads of this process that have a budget. Relaxed: a number that stands for itself.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+/// The part of the time that they may take at the priority in the long run: one in so many.
 const SHARE: u32 = 10;
 /// How much of that may come at once: about a look at 1,000 ports.
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -30,13 +35,15 @@ pub(crate) struct Priority {
 
 impl Priority {
     pub(crate) fn new() -> Priority {
+        THREADS.fetch_add(1, Relaxed);
         Priority { budget: Budget::new(Instant::now(), used()), raised: false, refused: false }
     }
 
     /// Raises it, or takes it back, as the time allows that the thread has taken. To be called by
     /// the thread, between one piece of work and the next.
     pub(crate) fn review(&mut self) {
-        let raise = self.budget.allows(Instant::now(), used(), self.raised);
+        let among = THREADS.load(Relaxed).max(1);
+        let raise = self.budget.allows(among, Instant::now(), used(), self.raised);
         if self.refused || raise == self.raised {
             return;
         }
@@ -53,6 +60,12 @@ impl Priority {
     }
 }
 
+impl Drop for Priority {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Relaxed);
+    }
+}
+
 /// What the thread may take at the priority: grows with time, shrinks by what it takes.
 #[derive(Debug)]
 struct Budget {
@@ -66,14 +79,15 @@ impl Budget {
         Budget { left: AT_ONCE, at: now, used }
     }
 
-    /// Whether the thread may have the priority now; `used` is the CPU time that it has ever taken.
-    /// Once it is lost it comes back when half of the budget is there again.
-    fn allows(&mut self, now: Instant, used: Duration, raised: bool) -> bool {
-        let more = now.saturating_duration_since(self.at) / SHARE;
+    /// Whether the thread, one of `among`, may have the priority now; `used` is the CPU time that it
+    /// has ever taken. Once it is lost it comes back when half of the budget is there again.
+    fn allows(&mut self, among: u32, now: Instant, used: Duration, raised: bool) -> bool {
+        let at_once = AT_ONCE / among;
+        let more = now.saturating_duration_since(self.at) / SHARE / among;
         let less = used.saturating_sub(self.used);
-        self.left = (self.left + more).min(AT_ONCE).saturating_sub(less);
+        self.left = (self.left + more).min(at_once).saturating_sub(less);
         (self.at, self.used) = (now, used);
-        self.left > if raised { Duration::ZERO } else { AT_ONCE / 2 }
+        self.left > if raised { Duration::ZERO } else { at_once / 2 }
     }
 }
 
@@ -110,13 +124,33 @@ mod tests {
         let (mut now, mut used, mut raised, mut at_it) = (start, Duration::ZERO, true, 0);
         for _ in 0..1000 {
             (now, used) = (now + step, used + step);
-            raised = budget.allows(now, used, raised);
+            raised = budget.allows(1, now, used, raised);
             at_it += u32::from(raised);
         }
         // All of it at first, and none later, as there is never half of it again.
         assert!((50..60).contains(&at_it) && !raised, "{at_it} of 1000 steps");
-        assert!(!budget.allows(now + AT_ONCE * SHARE / 4, used, raised), "a quarter of it");
-        assert!(budget.allows(now + AT_ONCE * SHARE, used, raised), "all of it");
+        assert!(!budget.allows(1, now + AT_ONCE * SHARE / 4, used, raised), "a quarter of it");
+        assert!(budget.allows(1, now + AT_ONCE * SHARE, used, raised), "all of it");
+    }
+
+    #[test]
+    fn ten_threads_have_no_more_than_one() {
+        let (start, step) = (Instant::now(), Duration::from_millis(10));
+        let used_at = |at_priority_of: u32| -> Duration {
+            let mut budget = Budget::new(start, Duration::ZERO);
+            let (mut now, mut used, mut raised, mut at_it) = (start, Duration::ZERO, true, 0);
+            for _ in 0..10_000 {
+                now += step;
+                // It works for as long as it has the priority.
+                used += if raised { step } else { Duration::ZERO };
+                at_it += u32::from(raised);
+                raised = budget.allows(at_priority_of, now, used, raised);
+            }
+            step * at_it
+        };
+        let (alone, each) = (used_at(1), used_at(10));
+        assert!(each * 10 <= alone * 5 / 4, "{each:?} ten times, {alone:?} alone");
+        assert!(each * 10 >= alone * 3 / 4, "{each:?} ten times, {alone:?} alone");
     }
 
     #[test]
@@ -125,7 +159,7 @@ mod tests {
         let mut budget = Budget::new(start, Duration::ZERO);
         for turn in 1..10_000 {
             let (now, used) = (Duration::from_millis(turn), Duration::from_micros(90 * turn));
-            assert!(budget.allows(start + now, used, true), "turn {turn}");
+            assert!(budget.allows(1, start + now, used, true), "turn {turn}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
-use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program as BpfProgram};
 
@@ -21,14 +20,15 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    observation as Observation, port as Port, renewal as Renewal, request as Request,
-    rules as Rules, settings as Settings, station as Station,
+    observation as Observation, owner as Owner, port as Port, renewal as Renewal,
+    request as Request, rules as Rules, settings as Settings, station as Station,
 };
 
 /// The program's name, as `bpftool prog` lists it.
 pub(crate) const NAME: &str = "cachelane_br";
 
 /// As in bridge.h.
+pub(crate) const OWNER_MAGIC: u64 = 0x6361_6368_6562_7264;
 pub(crate) const STATION_AGELESS: u32 = 1 << 10;
 pub(crate) const STATION_FIXED: u32 = 1 << 11;
 pub(crate) const STATION_SLOT_SHIFT: u32 = 12;
@@ -84,11 +84,11 @@ pub(crate) struct Counts {
 }
 
 impl Program {
-    /// Loads the object with room for so many stations.
-    pub(crate) fn load(stations: u32) -> Result<Program> {
-        let loaded = Program::try_load(stations, true).or_else(|error| {
+    /// Loads the object with room for so many stations; `owner` is whose bridge it is for.
+    pub(crate) fn load(stations: u32, owner: Owner) -> Result<Program> {
+        let loaded = Program::try_load(stations, owner, true).or_else(|error| {
             // CAP_PERFMON is missing, for one.
-            let program = Program::try_load(stations, false)?;
+            let program = Program::try_load(stations, owner, false)?;
             tracing::warn!(
                 "netfilter's rules are followed by their notifications alone, as the packet path \
                  may not read the kernel's: {error}"
@@ -105,7 +105,7 @@ impl Program {
     }
 
     /// `reads_rules` is whether the packet path reads netfilter's rules itself.
-    fn try_load(stations: u32, reads_rules: bool) -> libbpf_rs::Result<Program> {
+    fn try_load(stations: u32, owner: Owner, reads_rules: bool) -> libbpf_rs::Result<Program> {
         let mut storage = MaybeUninit::uninit();
         let mut open = skel::BridgeSkelBuilder::default().open(&mut storage)?;
         // Half full at most: then nearly every station stands in the bucket of its hash.
@@ -116,6 +116,7 @@ impl Program {
             constants.hash_seed = rand::random();
             constants.hash_shift = u64::BITS - buckets.trailing_zeros();
             constants.copy_mark = copy_mark;
+            constants.owner = owner;
             constants.reads_rules = reads_rules.into();
         }
         open.progs.observe.set_autoload(reads_rules);
@@ -288,14 +289,6 @@ impl Program {
     }
 }
 
-/// The map of ports of another process's program, which has this id; none if it is gone.
-pub(crate) fn ports_of(id: u32) -> Option<MapHandle> {
-    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
-    let program = ProgInfoIter::with_query_opts(maps).find(|program| program.id == id)?;
-    let mut maps = program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
-    maps.find(|map| map.name() == "ports")
-}
-
 /// What the packet path knows of the port in a slot: `PORT_*`.
 pub(crate) fn port_flags(ports: &MapHandle, slot: u32) -> libbpf_rs::Result<u32> {
     let port = ports.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
@@ -400,7 +393,7 @@ mod tests {
             return;
         }
         let (from, to) = (Mac([2, 0, 0, 0, 0, 7]), Mac([2, 0, 0, 0, 0, 8]));
-        let program = Program::load(8).expect("it loads");
+        let program = Program::load(8, Owner::default()).expect("it loads");
         let settings = Settings { active: 1, ..Settings::default() };
         configure(&program, &settings);
         let port = Port { index: LOOPBACK, flags: PORT_IN, ..Port::default() };
@@ -450,7 +443,7 @@ mod tests {
         }
         const NEXT: i32 = -1;
         const SHOT: i32 = 2;
-        let program = Program::load(8).expect("it loads");
+        let program = Program::load(8, Owner::default()).expect("it loads");
         let port = |index, flags| Port { index, flags, ..Port::default() };
         program.set_port(1, &port(LOOPBACK, PORT_COPY)).expect("it is written");
         program.set_port(2, &port(LOOPBACK + 1, PORT_COPY)).expect("it is written");
@@ -498,7 +491,7 @@ mod tests {
         }
         const STATIONS: u32 = 200;
         const COPIES: u32 = 2;
-        let program = Program::load(STATIONS + 1).expect("it loads");
+        let program = Program::load(STATIONS + 1, Owner::default()).expect("it loads");
         let address = |number: u32| Mac([2, 0, 0, 0, 1, number as u8]);
         let to = Mac([2, 0, 0, 0, 0, 8]);
         let flags = PORT_IN | PORT_REFRESH | PORT_COPY;
@@ -541,7 +534,7 @@ mod tests {
             eprintln!("skipped: root_nobody_has_address_zero: needs root");
             return;
         }
-        let program = Program::load(8).expect("it loads");
+        let program = Program::load(8, Owner::default()).expect("it loads");
         let nobody = Mac([0; 6]);
         let station = Station { place: 1, unsettled: 1 };
         assert_eq!(program.unsettled(nobody).expect("it is read"), None);
@@ -559,7 +552,7 @@ mod tests {
         const STATIONS: u32 = 8192;
         for byte in 0..=4 {
             for _ in 0..8 {
-                let program = Program::load(STATIONS).expect("it loads");
+                let program = Program::load(STATIONS, Owner::default()).expect("it loads");
                 let address = |number: u32| {
                     let mut mac = [2, 0x63, 0, 0, 0, 0];
                     mac[byte..byte + 2].copy_from_slice(&(number as u16).to_be_bytes());

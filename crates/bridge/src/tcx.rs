@@ -6,6 +6,10 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, Result};
+
 /// A device's tcx hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
@@ -52,6 +56,21 @@ pub(crate) fn programs(index: u32, hook: Hook) -> io::Result<Vec<u32>> {
     Ok(ids[..ids.len().min(count as usize)].to_vec())
 }
 
+/// Asks the kernel something harmless that needs tcx.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] on kernels without tcx; [`ErrorKind::Io`].
+pub(crate) fn needed(index: u32) -> Result<()> {
+    match programs(index, Hook::Ingress) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        Err(error) => Err(Error::io("cannot ask for tcx programs", error)),
+    }
+}
+
 /// Attaches a program behind those that are on the hook already. It stays for as long as the link
 /// that is returned is open.
 ///
@@ -95,14 +114,13 @@ pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn device(index: u32) -> io::Result<i32> {
-    i32::try_from(index)
-        .map_err(|_| io::Error::from_raw_os_error(rustix::io::Errno::NODEV.raw_os_error()))
+    i32::try_from(index).map_err(|_| io::Error::from_raw_os_error(Errno::NODEV.raw_os_error()))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::program::Program;
+    use crate::program::{Owner, Program};
 
     /// A program that does nothing but return this.
     pub(crate) fn returning(verdict: i32) -> OwnedFd {
@@ -141,7 +159,7 @@ pub(crate) mod tests {
     pub(crate) fn fill(index: u32) -> Vec<(Program, OwnedFd)> {
         let mut there = Vec::new();
         loop {
-            let program = Program::load(8).expect("it loads");
+            let program = Program::load(8, Owner::default()).expect("it loads");
             match program.attach(index) {
                 Ok(link) => there.push((program, link)),
                 Err(error) => {

@@ -33,15 +33,16 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::accelerator::{Command, Config, Control, Shared, bpf};
-use crate::decide::{Plan, decide};
+use crate::decide::decide;
 use crate::host::{Reader, Watch};
 use crate::lease::Longest;
 use crate::mirror::{Mirror, StationMap};
+use crate::owner;
 use crate::priority::Priority;
 use crate::program::{self, Program, Station};
 use crate::rules;
 use crate::state::{Mac, State};
-use crate::tcx::{self, Hook};
+use crate::tcx;
 use crate::{Change, Error, ErrorKind, Result};
 use arrivals::Arrivals;
 use ports::Placed;
@@ -102,11 +103,11 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Reads the bridge, mirrors its table, and attaches to its ports.
-    pub(crate) fn new(config: &Config) -> Result<(Worker, Arc<Shared>)> {
+    pub(crate) fn new(bridge: &str, config: Config) -> Result<(Worker, Arc<Shared>)> {
         let mut reader = Reader::new()?;
-        let state = reader.state(&config.bridge)?;
+        let state = reader.state(bridge)?;
         let index = state.bridge.index;
-        has_tcx(index)?;
+        tcx::needed(index)?;
         // Before the first dump, so that no change after it is missed.
         let watch = Watch::new(index)?;
         let capacity = match config.max_stations {
@@ -114,10 +115,11 @@ impl Worker {
             Some(stations) => capacity(stations)?,
         };
         let plan = decide(&state, None);
-        ports::refuse_second(&plan)?;
-        let Config { fastpath, table, .. } = *config;
+        let Config { fastpath, table, .. } = config;
         let control = Control { fastpath, table, trusted: false, alarmed: false, plan };
-        let shared = Arc::new(Shared::new(Program::load(capacity)?, control)?);
+        let program = Program::load(capacity, owner::claim(index)?)?;
+        owner::refuse_second(&state.bridge, &program)?;
+        let shared = Arc::new(Shared::new(index, program, control)?);
         let mut worker = Worker {
             shared: Arc::clone(&shared),
             index,
@@ -448,28 +450,6 @@ impl Worker {
     }
 }
 
-/// What the fast path could do on a bridge, without loading or attaching anything.
-///
-/// # Errors
-/// As [`Accelerator::start`](crate::Accelerator::start).
-pub fn inspect(bridge: &str) -> Result<Plan> {
-    let mut reader = Reader::new()?;
-    let mut state = reader.state(bridge)?;
-    // As a process that follows the bridge looks: the ports one by one, and all else at once.
-    let begin = Instant::now();
-    reader.look_around(&mut state)?;
-    state.longest_look = begin.elapsed();
-    has_tcx(state.bridge.index)?;
-    let ours = ports::ours(&state);
-    if let Some(ports) = ours.and_then(program::ports_of) {
-        for port in &mut state.ports {
-            let flags = program::port_flags(&ports, port.number.into()).unwrap_or_default();
-            port.unseen = flags & program::PORT_UNSEEN != 0;
-        }
-    }
-    Ok(decide(&state, None))
-}
-
 /// The packet path's map of stations.
 struct Writer<'a> {
     program: &'a Program,
@@ -507,18 +487,6 @@ fn ring<'a>(program: &'a Program, seen: &'a RefCell<Vec<Mac>>) -> Result<RingBuf
 fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
     // Who asked may have given up.
     let _ = reply.send(result);
-}
-
-/// Asks the kernel something harmless that needs tcx.
-fn has_tcx(index: u32) -> Result<()> {
-    match tcx::programs(index, Hook::Ingress) {
-        Ok(_) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
-            Err(Error::new(ErrorKind::Unsupported, message))
-        }
-        Err(error) => Err(Error::io("cannot ask for tcx programs", error)),
-    }
 }
 
 /// When to do again what began at this CPU time and has ended now: after `time`, or as much later

@@ -5,8 +5,8 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -58,15 +58,36 @@ impl Scene {
 
     /// Starts `cachelane bridge br0` and waits until it says that it accelerates.
     fn start(&self) -> Running {
-        let mut command = self.command(&["bridge", "br0"]);
+        let running = self.start_with(&["br0"]);
+        assert!(running.says("br0: 2 of 2 ports accelerated"), "{:?}", running.log());
+        running
+    }
+
+    /// Starts `cachelane bridge` with these arguments.
+    fn start_with(&self, args: &[&str]) -> Running {
+        let mut command = self.command(&[&["bridge"], args].concat());
         let host = &self.bridge.own.host;
         let mut child = host.run(move || command.spawn()).expect("the host").expect("it starts");
-        let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let said =
-            log.by_ref().map_while(Result::ok).any(|line| line.contains("ports accelerated"));
-        assert!(said, "it ended: {:?}", child.wait());
-        std::thread::spawn(move || log.for_each(drop));
-        Running(child)
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        std::thread::spawn(move || {
+            stderr.map_while(Result::ok).for_each(|line| lines.lock().expect("lines").push(line));
+        });
+        Running { child, log }
+    }
+
+    /// What `--check` says of a bridge.
+    fn check(&self, bridge: &str) -> Value {
+        let output = self.run(&["bridge", bridge, "--check", "--json"]);
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Makes a bridge that has no ports.
+    fn add_bridge(&self, name: &str) {
+        let host = &self.bridge.own.host;
+        host.ip(["link", "add", name, "type", "bridge"]).expect("root may");
+        host.ip(["link", "set", name, "up"]).expect("root may");
     }
 
     /// A counter of the process that runs.
@@ -78,35 +99,52 @@ impl Scene {
         found.and_then(|counter| counter["value"].as_u64()).expect("a counter of this name")
     }
 
-    /// The programs on the ports' ingress, as the kernel lists them.
-    fn programs(&self) -> Vec<u64> {
-        let output = self.run(&["bridge", "br0", "--check", "--json"]);
-        let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    /// The ports of br0 that a program of ours is on.
+    fn attached(&self) -> usize {
+        let plan = self.check("br0");
         let ports = plan["ports"].as_array().expect("ports").iter();
-        let ids = ports.flat_map(|port| port["tcx_before"].as_array().expect("ids").clone());
-        ids.map(|id| id.as_u64().expect("an id")).collect()
+        assert_eq!(plan["ports"][0]["tcx_before"], serde_json::json!([]), "none but ours");
+        ports.filter(|port| port["attached"] == true).count()
     }
 }
 
 /// The command while it runs; killed when dropped.
-struct Running(Child);
+struct Running {
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
 
 impl Running {
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
     fn end(mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
-        self.0.wait().expect("its status")
+        self.child.wait().expect("its status")
+    }
+
+    /// What it has said.
+    fn log(&self) -> Vec<String> {
+        self.log.lock().expect("lines").clone()
+    }
+
+    /// Whether it comes to say this.
+    fn says(&self, text: &str) -> bool {
+        comes_true(|| self.log().iter().any(|line| line.contains(text)))
+    }
+
+    /// How often it has said this.
+    fn has_said(&self, text: &str) -> usize {
+        self.log().iter().filter(|line| line.contains(text)).count()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -194,11 +232,11 @@ fn root_a_connection_outlives_the_process_however_it_ends() {
         [Signal::KILL, Signal::TERM, Signal::INT, Signal::ABORT, Signal::QUIT, Signal::KILL]
     {
         let running = scene.start();
-        assert_eq!(scene.programs().len(), 2, "one on each port");
+        assert_eq!(scene.attached(), 2, "one on each port");
         let before = scene.counter("bridge.straight");
         assert!(comes_true(|| scene.counter("bridge.straight") > before + 100), "{signal:?}");
         running.end(signal);
-        assert_eq!(scene.programs(), Vec::<u64>::new(), "after {signal:?}");
+        assert_eq!(scene.attached(), 0, "after {signal:?}");
         assert!(stream.goes_on(), "after {signal:?}");
     }
     stream.end();
@@ -223,7 +261,7 @@ fn root_the_fast_path_is_flipped_under_a_connection() {
         assert_eq!(text(&scene.run(&["knob", "get", knob]).stdout).trim(), value);
         assert!(stream.goes_on(), "with {knob} {value}");
         let on = text(&scene.run(&["knob", "get", "bridge.fastpath"]).stdout).trim() == "on";
-        assert_eq!(scene.programs().len(), if on { 2 } else { 0 }, "with {knob} {value}");
+        assert_eq!(scene.attached(), if on { 2 } else { 0 }, "with {knob} {value}");
     }
     let before = scene.counter("bridge.straight");
     assert!(comes_true(|| scene.counter("bridge.straight") > before + 100));
@@ -241,7 +279,7 @@ fn root_the_process_ends_when_the_bridge_is_gone() {
     let scene = Scene::new("brgone");
     let mut running = scene.start();
     scene.bridge.own.host.ip(["link", "delete", "br0"]).expect("root may");
-    let status = running.0.wait().expect("its status");
+    let status = running.child.wait().expect("its status");
     assert_eq!(status.code(), Some(1));
 }
 
@@ -251,10 +289,146 @@ fn root_a_second_process_on_the_same_bridge_is_refused() {
         return;
     }
     let scene = Scene::new("brtwice");
-    let _running = scene.start();
-    let second = scene.run(&["bridge", "br0"]);
-    assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(text(&second.stderr).contains("another process accelerates this bridge already"));
+    scene.add_bridge("empty");
+    let running = scene.start_with(&["br0", "empty"]);
+    assert!(running.says("empty: 0 of 0 ports accelerated"), "{:?}", running.log());
+    let pid = running.child.id();
+    let says = format!("already accelerated by pid {pid}");
+    for bridge in ["br0", "empty"] {
+        for (args, code) in [
+            (&["bridge", bridge][..], 1),
+            (&["bridge", bridge, "--wait"], 1),
+            (&["bridge", bridge, "--fastpath", "off"], 1),
+            (&["bridge", bridge, "--dry-run"], 1),
+            (&["bridge", "--all", "--dry-run"], 0),
+        ] {
+            let second = scene.run(args);
+            assert_eq!(second.status.code(), Some(code), "{args:?}: {second:?}");
+            let said = [&second.stdout[..], &second.stderr].concat();
+            assert!(text(&said).contains(&says), "{args:?}: {second:?}");
+        }
+        let plan = scene.check(bridge);
+        assert_eq!(plan["accelerated_by"]["pid"], pid, "{plan}");
+        assert!(text(&scene.run(&["bridge", bridge, "--check"]).stdout).contains(&says));
+    }
+    // A bridge of this name in another namespace is another one.
+    let elsewhere = Scene::new("brelse");
+    let other = elsewhere.start();
+    assert_eq!(elsewhere.check("br0")["accelerated_by"]["pid"], other.child.id());
+    // With the process goes what it had.
+    running.end(Signal::KILL);
+    assert_eq!(scene.check("empty")["accelerated_by"], Value::Null);
+    let next = scene.start_with(&["empty"]);
+    assert!(next.says("empty: 0 of 0 ports accelerated"), "{:?}", next.log());
+}
+
+#[test]
+fn root_of_two_processes_that_start_at_once_one_has_the_bridge() {
+    if !root("root_of_two_processes_that_start_at_once_one_has_the_bridge") {
+        return;
+    }
+    let scene = Scene::new("brrace");
+    for _ in 0..5 {
+        let mut all: Vec<Running> = (0..4).map(|_| scene.start_with(&["br0"])).collect();
+        let accelerates = |one: &Running| one.has_said("ports accelerated") > 0;
+        let mut refused = 0;
+        assert!(comes_true(|| all.iter().any(accelerates)));
+        assert!(comes_true(|| {
+            let refusals = all.iter().filter(|one| one.has_said("already accelerated by pid") > 0);
+            refusals.count() == 3
+        }));
+        for one in all.iter_mut().filter(|one| !accelerates(one)) {
+            assert_eq!(one.child.wait().expect("its status").code(), Some(1));
+            refused += 1;
+        }
+        assert_eq!(refused, 3);
+        assert_eq!(scene.attached(), 2);
+    }
+}
+
+#[test]
+fn root_bridges_that_come_and_go_are_followed_by_name_or_all() {
+    if !root("root_bridges_that_come_and_go_are_followed_by_name_or_all") {
+        return;
+    }
+    let host = |scene: &Scene| scene.bridge.own.host.clone();
+    let scene = Scene::new("brwait");
+    for args in [&["br0", "br5", "--wait"][..], &["--all"]] {
+        let running = scene.start_with(args);
+        assert!(running.says("br0: 2 of 2 ports accelerated"), "{:?}", running.log());
+        let accelerated = |bridge: &str| {
+            comes_true(|| scene.check(bridge)["accelerated_by"]["pid"] == running.child.id())
+        };
+        for time in 1..=2 {
+            assert_eq!(running.has_said("br5: 0 of 0"), time - 1);
+            scene.add_bridge("br5");
+            assert!(accelerated("br5"), "{args:?}, time {time}: {:?}", running.log());
+            host(&scene).ip(["link", "delete", "br5"]).expect("root may");
+            assert!(comes_true(|| running.has_said("br5: the fast path has ended") == time));
+        }
+        // One that has another name is the same bridge, and its old name is free for another.
+        scene.add_bridge("br5");
+        assert!(accelerated("br5"));
+        host(&scene).ip(["link", "set", "br5", "name", "br6"]).expect("root may");
+        scene.add_bridge("br5");
+        assert!(accelerated("br5") && accelerated("br6"), "{args:?}: {:?}", running.log());
+        // The knob is for all of them, and for those that come.
+        let set = |value| scene.run(&["knob", "set", "bridge.fastpath", value]);
+        assert!(set("off").status.success());
+        assert_eq!(scene.attached(), 0);
+        assert_eq!(scene.counter("bridge.bridges"), 3);
+        assert!(set("on").status.success());
+        assert_eq!(scene.attached(), 2);
+        for bridge in ["br5", "br6"] {
+            host(&scene).ip(["link", "delete", bridge]).expect("root may");
+        }
+        assert!(comes_true(|| scene.counter("bridge.bridges") == 1));
+        assert_eq!(running.end(Signal::INT).code(), Some(0));
+    }
+}
+
+#[test]
+fn root_the_process_outlives_a_bridge_and_ends_with_the_last() {
+    if !root("root_the_process_outlives_a_bridge_and_ends_with_the_last") {
+        return;
+    }
+    let scene = Scene::new("brlast");
+    scene.add_bridge("br1");
+    let mut running = scene.start_with(&["br1", "br0"]);
+    assert!(running.says("br0: 2 of 2 ports accelerated"), "{:?}", running.log());
+    let stream = Stream::start(&scene.bridge);
+    assert!(comes_true(|| scene.counter("bridge.straight") > 100));
+    scene.bridge.own.host.ip(["link", "delete", "br1"]).expect("root may");
+    assert!(running.says("br1: the fast path has ended"), "{:?}", running.log());
+    assert!(stream.goes_on());
+    stream.end();
+    let before = scene.counter("bridge.straight");
+    assert!(before > 0 && scene.attached() == 2);
+    scene.bridge.own.host.ip(["link", "delete", "br0"]).expect("root may");
+    assert_eq!(running.child.wait().expect("its status").code(), Some(1));
+    assert!(running.says("no bridge is left"), "{:?}", running.log());
+    assert!(running.says("forwarded"), "what it has done: {:?}", running.log());
+}
+
+#[test]
+fn root_all_waits_where_there_is_no_bridge_and_for_one_that_somebody_else_has() {
+    if !root("root_all_waits_where_there_is_no_bridge_and_for_one_that_somebody_else_has") {
+        return;
+    }
+    let scene = Scene::new("brall");
+    let first = scene.start();
+    let second = scene.start_with(&["--all"]);
+    assert!(second.says("br0: 'br0' is already accelerated by pid"), "{:?}", second.log());
+    assert!(second.says("no bridge yet: waiting"));
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(second.has_said("already accelerated"), 1, "said once: {:?}", second.log());
+    first.end(Signal::KILL);
+    assert!(second.says("br0: 2 of 2 ports accelerated"), "{:?}", second.log());
+    assert_eq!(scene.attached(), 2);
+    let list = scene.run(&["bridge", "--all", "--check", "--json"]);
+    let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    assert_eq!(list["bridges"][0]["bridge"], "br0", "{list}");
+    assert_eq!(second.end(Signal::TERM).code(), Some(0));
 }
 
 #[test]
@@ -263,7 +437,7 @@ fn root_what_cannot_be_used_is_named() {
         return;
     }
     let scene = Scene::new("brbad");
-    let cases: [(&[&str], i32, &[&str]); 8] = [
+    let cases: [(&[&str], i32, &[&str]); 13] = [
         (&["bridge", "nope"], 2, &["no such device: 'nope'", "bridges here: br0"]),
         (&["bridge", "lo"], 2, &["'lo' is not a bridge", "bridges here: br0"]),
         (&["bridge", "p0"], 2, &["'p0' is a port of 'br0'"]),
@@ -272,6 +446,11 @@ fn root_what_cannot_be_used_is_named() {
         (&["bridge", "br0", "--max-stations", "0"], 2, &["0 stations", "expected 1 to"]),
         (&["bridge", "br0", "--fdb", "both"], 2, &["'both'", "split or shared"]),
         (&["bridge", "br0", "--json"], 2, &["--check"]),
+        (&["bridge", "br0", "nope"], 2, &["no such device: 'nope'"]),
+        (&["bridge", "br0", "lo", "--wait"], 2, &["'lo' is not a bridge"]),
+        (&["bridge", "br0", "br0"], 2, &["'br0' is given twice"]),
+        (&["bridge", "br0", "--all"], 2, &["--all"]),
+        (&["bridge", "--all", "--max-stations", "0"], 2, &["0 stations", "expected 1 to"]),
     ];
     for (args, code, parts) in cases {
         let output = scene.run(args);
@@ -283,7 +462,7 @@ fn root_what_cannot_be_used_is_named() {
     }
     let denied = scene.run_unprivileged(&["bridge", "br0"]);
     assert_eq!(denied.status.code(), Some(4), "{denied:?}");
-    assert_eq!(scene.programs(), Vec::<u64>::new());
+    assert_eq!(scene.attached(), 0);
 }
 
 #[test]
@@ -329,7 +508,7 @@ fn root_check_says_for_each_port_what_stands_in_the_way() {
     let would = scene.run(&["bridge", "br0", "--dry-run"]);
     assert!(would.status.success() && would.stderr.is_empty(), "{would:?}");
     assert!(text(&would.stdout).contains("would attach a tcx program to p0's ingress"));
-    assert_eq!(scene.programs(), Vec::<u64>::new());
+    assert_eq!(scene.attached(), 0);
 }
 
 #[test]

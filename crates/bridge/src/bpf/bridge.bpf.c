@@ -47,6 +47,9 @@ const volatile __u32 hash_shift;
 /* What marks a copy (skb->mark); nobody else knows it. */
 const volatile __u32 copy_mark;
 
+/* Whose bridge this is. As a constant it is there as soon as the program is, and until it goes. */
+const volatile struct owner owner;
+
 /* Until when the packet path believes what the process has written, in jiffies: a process that is
  * stopped, or waits for a CPU, follows nothing. */
 __u64 lease_until;

@@ -146,6 +146,17 @@ struct observation {
 };
 _Static_assert(sizeof(struct observation) == 88, "struct observation has padding");
 
+/* Whose bridge a loaded program is for, for other processes to find among its constants. */
+struct owner {
+	__u64 magic; /* OWNER_MAGIC */
+	__u64 netns; /* the inode of the network namespace */
+	__u32 bridge; /* the bridge's ifindex there; 0: none */
+	__u32 pid;
+};
+_Static_assert(sizeof(struct owner) == 24, "struct owner has padding");
+
+#define OWNER_MAGIC 0x6361636865627264ULL
+
 /* One CPU's counts. */
 struct counts {
 	__u64 straight;	  /* packets sent straight into the peer's namespace */

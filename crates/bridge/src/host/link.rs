@@ -97,16 +97,16 @@ pub(super) fn ports(socket: &mut Socket, bridge: u32) -> io::Result<Vec<Link>> {
     Ok(links)
 }
 
-/// The names of all bridges.
-pub(super) fn bridges(socket: &mut Socket) -> io::Result<Vec<String>> {
+/// The indexes and names of all bridges, by name.
+pub(super) fn bridges(socket: &mut Socket) -> io::Result<Vec<(u32, String)>> {
     let mut request = request();
     request.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
-    let mut names = socket.dump(RTM_GETLINK, &emitted(&request), |message| {
+    let mut bridges = socket.dump(RTM_GETLINK, &emitted(&request), |message| {
         let link = parse(message)?;
-        Ok((link.kind == Some(InfoKind::Bridge)).then_some(link.name))
+        Ok((link.kind == Some(InfoKind::Bridge)).then_some((link.index, link.name)))
     })?;
-    names.sort();
-    Ok(names)
+    bridges.sort_by(|(_, a), (_, b)| a.cmp(b));
+    Ok(bridges)
 }
 
 impl Link {

@@ -195,6 +195,36 @@ impl Watch {
     }
 }
 
+/// Hears that some device has come, gone or changed.
+#[derive(Debug)]
+pub(crate) struct LinkWatch {
+    socket: netlink_sys::Socket,
+    buffer: Vec<u8>,
+}
+
+impl LinkWatch {
+    /// Hears of what happens from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn new() -> Result<Self> {
+        // What finds no room is heard as well: that there was something.
+        let socket = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], BUFFER)
+            .map_err(|error| Error::io("subscribing to netlink notifications", error))?;
+        Ok(Self { socket, buffer: vec![0; BUFFER] })
+    }
+
+    /// Whether something has happened since the last call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn heard(&mut self) -> Result<bool> {
+        let mut some = false;
+        let lost = each(&self.socket, &mut self.buffer, |_| some = true)?;
+        Ok(some || lost)
+    }
+}
+
 /// Takes down what notifications are about.
 struct Listener<'a> {
     bridge: u32,

@@ -10,9 +10,8 @@ use super::Worker;
 use crate::accelerator::bpf;
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port};
-use crate::state::State;
 use crate::tcx::{self, Hook};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// How long a port's link stays where it is, at least, when others want to be last as well.
 const BETWEEN_MOVES: Duration = Duration::from_secs(10);
@@ -190,31 +189,9 @@ impl Worker {
     }
 }
 
-/// The program of the process that accelerates the bridge already, if one does.
-pub(super) fn ours(state: &State) -> Option<u32> {
-    let mut programs = state.ports.iter().flat_map(|port| &port.tcx_ingress);
-    programs.find(|id| tcx::program_name(**id).as_deref() == Some(program::NAME)).copied()
-}
-
 /// Whether another program sees the port's packets after ours.
 fn is_overtaken(port: &PortPlan) -> bool {
     port.receive.iter().any(|obstacle| matches!(obstacle, Obstacle::Behind(_)))
-}
-
-/// Refuses a bridge that another process accelerates: each of the two would want to be last.
-pub(super) fn refuse_second(plan: &Plan) -> Result<()> {
-    for port in &plan.ports {
-        let ours = |id: &&u32| tcx::program_name(**id).as_deref() == Some(program::NAME);
-        if let Some(id) = port.before.iter().find(ours) {
-            let message = format!(
-                "another process accelerates this bridge already: tcx program {id} on {} is \
-                 cachelane's",
-                port.name
-            );
-            return Err(Error::new(ErrorKind::Busy, message));
-        }
-    }
-    Ok(())
 }
 
 /// A port as the packet path knows it, without its flags and its device.

@@ -4,7 +4,9 @@ use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
 use super::*;
-use crate::program;
+use crate::Plan;
+use crate::program::{self, Owner};
+use crate::tcx::Hook;
 use crate::{Accelerator, Way};
 
 fn root(test: &str) -> bool {
@@ -56,10 +58,11 @@ fn root_ours_runs_after_the_programs_that_were_there_and_goes_behind_those_that_
         .own
         .host
         .run(|| {
-            let [first, later] = [(); 2].map(|()| Program::load(8).expect("it loads"));
+            let [first, later] =
+                [(); 2].map(|()| Program::load(8, Owner::default()).expect("it loads"));
             // Another's program by its place; ours by its name would be refused at the start.
             let fast = {
-                let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+                let fast = Accelerator::start("br0", Config::default()).expect("it starts");
                 let ours = tcx::programs(port, Hook::Ingress).expect("a port");
                 assert_eq!(ours.len(), 1);
                 let _first = first.attach(port).expect("there is room");
@@ -101,7 +104,7 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
         .own
         .host
         .run(|| {
-            let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+            let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
             assert!(shared.control().trusted);
             // The smallest that the kernel gives, and a worker that is not running meanwhile.
             worker.watch = Watch::with_buffer(worker.index, 1).expect("sockets");
@@ -136,7 +139,7 @@ fn root_the_packet_paths_map_of_ports_follows_the_plan() {
         .own
         .host
         .run(|| {
-            let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+            let fast = Accelerator::start("br0", Config::default()).expect("it starts");
             let ways = |fast: &Accelerator| -> Vec<Way> {
                 fast.plan().ports.iter().map(|port| port.send).collect()
             };
@@ -164,7 +167,7 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
     let bridge = bridge(&lab);
     let host = &bridge.own.host;
     host.run(|| {
-        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
         let settled = |worker: &mut Worker| {
             worker.tend().expect("no error");
             while worker.watch.heard().is_something() {
@@ -205,7 +208,7 @@ fn root_a_program_that_somebody_took_off_a_port_comes_back() {
     let bridge = bridge(&lab);
     let port = index(&bridge, "p0");
     let work = || {
-        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
         let there = || tcx::programs(port, Hook::Ingress).expect("a port");
         assert_eq!(there(), [shared.program.id()]);
         worker.links[&port].detach().expect("root may");
@@ -228,7 +231,7 @@ fn root_a_bridge_is_followed_when_it_gets_another_name() {
     let bridge = bridge(&lab);
     let host = &bridge.own.host;
     let work = || {
-        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        let fast = Accelerator::start("br0", Config::default()).expect("it starts");
         for args in [["down", "", ""], ["name", "br7", ""], ["up", "", ""]] {
             let name = if args[0] == "up" { "br7" } else { "br0" };
             let args = args.into_iter().filter(|arg| !arg.is_empty());
@@ -251,7 +254,7 @@ fn root_a_port_without_room_for_our_program_is_refused_alone() {
     let bridge = bridge(&lab);
     let port = index(&bridge, "p0");
     let work = || {
-        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        let fast = Accelerator::start("br0", Config::default()).expect("it starts");
         bridge.own.host.ip(["link", "set", "p0", "nomaster"]).expect("root may");
         fast.sync().expect("the bridge is there");
         let there = tcx::tests::fill(port);
@@ -284,7 +287,7 @@ fn root_a_program_before_ours_that_lets_nothing_through_is_said() {
     let sender = FrameSender::open(&a.host, &a.device).expect("a socket");
     let send = || (0..50).for_each(|_| sender.send(&frame).expect("it is up"));
     let work = || {
-        let fast = Accelerator::start(Config::new("br0")).expect("it starts");
+        let fast = Accelerator::start("br0", Config::default()).expect("it starts");
         let against = |plan: &Plan| -> Vec<&'static str> {
             plan.ports[0].receive.iter().map(crate::Obstacle::id).collect()
         };
@@ -297,7 +300,7 @@ fn root_a_program_before_ours_that_lets_nothing_through_is_said() {
         };
         assert!(comes_true(keeps_all), "{:?}", fast.plan());
         // Whoever asks is told, and nothing is forgotten while nothing comes.
-        let inspected = || against(&crate::inspect("br0").expect("it is there"));
+        let inspected = || against(&crate::inspect("br0").expect("it is there").plan);
         assert!(comes_true(|| inspected() == ["tcx-keeps-all"]));
         std::thread::sleep(LOOK * 2);
         assert_eq!(against(&fast.plan()), ["tcx-keeps-all"]);
@@ -322,7 +325,7 @@ fn root_what_cannot_be_settled_or_read_is_tried_again() {
     let lab = Lab::new("again").expect("a lab");
     let bridge = bridge(&lab);
     let work = || {
-        let (mut worker, shared) = Worker::new(&Config::new("br0")).expect("it starts");
+        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
         let station = Mac([6, 0, 0, 0, 0, 1]);
         let add = ["fdb", "add", "06:00:00:00:00:01", "dev", "p1", "master", "static"];
         bridge.own.host.command("bridge").args(add).run().expect("root may");

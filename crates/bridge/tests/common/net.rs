@@ -122,7 +122,7 @@ impl Net {
         // It may run on any CPU, at the same time as the packet path.
         let started = self.bridge.own.host.run(|| {
             super::run_anywhere();
-            Accelerator::start(Config::new("br0"))
+            Accelerator::start("br0", Config::default())
         });
         let started = started.unwrap();
         self.accelerator = Some(started.unwrap());

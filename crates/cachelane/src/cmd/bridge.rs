@@ -1,20 +1,24 @@
-//! `cachelane bridge`: the fast path of an existing Linux bridge, in the foreground, until a
-//! signal ends it.
+//! `cachelane bridge`: the fast paths of existing Linux bridges, in the foreground, until a signal
+//! ends them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bridge::{Accelerator, Config, Obstacle, Plan, PortPlan, Protocol, Reason, Stats, Table, Way};
+use bridge::{
+    Accelerated, Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan,
+    PortPlan, Protocol, Reason, Stats, Table, Way,
+};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::control;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::table::table;
 
-/// Accelerate an existing Linux bridge
+/// Accelerate existing Linux bridges
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
 The Linux bridge stays the authority: it learns, ages, floods and speaks STP, and ip and bridge go \
@@ -23,16 +27,27 @@ by a tcx program on each port, which runs after all other tcx programs there; ev
 left to it, counted by reason (cachelane knob list --counters). However this process ends, the \
 bridge goes on by itself with the next packet.
 
-Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the counters.
+A bridge that is deleted leaves; the process ends when the last has left, unless it waits. Knobs and \
+counters are those of all its bridges together.
+
+Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the counters of each bridge.
 
 Examples:
   cachelane bridge docker0 --check
   cachelane bridge br0
+  cachelane bridge br0 br1 --wait
+  cachelane bridge --all
   cachelane knob set bridge.fastpath off")]
 pub(crate) struct Args {
-    /// The bridge: br0, docker0, cni0, virbr0
-    #[arg(value_name = "NAME")]
-    name: String,
+    /// The bridges: br0, docker0, cni0, virbr0
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    names: Vec<String>,
+    /// Accelerate all bridges that there are, and all that come later
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Wait for bridges that are not there, or not any more, and accelerate them when they come
+    #[arg(long)]
+    wait: bool,
     /// Say for each port whether it can be accelerated and, if not, why; then end. Exit code 1:
     /// nothing can
     #[arg(long)]
@@ -49,52 +64,83 @@ pub(crate) struct Args {
     /// Where last-seen stamps live: split or shared (knob bridge.fdb)
     #[arg(long, value_name = "TABLE", default_value = "split")]
     fdb: Table,
-    /// The most stations that the fast path knows; more take the kernel path [default: a quarter
-    /// more than the bridge knows now, and at least 8192]
+    /// The most stations of a bridge that the fast path knows; more take the kernel path [default:
+    /// a quarter more than the bridge knows now, and at least 8192]
     #[arg(long, value_name = "N")]
     max_stations: Option<u32>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let name = args.name.as_str();
+    let mut names = HashSet::new();
+    if let Some(twice) = args.names.iter().find(|name| !names.insert(*name)) {
+        return Err(usage(format!("'{twice}' is given twice; give each bridge once")));
+    }
     if args.check {
-        return check(name, &bridge::inspect(name)?, args.json);
+        return check(args);
     }
     if args.dry_run {
-        return dry_run(name, &bridge::inspect(name)?);
+        return dry_run(args);
     }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
     let config = Config {
         max_stations: args.max_stations,
         fastpath: args.fastpath == "on",
         table: args.fdb,
-        ..Config::new(name)
     };
-    let accelerator = Arc::new(Accelerator::start(config)?);
-    let _control = control::open("bridge", |knobs| bridge::register(&accelerator, knobs));
-    announce(name, &accelerator);
-    let exit = follow(&accelerator, &mut signals);
-    report(&accelerator.stats());
+    let bridges = match args.all {
+        true => Bridges::All,
+        false => Bridges::Named { names: args.names.clone(), wait: args.wait },
+    };
+    let fleet = Arc::new(Fleet::start(bridges, config)?);
+    let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
+    let exit = follow(&fleet, &mut signals);
+    report(&fleet.stats());
     exit
 }
 
-/// Waits for a signal that ends it, or for the fast path to end by itself.
-fn follow(accelerator: &Accelerator, signals: &mut Signals) -> anyhow::Result<Exit> {
+/// Waits for a signal that ends it, or for all fast paths to end by themselves.
+fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
     /// How soon either is heeded.
     const LOOK: Duration = Duration::from_millis(50);
+    let mut begun = false;
     loop {
         for signal in signals.pending() {
             match signal {
-                SIGUSR1 => report(&accelerator.stats()),
+                SIGUSR1 => fleet.each(|name, fast| {
+                    tracing::info!("{name}: {}", counts(&fast.stats()));
+                }),
                 _ => return Ok(Exit::Ok),
             }
         }
-        if let Some(error) = accelerator.failure() {
-            // Not what it is at the start, an answer to what the user gave.
-            bail!("the fast path has ended, and the bridge, if it is there, goes on: {error}");
+        for (name, event) in fleet.tend() {
+            say(fleet, &name, &event);
+            if let (Event::Ended(error), true) = (&event, fleet.is_over()) {
+                // Not what it is at the start, an answer to what the user gave.
+                bail!("no bridge is left; the last was '{name}': {error}");
+            }
         }
+        if !begun && fleet.is_empty() {
+            tracing::info!("no bridge yet: waiting");
+        }
+        begun = true;
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Tells what has become of a bridge.
+fn say(fleet: &Fleet, name: &str, event: &Event) {
+    match event {
+        Event::Started => fleet.each(|member, fast| {
+            if member == name {
+                announce(name, fast);
+            }
+        }),
+        Event::Awaited => tracing::info!("{name}: not there yet"),
+        Event::Refused(error) => tracing::warn!("{name}: {error}; trying again now and then"),
+        Event::Ended(error) => tracing::warn!(
+            "{name}: the fast path has ended, and the bridge, if it is there, goes on: {error}"
+        ),
     }
 }
 
@@ -112,20 +158,25 @@ fn announce(name: &str, accelerator: &Accelerator) {
 }
 
 fn report(stats: &Stats) {
+    tracing::info!("{}", counts(stats));
+}
+
+/// What was forwarded, and what was left to the kernel by reason, in a line.
+fn counts(stats: &Stats) -> String {
     let kernel: Vec<String> = Reason::ALL
         .iter()
         .filter(|reason| stats.kernel(**reason) > 0)
         .map(|reason| format!("{} {}", reason.name(), stats.kernel(*reason)))
         .collect();
     let why = if kernel.is_empty() { String::new() } else { format!(" ({})", kernel.join(", ")) };
-    tracing::info!(
+    format!(
         "forwarded {} packets straight and {} by their port's queue, {} bytes in all; left {} to \
          the kernel{why}",
         stats.straight,
         stats.redirected,
         stats.bytes,
         stats.left_to_kernel(),
-    );
+    )
 }
 
 /// What concerns every port, in sentences.
@@ -161,25 +212,68 @@ fn accelerated(port: &PortPlan) -> bool {
     port.receive.is_empty() || port.send > Way::Kernel
 }
 
-fn check(name: &str, plan: &Plan, as_json: bool) -> anyhow::Result<Exit> {
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&plan_json(name, plan))?);
+/// The bridges that are meant, and what is found there; none where one is not there and would be
+/// waited for.
+fn inspect(args: &Args) -> anyhow::Result<Vec<(String, Option<Inspection>)>> {
+    let names = if args.all { bridge::bridges()? } else { args.names.clone() };
+    let look = |name: String| match bridge::inspect(&name) {
+        Err(error) if error.kind() == ErrorKind::NoDevice && (args.wait || args.all) => {
+            Ok((name, None))
+        }
+        found => Ok((name, Some(found?))),
+    };
+    names.into_iter().map(look).collect()
+}
+
+fn check(args: &Args) -> anyhow::Result<Exit> {
+    let found = inspect(args)?;
+    if args.json {
+        let mut all: Vec<Value> = found.iter().map(to_json).collect();
+        let json = match (args.names.len(), all.pop()) {
+            // The one that was asked for.
+            (1, Some(one)) => one,
+            (_, last) => {
+                json!({"schema": 1, "bridges": all.into_iter().chain(last).collect::<Vec<_>>()})
+            }
+        };
+        println!("{}", serde_json::to_string_pretty(&json)?);
     } else {
-        let rows: Vec<[String; 4]> = plan.ports.iter().map(row).collect();
-        print!("{}", table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows));
-        for port in plan.ports.iter().filter(|port| !port.before.is_empty()) {
-            println!("{}: ours would run after {}", port.name, programs(port).join(", "));
+        for (number, (name, there)) in found.iter().enumerate() {
+            if found.len() > 1 {
+                println!("{}{name}:", if number > 0 { "\n" } else { "" });
+            }
+            match there {
+                Some(inspection) => print_check(name, inspection),
+                None => println!("{name} is not there"),
+            }
         }
-        explain(plan).iter().for_each(|line| println!("{line}"));
-        if let Some(length) = plan.lease.length {
-            let longest = plan.lease.longest_look;
-            println!("a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}");
-        }
-        if plan.ports.is_empty() {
-            println!("{name} has no ports");
+        if found.is_empty() {
+            println!("there are no bridges here");
         }
     }
-    Ok(if plan.can_forward() { Exit::Ok } else { Exit::Failed })
+    let can = found.iter().flat_map(|(_, there)| there).any(|there| there.plan.can_forward());
+    Ok(if can { Exit::Ok } else { Exit::Failed })
+}
+
+fn print_check(name: &str, inspection: &Inspection) {
+    let plan = &inspection.plan;
+    if let Some(Accelerated { pid, .. }) = inspection.accelerated {
+        println!("{name} is already accelerated by pid {pid}");
+    }
+    let rows: Vec<[String; 4]> = plan.ports.iter().map(row).collect();
+    print!("{}", table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows));
+    let runs = if inspection.accelerated.is_some() { "runs" } else { "would run" };
+    for port in plan.ports.iter().filter(|port| !port.before.is_empty()) {
+        println!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
+    }
+    explain(plan).iter().for_each(|line| println!("{line}"));
+    if let Some(length) = plan.lease.length {
+        let longest = plan.lease.longest_look;
+        println!("a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}");
+    }
+    if plan.ports.is_empty() {
+        println!("{name} has no ports");
+    }
 }
 
 fn row(port: &PortPlan) -> [String; 4] {
@@ -202,12 +296,17 @@ fn programs(port: &PortPlan) -> Vec<String> {
     port.before.iter().map(name).collect()
 }
 
-fn plan_json(name: &str, plan: &Plan) -> Value {
+fn to_json((name, there): &(String, Option<Inspection>)) -> Value {
+    let Some(inspection) = there else {
+        return json!({"schema": 1, "bridge": name, "there": false, "can_forward": false});
+    };
+    let plan = &inspection.plan;
     let obstacle = |o: &Obstacle| json!({"id": o.id(), "text": o.to_string()});
     let all = |list: &[Obstacle]| list.iter().map(obstacle).collect::<Vec<_>>();
     let port = |port: &PortPlan| {
         json!({
             "name": port.name,
+            "attached": inspection.attached.contains(&port.index),
             "from": if port.receive.is_empty() { "fast" } else { "kernel" },
             "to": port.send.name(),
             "against_from": all(&port.receive),
@@ -218,6 +317,10 @@ fn plan_json(name: &str, plan: &Plan) -> Value {
     json!({
         "schema": 1,
         "bridge": name,
+        "there": true,
+        "accelerated_by": inspection.accelerated.as_ref().map(|by| {
+            json!({"pid": by.pid, "program": by.program})
+        }),
         "can_forward": plan.can_forward(),
         "obstacles": all(&plan.obstacles),
         "longest_look_us": plan.lease.longest_look.as_micros(),
@@ -227,7 +330,30 @@ fn plan_json(name: &str, plan: &Plan) -> Value {
     })
 }
 
-fn dry_run(name: &str, plan: &Plan) -> anyhow::Result<Exit> {
+fn dry_run(args: &Args) -> anyhow::Result<Exit> {
+    let found = inspect(args)?;
+    let mut exit = Exit::Ok;
+    for (name, there) in &found {
+        match there {
+            Some(inspection) => match &inspection.accelerated {
+                Some(Accelerated { pid, .. }) => {
+                    println!("would be refused: '{name}' is already accelerated by pid {pid}");
+                    // With --all it is left out, and tried again.
+                    exit = if args.all { exit } else { Exit::Failed };
+                }
+                None => would_attach(name, &inspection.plan),
+            },
+            None => println!("would wait for '{name}', which is not there"),
+        }
+    }
+    if args.all {
+        println!("would do the same for every bridge that comes");
+    }
+    println!("would change nothing else on this host");
+    Ok(exit)
+}
+
+fn would_attach(name: &str, plan: &Plan) {
     for port in &plan.ports {
         let order = match programs(port).as_slice() {
             [] => String::new(),
@@ -242,7 +368,5 @@ fn dry_run(name: &str, plan: &Plan) -> anyhow::Result<Exit> {
         println!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name);
     }
     println!("would follow {name}'s ports and forwarding table by netlink");
-    println!("would change nothing else on this host");
     explain(plan).iter().for_each(|line| println!("{line}"));
-    Ok(Exit::Ok)
 }

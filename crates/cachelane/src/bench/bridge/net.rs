@@ -227,8 +227,8 @@ impl Flow<'_> {
 }
 
 fn accelerate(host: &Host) -> anyhow::Result<Accelerator> {
-    let config = Config { fastpath: false, ..Config::new("br0") };
-    Ok(host.run(|| Accelerator::start(config))??)
+    let config = Config { fastpath: false, ..Config::default() };
+    Ok(host.run(|| Accelerator::start("br0", config))??)
 }
 
 /// What was left to the kernel path between two looks, by reason.
