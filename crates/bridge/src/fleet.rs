@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::host::{LinkWatch, Reader};
 use crate::{Accelerator, Config, Error, ErrorKind, Result, Stats, Table};
 
@@ -91,6 +93,10 @@ impl Fleet {
     /// bridge that is not there is no error where it is waited for. With [`Bridges::All`], only
     /// what would be an error of any bridge.
     pub fn start(bridges: Bridges, config: Config) -> Result<Fleet> {
+        // A bridge takes some twenty files, and soft limits of 1,024 are usual. Where the hard limit
+        // is as low, what cannot be opened says so.
+        let files = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
         let waits = !matches!(bridges, Bridges::Named { wait: false, .. });
         let mut inner = Inner {
             config,
@@ -100,7 +106,7 @@ impl Fleet {
             // Before the first look, so that nothing that comes after it is missed.
             watch: waits.then(LinkWatch::new).transpose()?,
             next_look: Instant::now(),
-            heard: false,
+            heard: waits,
             events: Vec::new(),
         };
         match &bridges {
@@ -115,10 +121,11 @@ impl Fleet {
                 }
             }
             Bridges::All => {
-                for (_, name) in Reader::new()?.bridges()? {
-                    match inner.take(&name) {
+                // The others are taken one by one, as those that come.
+                if let Some((_, name)) = Reader::new()?.bridges()?.first() {
+                    match inner.take(name) {
                         Err(error) if is_every_bridges(&error) => return Err(error),
-                        taken => inner.note(&name, taken),
+                        taken => inner.note(name, taken),
                     }
                 }
             }
@@ -126,8 +133,9 @@ impl Fleet {
         Ok(Fleet { bridges, inner: Mutex::new(inner) })
     }
 
-    /// Takes leave of bridges whose fast path has ended, takes those that have come, and says what
-    /// has become of which since the last call. To be called several times a second.
+    /// Takes leave of bridges whose fast path has ended, takes one of those that have come, and says
+    /// what has become of which since the last call. To be called several times a second, and at
+    /// once after a call that had something to say.
     pub fn tend(&self) -> Vec<(String, Event)> {
         let mut inner = self.inner();
         inner.part();
@@ -135,12 +143,16 @@ impl Fleet {
         let now = Instant::now();
         let due = inner.refused.values().any(|refused| refused.next <= now);
         if inner.watch.is_some() && now >= inner.next_look && (inner.heard || due) {
-            inner.heard = false;
-            inner.next_look = now + LOOK;
-            if let Err(error) = inner.gather(&self.bridges) {
-                tracing::warn!("{error}; trying again");
-                inner.heard = true;
-                inner.next_look = now + AGAIN[0];
+            match inner.gather(&self.bridges) {
+                Ok(more) => {
+                    inner.heard = more;
+                    inner.next_look = if more { now } else { now + LOOK };
+                }
+                Err(error) => {
+                    tracing::warn!("{error}; trying again");
+                    inner.heard = true;
+                    inner.next_look = now + AGAIN[0];
+                }
             }
         }
         std::mem::take(&mut inner.events)
@@ -244,28 +256,24 @@ impl Inner {
         }
     }
 
-    /// Takes the bridges that have come.
-    fn gather(&mut self, bridges: &Bridges) -> Result<()> {
+    /// Takes one of the bridges that have come. Returns whether there may be more.
+    fn gather(&mut self, bridges: &Bridges) -> Result<bool> {
         let there = Reader::new()?.bridges()?;
-        let wanted = there.iter().filter(|(index, name)| {
-            let member = |member: &Member| member.index == *index;
+        self.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
+        let now = Instant::now();
+        let wanted = there.into_iter().find(|(index, name)| {
             let named = match bridges {
                 Bridges::Named { names, .. } => names.contains(name),
                 Bridges::All => true,
             };
-            named && !self.members.iter().any(member)
+            named
+                && !self.members.iter().any(|member| member.index == *index)
+                && self.refused.get(name).is_none_or(|refused| refused.next <= now)
         });
-        let now = Instant::now();
-        let tried: Vec<&str> = wanted
-            .map(|(_, name)| name.as_str())
-            .filter(|name| self.refused.get(*name).is_none_or(|refused| refused.next <= now))
-            .collect();
-        for name in tried {
-            let taken = self.take(name);
-            self.note(name, taken);
-        }
-        self.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
-        Ok(())
+        let Some((_, name)) = wanted else { return Ok(false) };
+        let taken = self.take(&name);
+        self.note(&name, taken);
+        Ok(true)
     }
 
     fn take(&mut self, name: &str) -> Result<()> {

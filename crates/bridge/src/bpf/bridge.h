@@ -148,8 +148,8 @@ _Static_assert(sizeof(struct observation) == 88, "struct observation has padding
 
 /* Whose bridge a loaded program is for, for other processes to find among its constants. */
 struct owner {
-	__u64 magic; /* OWNER_MAGIC */
-	__u64 netns; /* the inode of the network namespace */
+	__u64 magic;  /* OWNER_MAGIC */
+	__u64 netns;  /* the inode of the network namespace */
 	__u32 bridge; /* the bridge's ifindex there; 0: none */
 	__u32 pid;
 };

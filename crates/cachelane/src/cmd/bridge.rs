@@ -113,7 +113,9 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
                 _ => return Ok(Exit::Ok),
             }
         }
-        for (name, event) in fleet.tend() {
+        let events = fleet.tend();
+        let pause = if events.is_empty() { LOOK } else { Duration::ZERO };
+        for (name, event) in events {
             say(fleet, &name, &event);
             if let (Event::Ended(error), true) = (&event, fleet.is_over()) {
                 // Not what it is at the start, an answer to what the user gave.
@@ -124,7 +126,7 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
             tracing::info!("no bridge yet: waiting");
         }
         begun = true;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(pause);
     }
 }
 
