@@ -110,6 +110,9 @@ pub(crate) struct Control {
     pub(crate) trusted: bool,
     /// Something that concerns every port was announced to have changed, and is not read yet.
     pub(crate) alarmed: bool,
+    /// Something of a port was announced to have changed, and is not read yet: it may answer for
+    /// others from now on.
+    pub(crate) unread: bool,
     pub(crate) plan: Plan,
 }
 
@@ -317,13 +320,14 @@ impl Control {
             Protocol::Pppoe => program::KERNEL_PPPOE,
             Protocol::Nd => program::KERNEL_ND,
         });
+        let answers = if self.unread { program::KERNEL_ARP | program::KERNEL_ND } else { 0 };
         Settings {
             active: active.into(),
             shared: (self.table == Table::Shared).into(),
             refresh_every: jiffies(self.plan.refresh),
             copy_every: jiffies(self.plan.refresh.min(COPY_EVERY)),
             copies: COPIES_A_SECOND.div_ceil(jiffies(Duration::from_secs(1)).max(1)),
-            kernel_ethertypes: claims.fold(0, |all, one| all | one),
+            kernel_ethertypes: claims.fold(answers, |all, one| all | one),
             arrivals: self.plan.ports.iter().any(|port| !port.before.is_empty()).into(),
         }
     }

@@ -4,8 +4,8 @@
 //! fleet. Where the fleet waits for bridges, one that comes joins it, and one that could not be
 //! taken is tried again.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -46,35 +46,42 @@ pub enum Event {
 }
 
 /// The fast paths of several bridges. Dropping it takes them all off.
+///
+/// The two locks: `members` is held for moments alone, so that knobs and counters wait for nobody;
+/// `seeking` also while a bridge is being taken. Whoever has `members` does not ask for `seeking`.
 #[derive(Debug)]
 pub struct Fleet {
     bridges: Bridges,
-    inner: Mutex<Inner>,
+    members: Mutex<Members>,
+    seeking: Mutex<Seeking>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Members {
     /// For bridges that come.
     config: Config,
-    members: Vec<Member>,
+    there: Vec<Member>,
     /// What members that have left did.
     past: Stats,
-    /// Bridges by name that could not be taken.
-    refused: HashMap<String, Refused>,
-    /// None where nothing is waited for.
-    watch: Option<LinkWatch>,
-    next_look: Instant,
-    /// Devices have changed since the last look.
-    heard: bool,
-    /// What nobody was told yet.
-    events: Vec<(String, Event)>,
 }
 
 #[derive(Debug)]
 struct Member {
     name: String,
-    index: u32,
-    accelerator: Accelerator,
+    accelerator: Arc<Accelerator>,
+}
+
+#[derive(Debug)]
+struct Seeking {
+    /// None where nothing is waited for.
+    watch: Option<LinkWatch>,
+    /// Bridges by name that are not to be tried again before some time.
+    refused: HashMap<String, Refused>,
+    next_look: Instant,
+    /// Devices have changed since the last look.
+    heard: bool,
+    /// What nobody was told yet.
+    events: Vec<(String, Event)>,
 }
 
 /// A bridge that could not be taken.
@@ -98,70 +105,78 @@ impl Fleet {
         let files = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
         let waits = !matches!(bridges, Bridges::Named { wait: false, .. });
-        let mut inner = Inner {
-            config,
-            members: Vec::new(),
-            past: Stats::default(),
-            refused: HashMap::new(),
-            // Before the first look, so that nothing that comes after it is missed.
-            watch: waits.then(LinkWatch::new).transpose()?,
-            next_look: Instant::now(),
-            heard: waits,
-            events: Vec::new(),
+        let fleet = Fleet {
+            members: Mutex::new(Members { config, there: Vec::new(), past: Stats::default() }),
+            seeking: Mutex::new(Seeking {
+                // Before the first look, so that nothing that comes after it is missed.
+                watch: waits.then(LinkWatch::new).transpose()?,
+                refused: HashMap::new(),
+                next_look: Instant::now(),
+                heard: waits,
+                events: Vec::new(),
+            }),
+            bridges,
         };
-        match &bridges {
+        let mut seeking = fleet.seeking();
+        match &fleet.bridges {
             Bridges::Named { names, wait } => {
                 for name in names {
-                    match inner.take(name) {
+                    match fleet.take(name) {
                         Err(error) if *wait && error.kind() == ErrorKind::NoDevice => {
-                            inner.events.push((name.clone(), Event::Awaited));
+                            seeking.events.push((name.clone(), Event::Awaited));
                         }
-                        taken => taken?,
+                        taken => seeking.note(name, Ok(taken?)),
                     }
                 }
             }
             Bridges::All => {
                 // The others are taken one by one, as those that come.
                 if let Some((_, name)) = Reader::new()?.bridges()?.first() {
-                    match inner.take(name) {
+                    match fleet.take(name) {
                         Err(error) if is_every_bridges(&error) => return Err(error),
-                        taken => inner.note(name, taken),
+                        taken => seeking.note(name, taken),
                     }
                 }
             }
         }
-        Ok(Fleet { bridges, inner: Mutex::new(inner) })
+        drop(seeking);
+        Ok(fleet)
     }
 
     /// Takes leave of bridges whose fast path has ended, takes one of those that have come, and says
     /// what has become of which since the last call. To be called several times a second, and at
     /// once after a call that had something to say.
     pub fn tend(&self) -> Vec<(String, Event)> {
-        let mut inner = self.inner();
-        inner.part();
-        inner.listen();
+        let mut seeking = self.seeking();
+        for (name, error) in self.part() {
+            seeking.ended(name, error);
+        }
+        if let Some(watch) = &mut seeking.watch {
+            // Where it cannot be heard, looking tells.
+            let heard = watch.heard().unwrap_or(true);
+            seeking.heard |= heard;
+        }
         let now = Instant::now();
-        let due = inner.refused.values().any(|refused| refused.next <= now);
-        if inner.watch.is_some() && now >= inner.next_look && (inner.heard || due) {
-            match inner.gather(&self.bridges) {
+        let due = seeking.refused.values().any(|refused| refused.next <= now);
+        if seeking.watch.is_some() && now >= seeking.next_look && (seeking.heard || due) {
+            match self.gather(&mut seeking) {
                 Ok(more) => {
-                    inner.heard = more;
-                    inner.next_look = if more { now } else { now + LOOK };
+                    seeking.heard = more;
+                    seeking.next_look = if more { now } else { now + LOOK };
                 }
                 Err(error) => {
                     tracing::warn!("{error}; trying again");
-                    inner.heard = true;
-                    inner.next_look = now + AGAIN[0];
+                    seeking.heard = true;
+                    seeking.next_look = now + AGAIN[0];
                 }
             }
         }
-        std::mem::take(&mut inner.events)
+        std::mem::take(&mut seeking.events)
     }
 
     /// Whether no bridge is accelerated, and none is waited for.
     pub fn is_over(&self) -> bool {
-        let inner = self.inner();
-        inner.members.is_empty() && inner.watch.is_none()
+        self.is_empty() && self.seeking().watch.is_none()
     }
 
     /// Turns the fast path of each bridge on or off, also of those that come later.
@@ -174,7 +189,7 @@ impl Fleet {
 
     /// Whether the fast path is on.
     pub fn fastpath(&self) -> bool {
-        self.inner().config.fastpath
+        self.members().config.fastpath
     }
 
     /// Says where the last-seen stamps of each bridge live, also of those that come later.
@@ -187,20 +202,20 @@ impl Fleet {
 
     /// Where the last-seen stamps live.
     pub fn table(&self) -> Table {
-        self.inner().config.table
+        self.members().config.table
     }
 
     /// Counts since the start, of all bridges, with those that have left.
     pub fn stats(&self) -> Stats {
-        let inner = self.inner();
-        let mut sum = inner.past.clone();
-        inner.members.iter().for_each(|member| sum.add(&member.accelerator.stats()));
+        let members = self.members();
+        let mut sum = members.past.clone();
+        members.there.iter().for_each(|member| sum.add(&member.accelerator.stats()));
         sum
     }
 
     /// How many bridges are accelerated.
     pub fn len(&self) -> usize {
-        self.inner().members.len()
+        self.members().there.len()
     }
 
     /// Whether none is.
@@ -208,9 +223,11 @@ impl Fleet {
         self.len() == 0
     }
 
-    /// Calls `visit` with each bridge that is accelerated, and its name.
-    pub fn each(&self, mut visit: impl FnMut(&str, &Accelerator)) {
-        self.inner().members.iter().for_each(|member| visit(&member.name, &member.accelerator));
+    /// The bridges that are accelerated, by name.
+    pub fn each(&self) -> Vec<(String, Arc<Accelerator>)> {
+        let members = self.members();
+        let each = members.there.iter();
+        each.map(|member| (member.name.clone(), Arc::clone(&member.accelerator))).collect()
     }
 
     fn tell(
@@ -218,80 +235,99 @@ impl Fleet {
         change: impl FnOnce(&mut Config),
         tell: impl Fn(&Accelerator) -> Result<()>,
     ) -> Result<()> {
-        let mut inner = self.inner();
-        change(&mut inner.config);
-        let told = inner.members.iter().map(|member| tell(&member.accelerator));
+        change(&mut self.members().config);
         // One whose bridge is gone is about to leave.
         let gone = |told: &Result<()>| {
             told.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoDevice)
         };
+        let told = self.each().into_iter().map(|(_, accelerator)| tell(&accelerator));
         // All are told before an error is.
         told.filter(|told| !gone(told)).collect::<Vec<_>>().into_iter().collect()
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        // What a panic leaves is what was taken and what has left until then.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
     /// Takes leave of the members whose fast path has ended.
-    fn part(&mut self) {
-        let ended = self.members.extract_if(.., |member| member.accelerator.failure().is_some());
-        for member in ended {
-            let Some(error) = member.accelerator.failure() else { continue };
-            self.past.add(&member.accelerator.stats().counted());
-            // Its bridge may be there: again, or as before.
-            self.heard = true;
-            self.events.push((member.name, Event::Ended(error)));
-        }
-    }
-
-    /// Takes note of whether devices have changed.
-    fn listen(&mut self) {
-        if let Some(watch) = &mut self.watch {
-            // Where it cannot be heard, looking tells.
-            self.heard |= watch.heard().unwrap_or(true);
-        }
+    fn part(&self) -> Vec<(String, Error)> {
+        let mut members = self.members();
+        let Members { there, past, .. } = &mut *members;
+        let ended = there.extract_if(.., |member| member.accelerator.failure().is_some());
+        let left = ended.filter_map(|member| {
+            past.add(&member.accelerator.stats().counted());
+            Some((member.name, member.accelerator.failure()?))
+        });
+        left.collect()
     }
 
     /// Takes one of the bridges that have come. Returns whether there may be more.
-    fn gather(&mut self, bridges: &Bridges) -> Result<bool> {
+    fn gather(&self, seeking: &mut Seeking) -> Result<bool> {
         let there = Reader::new()?.bridges()?;
-        self.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
+        seeking.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
+        let mut taken: HashSet<u32> = HashSet::new();
+        for member in &mut self.members().there {
+            let index = member.accelerator.bridge();
+            taken.insert(index);
+            // It may have another name by now.
+            if let Some((_, name)) = there.iter().find(|(there, _)| *there == index) {
+                member.name.clone_from(name);
+            }
+        }
         let now = Instant::now();
         let wanted = there.into_iter().find(|(index, name)| {
-            let named = match bridges {
+            let named = match &self.bridges {
                 Bridges::Named { names, .. } => names.contains(name),
                 Bridges::All => true,
             };
-            named
-                && !self.members.iter().any(|member| member.index == *index)
-                && self.refused.get(name).is_none_or(|refused| refused.next <= now)
+            named && !taken.contains(index) && seeking.may_try(name, now)
         });
         let Some((_, name)) = wanted else { return Ok(false) };
         let taken = self.take(&name);
-        self.note(&name, taken);
+        seeking.note(&name, taken);
         Ok(true)
     }
 
-    fn take(&mut self, name: &str) -> Result<()> {
-        let accelerator = Accelerator::start(name, self.config)?;
-        self.refused.remove(name);
-        let index = accelerator.bridge();
-        self.members.push(Member { name: name.to_owned(), index, accelerator });
-        self.events.push((name.to_owned(), Event::Started));
+    fn take(&self, name: &str) -> Result<()> {
+        let config = self.members().config;
+        let accelerator = Arc::new(Accelerator::start(name, config)?);
+        let mut members = self.members();
+        let now = members.config;
+        members.there.push(Member { name: name.to_owned(), accelerator: Arc::clone(&accelerator) });
+        drop(members);
+        // Those who are told to change meanwhile have it in their list, or it is told here.
+        if now.fastpath != config.fastpath {
+            accelerator.set_fastpath(now.fastpath)?;
+        }
+        if now.table != config.table {
+            accelerator.set_table(now.table)?;
+        }
         Ok(())
     }
 
-    /// Says why a bridge could not be taken, once, and when to try again.
+    fn members(&self) -> MutexGuard<'_, Members> {
+        // What a panic leaves is what was taken and what has left until then.
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seeking(&self) -> MutexGuard<'_, Seeking> {
+        // As above.
+        self.seeking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seeking {
+    fn may_try(&self, name: &str, now: Instant) -> bool {
+        self.refused.get(name).is_none_or(|refused| refused.next <= now)
+    }
+
+    /// The bridge was taken, or is to be tried again some time. Says so, but not twice the same.
     fn note(&mut self, name: &str, taken: Result<()>) {
-        let Err(error) = taken else { return };
-        // It has gone since it was seen.
-        if error.kind() == ErrorKind::NoDevice {
-            return;
-        }
+        let error = match taken {
+            Ok(()) => {
+                self.refused.remove(name);
+                return self.events.push((name.to_owned(), Event::Started));
+            }
+            // It has gone since it was seen.
+            Err(error) if error.kind() == ErrorKind::NoDevice => return,
+            Err(error) => error,
+        };
         let [first, most] = AGAIN;
         let old = self.refused.remove(name);
         let pause = old.as_ref().map_or(first, |old| (old.pause * 2).min(most));
@@ -301,6 +337,18 @@ impl Inner {
         if !known {
             self.events.push((name.to_owned(), Event::Refused(error)));
         }
+    }
+
+    /// A fast path has ended. Its bridge may be there: another of its name, at once, or the same,
+    /// where something else has failed.
+    fn ended(&mut self, name: String, error: Error) {
+        self.heard = true;
+        if error.kind() != ErrorKind::NoDevice {
+            let [pause, _] = AGAIN;
+            let refused = Refused { why: error.to_string(), next: Instant::now() + pause, pause };
+            self.refused.insert(name.clone(), refused);
+        }
+        self.events.push((name, Event::Ended(error)));
     }
 }
 

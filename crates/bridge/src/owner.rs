@@ -6,7 +6,6 @@
 //! the same time, the later finds the earlier. Only who has `CAP_BPF` and `CAP_NET_ADMIN` can load
 //! such a program, and so keep others from a bridge.
 
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
@@ -21,6 +20,8 @@ use crate::{Error, ErrorKind, Result};
 pub struct Accelerated {
     /// Its process id, in its own namespace of processes.
     pub pid: u32,
+    /// Whether that is this process's namespace too.
+    pub is_local: bool,
     /// The id of its program, as tcx lists it.
     pub program: u32,
     /// The program's map of ports, if it may be read.
@@ -30,13 +31,16 @@ pub struct Accelerated {
 /// What says that this process accelerates the bridge with this index.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if `/proc` does not say which network namespace this is.
+/// [`ErrorKind::Io`] if `/proc` does not say in which namespaces it is.
 pub(crate) fn claim(bridge: u32) -> Result<Owner> {
-    let path = "/proc/thread-self/ns/net";
-    let namespace = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+    let inode = |path: &str| {
+        let namespace = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        Ok(namespace.ino())
+    };
     Ok(Owner {
         magic: program::OWNER_MAGIC,
-        netns: namespace.ino(),
+        netns: inode("/proc/thread-self/ns/net")?,
+        pidns: inode("/proc/self/ns/pid")?,
         bridge,
         pid: std::process::id(),
     })
@@ -52,27 +56,24 @@ pub(crate) fn of(bridge: u32) -> Result<Option<Accelerated>> {
     Ok(programs().filter_map(|info| read(&info, &own)).next())
 }
 
-/// Refuses a bridge that somebody accelerates already. `own` is the program that is to be attached.
+/// Refuses a bridge that somebody accelerates already, by a program that was loaded before `own`, if
+/// that is loaded.
 ///
 /// # Errors
 /// [`ErrorKind::Busy`] then; otherwise as [`claim`].
-pub(crate) fn refuse_second(bridge: &Bridge, own: &Program) -> Result<()> {
-    match of(bridge.index)?.filter(|first| first.program < own.id()) {
-        Some(first) => Err(busy(&bridge.name, &first)),
-        None => Ok(()),
-    }
-}
-
-/// The refusal of a bridge that somebody accelerates already.
-fn busy(bridge: &str, first: &Accelerated) -> Error {
-    let pid = first.pid;
-    let message = match pid == std::process::id() {
-        true => format!("'{bridge}' is accelerated by this process already"),
-        false => {
-            format!("'{bridge}' is already accelerated by pid {pid} (end it with: kill {pid})")
+pub(crate) fn refuse_second(bridge: &Bridge, own: Option<&Program>) -> Result<()> {
+    let earlier = |first: &Accelerated| own.is_none_or(|own| first.program < own.id());
+    let Some(first) = of(bridge.index)?.filter(earlier) else { return Ok(()) };
+    let Accelerated { pid, is_local, .. } = first;
+    let name = &bridge.name;
+    let message = match is_local {
+        true if pid == std::process::id() => {
+            format!("'{name}' is accelerated by this process already")
         }
+        true => format!("'{name}' is already accelerated by pid {pid} (end it with: kill {pid})"),
+        false => format!("'{name}' is already accelerated by pid {pid} of another container"),
     };
-    Error::new(ErrorKind::Busy, message)
+    Err(Error::new(ErrorKind::Busy, message))
 }
 
 /// All programs of ours that are loaded, by their ids: the earliest comes first.
@@ -84,42 +85,27 @@ fn programs() -> impl Iterator<Item = ProgramInfo> {
 
 /// What the program says of itself, if it is for the same bridge as `own`.
 fn read(info: &ProgramInfo, own: &Owner) -> Option<Accelerated> {
-    let maps = info.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
-    let (mut owner, mut ports) = (None, None);
-    for map in maps {
-        match map.name().to_string_lossy() {
-            name if name.ends_with(".rodata") => owner = owner.or_else(|| owner_in(&map).ok()?),
-            name if name == "ports" => ports = Some(map),
-            _ => {}
-        }
-    }
-    let owner = owner.filter(|owner| (owner.netns, owner.bridge) == (own.netns, own.bridge))?;
-    Some(Accelerated { pid: owner.pid, program: info.id, ports })
+    let maps = || info.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+    let constants = maps().find(|map| map.name().to_string_lossy().ends_with(".rodata"))?;
+    let bytes = constants.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let owner = find(&bytes)?;
+    ((owner.netns, owner.bridge) == (own.netns, own.bridge)).then(|| Accelerated {
+        pid: owner.pid,
+        is_local: owner.pidns == own.pidns,
+        program: info.id,
+        ports: maps().find(|map| map.name() == "ports"),
+    })
 }
 
 /// The owner among a program's constants, wherever it stands: other versions have others.
-fn owner_in(constants: &MapHandle) -> io::Result<Option<Owner>> {
-    let found = constants.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
-    Ok(find(&found.unwrap_or_default()))
-}
-
 fn find(constants: &[u8]) -> Option<Owner> {
-    let mut rest = constants;
-    while let Some((magic, after)) = rest.split_first_chunk() {
-        if u64::from_ne_bytes(*magic) == program::OWNER_MAGIC {
-            let (netns, after) = after.split_first_chunk()?;
-            let (bridge, after) = after.split_first_chunk()?;
-            let (pid, _) = after.split_first_chunk()?;
-            return Some(Owner {
-                magic: program::OWNER_MAGIC,
-                netns: u64::from_ne_bytes(*netns),
-                bridge: u32::from_ne_bytes(*bridge),
-                pid: u32::from_ne_bytes(*pid),
-            });
-        }
-        rest = after;
-    }
-    None
+    let words = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    let mut words = constants.chunks_exact(8).map(words);
+    words.by_ref().find(|word| *word == program::OWNER_MAGIC)?;
+    let (netns, pidns) = (words.next()?, words.next()?);
+    let [a, b, c, d, e, f, g, h] = words.next()?.to_ne_bytes();
+    let (bridge, pid) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+    Some(Owner { magic: program::OWNER_MAGIC, netns, pidns, bridge, pid })
 }
 
 #[cfg(test)]
@@ -129,13 +115,14 @@ mod tests {
     #[test]
     fn an_owner_is_found_among_other_constants() {
         let bytes = |magic: u64| -> Vec<u8> {
-            let numbers = [7_u64, magic, 9, 5 << 32 | 3, 8];
-            numbers.into_iter().flat_map(u64::to_le_bytes).collect()
+            let numbers = [7_u64, magic, 9, 11];
+            let ids = [3_u32, 5].into_iter().flat_map(u32::to_ne_bytes);
+            numbers.into_iter().flat_map(u64::to_ne_bytes).chain(ids).chain([8; 8]).collect()
         };
         let owner = find(&bytes(program::OWNER_MAGIC)).expect("it is there");
-        assert_eq!((owner.netns, owner.bridge, owner.pid), (9, 3, 5));
+        assert_eq!((owner.netns, owner.pidns, owner.bridge, owner.pid), (9, 11, 3, 5));
         assert!(find(&bytes(program::OWNER_MAGIC + 1)).is_none());
-        for length in 0..32 {
+        for length in 0..40 {
             assert!(
                 find(&bytes(program::OWNER_MAGIC)[..length]).is_none(),
                 "cut to {length} bytes"

@@ -51,6 +51,9 @@ pub(crate) const KERNEL_ARP: u32 = 4;
 pub(crate) const KERNEL_PPPOE: u32 = 8;
 pub(crate) const KERNEL_ND: u32 = 16;
 
+/// The index of the loopback device, which each network namespace has.
+const LOOPBACK: u32 = 1;
+
 /// The loaded program and its maps. Nothing of it runs before [`Program::attach`].
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -86,7 +89,13 @@ pub(crate) struct Counts {
 impl Program {
     /// Loads the object with room for so many stations; `owner` is whose bridge it is for.
     pub(crate) fn load(stations: u32, owner: Owner) -> Result<Program> {
-        let loaded = Program::try_load(stations, owner, true).or_else(|error| {
+        let finds_devices = |program: Program| match program.device(LOOPBACK) {
+            Ok(Some(_)) => Ok(program),
+            // The kernel keeps them otherwise than those that this was made for.
+            _ => Err(libbpf_rs::Error::from(io::Error::from(io::ErrorKind::Unsupported))),
+        };
+        let loaded = Program::try_load(stations, owner, true).and_then(finds_devices);
+        let loaded = loaded.or_else(|error| {
             // CAP_PERFMON is missing, for one.
             let program = Program::try_load(stations, owner, false)?;
             tracing::warn!(
@@ -210,9 +219,11 @@ impl Program {
         self.observe(Observation { fds: calls, ..Observation::default() }).map(|seen| seen.rules)
     }
 
-    /// Where the kernel has the device with this index; 0 if that cannot be known.
-    pub(crate) fn device(&self, index: u32) -> io::Result<u64> {
-        self.observe(Observation { index, ..Observation::default() }).map(|seen| seen.device)
+    /// Where the kernel has the device with this index; none if there is no such device. Where the
+    /// packet path reads no rules, nobody needs to know, and it is 0.
+    pub(crate) fn device(&self, index: u32) -> io::Result<Option<u64>> {
+        let seen = self.observe(Observation { index, ..Observation::default() })?;
+        Ok((seen.device != 0 || self.observe.is_none()).then_some(seen.device))
     }
 
     fn observe(&self, mut observation: Observation) -> io::Result<Observation> {
@@ -358,8 +369,10 @@ mod tests {
     /// What the kernel says of a packet, as the test run takes it.
     type Context = skel::types::__sk_buff;
 
-    /// The loopback device, which stands for a port.
-    const LOOPBACK: u32 = 1;
+    /// Where a device is that has no rules.
+    fn device(program: &Program) -> u64 {
+        program.device(LOOPBACK).expect("it is asked for").expect("it is there")
+    }
 
     fn context() -> Context {
         // SAFETY: the kernel's struct is plain integers, and zeroes are what they are by default.
@@ -406,7 +419,7 @@ mod tests {
             peer_key: key(to),
             gso_max_size: 201,
             gso_ipv4_max_size: 200,
-            device: 0,
+            device: device(&program),
         };
         program.set_port(2, &port).expect("it is written");
         for (mac, place) in [(from, 1), (to, 2)] {
@@ -497,7 +510,13 @@ mod tests {
         let flags = PORT_IN | PORT_REFRESH | PORT_COPY;
         let port = Port { index: LOOPBACK, flags, ..Port::default() };
         program.set_port(1, &port).expect("it is written");
-        let port = Port { index: LOOPBACK + 1, flags: PORT_OUT, max_len: 1514, ..Port::default() };
+        let port = Port {
+            index: LOOPBACK + 1,
+            flags: PORT_OUT,
+            max_len: 1514,
+            device: device(&program),
+            ..Port::default()
+        };
         program.set_port(2, &port).expect("it is written");
         let write = |mac, place| program.set_station(mac, Station { place, unsettled: 0 });
         assert!(write(to, 2 | STATIONS << STATION_SLOT_SHIFT).expect("it is edited"));

@@ -23,7 +23,12 @@ impl Reading {
     /// Begins one: what the host is asked for after this is read within it.
     pub(crate) fn begin(program: &Program) -> io::Result<Reading> {
         // Where there is no br_netfilter, they are not there.
-        let calls = CALLS.map(|path| File::open(path).ok());
+        let open = |path| match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        };
+        let [iptables, ip6tables, arptables] = CALLS.map(open);
+        let calls = [iptables?, ip6tables?, arptables?];
         Ok(Reading { before: observe(program, &calls)?, calls })
     }
 

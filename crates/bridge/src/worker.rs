@@ -108,6 +108,8 @@ impl Worker {
         let state = reader.state(bridge)?;
         let index = state.bridge.index;
         tcx::needed(index)?;
+        // Before all that costs time; and once more when it is known whose program came first.
+        owner::refuse_second(&state.bridge, None)?;
         // Before the first dump, so that no change after it is missed.
         let watch = Watch::new(index)?;
         let capacity = match config.max_stations {
@@ -116,9 +118,10 @@ impl Worker {
         };
         let plan = decide(&state, None);
         let Config { fastpath, table, .. } = config;
-        let control = Control { fastpath, table, trusted: false, alarmed: false, plan };
+        let control =
+            Control { fastpath, table, trusted: false, alarmed: false, unread: false, plan };
         let program = Program::load(capacity, owner::claim(index)?)?;
-        owner::refuse_second(&state.bridge, &program)?;
+        owner::refuse_second(&state.bridge, Some(&program))?;
         let shared = Arc::new(Shared::new(index, program, control)?);
         let mut worker = Worker {
             shared: Arc::clone(&shared),
@@ -436,8 +439,11 @@ impl Worker {
         self.place(&plan)?;
         report::changes(&self.shared.control().plan, &plan);
         // What was announced while the host was read is not in the plan.
-        let alarmed = self.watch.heard().concerns_all();
-        self.shared.change(|control| (control.plan, control.alarmed) = (plan, alarmed))
+        let heard = self.watch.heard();
+        let (alarmed, unread) = (heard.concerns_all(), !heard.ports.is_empty());
+        self.shared.change(|control| {
+            (control.plan, control.alarmed, control.unread) = (plan, alarmed, unread);
+        })
     }
 
     fn publish(&self) {
@@ -447,6 +453,14 @@ impl Worker {
         if gauges.left_out.swap(left_out, Relaxed) == 0 && left_out > 0 {
             tracing::warn!("no room for {left_out} stations: they take the kernel path");
         }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The links go one by one, and for each the kernel waits until no packet is under way. What
+        // is the kernel's last word on it, nobody hears: it is detached all the same.
+        let _ = self.distrust();
     }
 }
 

@@ -363,6 +363,7 @@ fn root_bridges_that_come_and_go_are_followed_by_name_or_all() {
             assert_eq!(running.has_said("br5: 0 of 0"), time - 1);
             scene.add_bridge("br5");
             assert!(accelerated("br5"), "{args:?}, time {time}: {:?}", running.log());
+            assert!(comes_true(|| running.has_said("br5: 0 of 0") == time), "{:?}", running.log());
             host(&scene).ip(["link", "delete", "br5"]).expect("root may");
             assert!(comes_true(|| running.has_said("br5: the fast path has ended") == time));
         }

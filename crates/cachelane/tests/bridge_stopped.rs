@@ -168,6 +168,31 @@ fn root_a_stopped_process_is_not_believed_for_long() {
 }
 
 #[test]
+fn root_rules_hold_for_the_next_frame_while_the_process_is_stopped() {
+    if !root("root_rules_hold_for_the_next_frame_while_the_process_is_stopped") {
+        return;
+    }
+    let mut scene = Scene::new("brrules");
+    for (table, chain) in [
+        ("bridge", "type filter hook forward priority 0 ; policy drop ;"),
+        ("netdev", "type filter hook egress device p1 priority 0 ; policy drop ;"),
+    ] {
+        assert!(scene.comes_to_forward(), "before {table}");
+        let before = scene.counter("bridge.kernel.rules");
+        scene.signal(Signal::STOP);
+        scene.run(&format!("nft add table {table} t"));
+        scene.run(&format!("nft add chain {table} t c {{ {chain} }}"));
+        // Well within the lease.
+        let arrived: usize = (0..50).map(|_| scene.exchange()).sum();
+        scene.signal(Signal::CONT);
+        assert_eq!(arrived, 0, "{table}: after the command had returned");
+        assert!(comes_true(|| scene.counter("bridge.kernel.rules") > before), "{table}");
+        scene.run(&format!("nft delete table {table} t"));
+    }
+    assert!(scene.comes_to_forward(), "in the end");
+}
+
+#[test]
 fn root_a_stopped_process_leaves_traffic_to_the_kernel_until_it_has_looked_again() {
     if !root("root_a_stopped_process_leaves_traffic_to_the_kernel_until_it_has_looked_again") {
         return;

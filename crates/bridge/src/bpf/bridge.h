@@ -89,7 +89,7 @@ struct port {
 	__u64 peer_key;	    /* the key of the peer device's address; 0: none */
 	__u32 gso_max_size; /* a GSO packet has to be shorter, with its Ethernet header ... */
 	__u32 gso_ipv4_max_size; /* ... and than this if it is not IPv6 */
-	__u64 device;		 /* where its struct net_device is; 0: that cannot be known */
+	__u64 device;		 /* where its struct net_device is; 0: nothing is sent to it */
 };
 _Static_assert(sizeof(struct port) == 40, "struct port has padding");
 
@@ -150,10 +150,11 @@ _Static_assert(sizeof(struct observation) == 88, "struct observation has padding
 struct owner {
 	__u64 magic;  /* OWNER_MAGIC */
 	__u64 netns;  /* the inode of the network namespace */
-	__u32 bridge; /* the bridge's ifindex there; 0: none */
+	__u64 pidns;  /* the inode of the namespace that the pid is of */
+	__u32 bridge; /* the bridge's ifindex; 0: none */
 	__u32 pid;
 };
-_Static_assert(sizeof(struct owner) == 24, "struct owner has padding");
+_Static_assert(sizeof(struct owner) == 32, "struct owner has padding");
 
 #define OWNER_MAGIC 0x6361636865627264ULL
 

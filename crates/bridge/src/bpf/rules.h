@@ -115,6 +115,8 @@ struct task_struct {
 #pragma clang attribute pop
 
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
+extern void bpf_rcu_read_lock(void) __ksym;
+extern void bpf_rcu_read_unlock(void) __ksym;
 extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym;
 
 /* What a forwarded frame meets: NF_BR_PRE_ROUTING, NF_BR_FORWARD, NF_BR_POST_ROUTING. */
@@ -183,6 +185,8 @@ static __always_inline int is_ruled(struct __sk_buff *skb, const struct port *ou
 		return 1;
 	if (has_bridge_hooks(in->nd_net.net))
 		return 1;
+	if (!out->device)
+		return 1;
 	to = bpf_rdonly_cast((const void *)out->device, bpf_core_type_id_kernel(struct net_device));
 	if (bpf_core_field_exists(to->nf_hooks_egress) && to->nf_hooks_egress)
 		return 1;
@@ -223,9 +227,11 @@ static __always_inline __u64 device_of(struct net *net, __u32 index)
 		return 0;
 	/* NETDEV_HASHENTRIES of them. */
 	table = BPF_CORE_READ(net, dev_index_head) + index % 256;
-	walk.node = BPF_CORE_READ(table, first);
 	/* Not in a loop of ours, of which the verifier would look at every turn. */
+	bpf_rcu_read_lock();
+	walk.node = BPF_CORE_READ(table, first);
 	bpf_loop(4096, look_at_device, &walk, 0);
+	bpf_rcu_read_unlock();
 	return walk.found;
 }
 

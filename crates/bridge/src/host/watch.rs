@@ -42,6 +42,7 @@ const RTM_DELLINK: u16 = 17;
 const LINK_HEADER: usize = 16; // struct ifinfomsg
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
+const IFLA_LINK_NETNSID: u16 = 37;
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
@@ -168,7 +169,7 @@ impl Watch {
     pub(crate) fn drain(&mut self, changes: &mut Vec<Change>) -> Result<bool> {
         let Self { bridge, ports, route, links, netfilter, buffer, heard } = self;
         let mut new = Heard::default();
-        let mut listener = Listener { bridge: *bridge, ports: ports.as_ref(), heard: &mut new };
+        let mut listener = Listener { bridge: *bridge, ports: ports.as_mut(), heard: &mut new };
         let mut lost = each(route, buffer, |message| match message {
             Some(message) => match neighbour::change(message.kind, message.payload, *bridge) {
                 Some(change) => changes.push(change),
@@ -177,7 +178,7 @@ impl Watch {
             None => listener.heard.everything = true,
         })?;
         lost |= each(links, buffer, |message| match message {
-            Some(message) => listener.route(&message),
+            Some(message) => listener.elsewhere(&message),
             None => listener.heard.everything = true,
         })?;
         if let Some(netfilter) = netfilter {
@@ -228,7 +229,7 @@ impl LinkWatch {
 /// Takes down what notifications are about.
 struct Listener<'a> {
     bridge: u32,
-    ports: Option<&'a HashSet<u32>>,
+    ports: Option<&'a mut HashSet<u32>>,
     heard: &'a mut Heard,
 }
 
@@ -240,6 +241,25 @@ impl Listener<'_> {
                 self.tc(message.payload);
             }
             _ => {}
+        }
+    }
+
+    /// A device of any namespace: what matters is that it may be the other end of a port. Whoever
+    /// has a namespace of his own chooses the indexes there, so nothing else is taken from it.
+    fn elsewhere(&mut self, message: &Message<'_>) {
+        if !matches!(message.kind, RTM_NEWLINK | RTM_DELLINK) {
+            return;
+        }
+        let (mut peer, mut is_elsewhere) = (None, false);
+        for (kind, value) in attributes_after(LINK_HEADER, message.payload) {
+            match kind {
+                IFLA_LINK => peer = number(value),
+                IFLA_LINK_NETNSID => is_elsewhere = true,
+                _ => {}
+            }
+        }
+        if let Some(port) = peer.filter(|_| is_elsewhere) {
+            self.device(port);
         }
     }
 
@@ -255,6 +275,10 @@ impl Listener<'_> {
                 (IFLA_LINK, Some(port)) => self.device(port),
                 (IFLA_MASTER, Some(master)) if master == self.bridge => {
                     self.heard.ports.insert(header.index);
+                    let known =
+                        self.ports.as_mut().is_some_and(|ports| !ports.insert(header.index));
+                    // What was on it before it came was no port's.
+                    self.heard.queues |= !known;
                 }
                 _ => {}
             }
@@ -280,7 +304,7 @@ impl Listener<'_> {
     }
 
     fn is_port(&self, index: u32) -> bool {
-        index != self.bridge && self.ports.is_none_or(|ports| ports.contains(&index))
+        index != self.bridge && self.ports.as_ref().is_none_or(|ports| ports.contains(&index))
     }
 }
 

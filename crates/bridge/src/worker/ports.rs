@@ -41,6 +41,8 @@ impl Drop for Link {
 #[derive(Debug)]
 pub(super) struct Placed {
     plan: PortPlan,
+    /// Where the kernel has it; 0: that is not known.
+    device: u64,
     /// It has its flags; closed, nothing is taken from it or sent to it.
     open: bool,
 }
@@ -55,6 +57,9 @@ impl Worker {
         if heard.ports.is_empty() {
             return Ok(());
         }
+        if !self.shared.control_is(|control| control.unread) {
+            self.shared.change(|control| control.unread = true)?;
+        }
         let told = |placed: &Placed| placed.open && heard.ports.contains(&placed.plan.index);
         let slots: Vec<u16> =
             self.ports.iter().filter(|(_, placed)| told(placed)).map(|(slot, _)| *slot).collect();
@@ -64,7 +69,7 @@ impl Worker {
     fn close_one(&mut self, slot: u16) -> Result<()> {
         let Some(placed) = self.ports.get_mut(&slot) else { return Ok(()) };
         placed.open = false;
-        let closed = entry(&placed.plan);
+        let closed = Port { device: placed.device, ..entry(&placed.plan) };
         self.write(slot, &closed)
     }
 
@@ -98,14 +103,15 @@ impl Worker {
                 continue;
             }
             let device = self.shared.program.device(port.index);
-            let device = device.map_err(|e| Error::io("finding a port's device", e))?;
+            let found = device.map_err(|e| Error::io("finding a port's device", e))?;
+            let device = found.unwrap_or_default();
             self.write(number, &Port { device, ..entry(port) })?;
             // What was announced while the host was read is not in the plan.
-            let open = !self.watch.heard().ports.contains(&port.index);
+            let open = found.is_some() && !self.watch.heard().ports.contains(&port.index);
             if open {
                 self.write(number, &Port { device, flags: flags(port), ..entry(port) })?;
             }
-            self.ports.insert(number, Placed { plan: port.clone(), open });
+            self.ports.insert(number, Placed { plan: port.clone(), device, open });
         }
         Ok(())
     }
@@ -125,7 +131,12 @@ impl Worker {
         let before = std::mem::take(&mut self.refused);
         let none = self.links.is_empty();
         let there: HashSet<u32> = plan.ports.iter().map(|port| port.index).collect();
-        self.links.retain(|index, _| fastpath && there.contains(index));
+        let gone = self.links.keys().filter(|index| !fastpath || !there.contains(index));
+        for index in gone.copied().collect::<Vec<_>>() {
+            // Each time the kernel waits until no packet is under way.
+            self.links.remove(&index);
+            self.tend()?;
+        }
         let (ours, mut again) = (self.shared.program.id(), false);
         let seen: HashSet<u32> = self
             .state
@@ -157,7 +168,8 @@ impl Worker {
             };
             // Closed before the new one is made: for a moment the kernel path alone.
             self.links.remove(&port.index);
-            self.attach_to(port, moved)?;
+            self.attach_to(port, moved);
+            self.tend()?;
         }
         if again || none && !self.links.is_empty() {
             // While we were on no port, or not on one of them, stations may have moved unseen.
@@ -168,7 +180,7 @@ impl Worker {
     }
 
     /// Attaches to one port. That it cannot is the port's own refusal, and tried again.
-    fn attach_to(&mut self, port: &PortPlan, moved: Option<Instant>) -> Result<()> {
+    fn attach_to(&mut self, port: &PortPlan, moved: Option<Instant>) {
         match self.shared.program.attach(port.index) {
             Ok(fd) => {
                 self.links.insert(port.index, Link { fd, moved });
@@ -185,7 +197,6 @@ impl Worker {
                 self.refused.insert(port.index, error.to_string());
             }
         }
-        Ok(())
     }
 }
 

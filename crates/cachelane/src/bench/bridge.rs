@@ -8,6 +8,7 @@ mod changes;
 mod entries;
 pub(crate) mod net;
 mod pps;
+mod rules;
 mod scaling;
 pub(crate) mod tcp;
 
@@ -35,6 +36,8 @@ pub(crate) enum Part {
     Entries,
     /// A bridge with many ports, one of which is told something
     Changes,
+    /// A rule of netfilter's, set while all CPUs are busy
+    Rules,
 }
 
 /// How much is measured.
@@ -88,6 +91,7 @@ pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
             Part::Tcp => tcp::run(&mut bench)?,
             Part::Entries => entries::run(&mut bench)?,
             Part::Changes => changes::run(&mut bench)?,
+            Part::Rules => rules::run(&mut bench)?,
         }
     }
     let seed = plan.seed;
@@ -110,6 +114,7 @@ impl Part {
                 Part::Tcp => tcp::CASES,
                 Part::Entries => entries::CASES,
                 Part::Changes => changes::CASES,
+                Part::Rules => rules::CASES,
             }
     }
 }

@@ -82,7 +82,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return dry_run(args);
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
     let config = Config {
         max_stations: args.max_stations,
         fastpath: args.fastpath == "on",
@@ -93,6 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         false => Bridges::Named { names: args.names.clone(), wait: args.wait },
     };
     let fleet = Arc::new(Fleet::start(bridges, config)?);
+    // Until now a signal ends the process at once: with a thousand ports starting takes a while.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
     let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
     let exit = follow(&fleet, &mut signals);
     report(&fleet.stats());
@@ -107,7 +108,7 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
     loop {
         for signal in signals.pending() {
             match signal {
-                SIGUSR1 => fleet.each(|name, fast| {
+                SIGUSR1 => fleet.each().into_iter().for_each(|(name, fast)| {
                     tracing::info!("{name}: {}", counts(&fast.stats()));
                 }),
                 _ => return Ok(Exit::Ok),
@@ -115,12 +116,12 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
         }
         let events = fleet.tend();
         let pause = if events.is_empty() { LOOK } else { Duration::ZERO };
-        for (name, event) in events {
-            say(fleet, &name, &event);
-            if let (Event::Ended(error), true) = (&event, fleet.is_over()) {
-                // Not what it is at the start, an answer to what the user gave.
-                bail!("no bridge is left; the last was '{name}': {error}");
-            }
+        for (name, event) in &events {
+            say(fleet, name, event);
+        }
+        if let (Some((name, Event::Ended(error))), true) = (events.last(), fleet.is_over()) {
+            // Not what it is at the start, an answer to what the user gave.
+            bail!("no bridge is left; the last was '{name}': {error}");
         }
         if !begun && fleet.is_empty() {
             tracing::info!("no bridge yet: waiting");
@@ -133,11 +134,11 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
 /// Tells what has become of a bridge.
 fn say(fleet: &Fleet, name: &str, event: &Event) {
     match event {
-        Event::Started => fleet.each(|member, fast| {
-            if member == name {
-                announce(name, fast);
+        Event::Started => {
+            if let Some((_, fast)) = fleet.each().into_iter().find(|(member, _)| member == name) {
+                announce(name, &fast);
             }
-        }),
+        }
         Event::Awaited => tracing::info!("{name}: not there yet"),
         Event::Refused(error) => tracing::warn!("{name}: {error}; trying again now and then"),
         Event::Ended(error) => tracing::warn!(
@@ -334,17 +335,20 @@ fn to_json((name, there): &(String, Option<Inspection>)) -> Value {
 
 fn dry_run(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
-    let mut exit = Exit::Ok;
+    let of = |inspection: &Inspection| inspection.accelerated.as_ref().map(|by| by.pid);
+    let pid = |there: &Option<Inspection>| there.as_ref().and_then(of);
+    for (name, there) in &found {
+        if let Some(pid) = pid(there) {
+            println!("would be refused: '{name}' is already accelerated by pid {pid}");
+        }
+    }
+    if !args.all && found.iter().any(|(_, there)| pid(there).is_some()) {
+        return Ok(Exit::Failed);
+    }
     for (name, there) in &found {
         match there {
-            Some(inspection) => match &inspection.accelerated {
-                Some(Accelerated { pid, .. }) => {
-                    println!("would be refused: '{name}' is already accelerated by pid {pid}");
-                    // With --all it is left out, and tried again.
-                    exit = if args.all { exit } else { Exit::Failed };
-                }
-                None => would_attach(name, &inspection.plan),
-            },
+            Some(inspection) if inspection.accelerated.is_some() => {}
+            Some(inspection) => would_attach(name, &inspection.plan),
             None => println!("would wait for '{name}', which is not there"),
         }
     }
@@ -352,7 +356,7 @@ fn dry_run(args: &Args) -> anyhow::Result<Exit> {
         println!("would do the same for every bridge that comes");
     }
     println!("would change nothing else on this host");
-    Ok(exit)
+    Ok(Exit::Ok)
 }
 
 fn would_attach(name: &str, plan: &Plan) {

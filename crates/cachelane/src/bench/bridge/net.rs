@@ -74,6 +74,11 @@ impl Net {
         Ok(net)
     }
 
+    /// The bridge, with its members.
+    pub(super) fn bridge(&self) -> &Bridge {
+        &self.bridge
+    }
+
     /// Where the bridge is.
     pub(super) fn host(&self) -> &Host {
         &self.bridge.own.host
