@@ -200,6 +200,42 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
 }
 
 #[test]
+fn root_a_port_that_comes_is_read_with_the_filters_that_it_had_before() {
+    if !root("root_a_port_that_comes_is_read_with_the_filters_that_it_had_before") {
+        return;
+    }
+    let lab = Lab::new("brings").expect("a lab");
+    let bridge = bridge(&lab);
+    let host = &bridge.own.host;
+    let ip = |step: &str| host.ip(step.split(' ')).map(drop).expect("root may");
+    let tc =
+        |step: &str| host.command("tc").args(step.split(' ')).run().map(drop).expect("a filter");
+    host.run(|| {
+        let (mut worker, _) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut obstacles = || -> Vec<&str> {
+            worker.tend().expect("no error");
+            while worker.watch.heard().is_something() {
+                worker.attend().expect("no error");
+            }
+            let plan = worker.shared.control().plan;
+            let port = plan.ports.iter().find(|port| port.name == "p1");
+            port.map_or(vec!["gone"], |port| port.receive.iter().map(|o| o.id()).collect())
+        };
+        assert_eq!(obstacles(), [""; 0]);
+        ip("link set p1 nomaster");
+        assert_eq!(obstacles(), ["gone"]);
+        tc("qdisc add dev p1 clsact");
+        tc("filter add dev p1 ingress protocol all u32 match u32 0 0 action drop");
+        assert_eq!(obstacles(), ["gone"]);
+        ip("link set p1 master br0");
+        assert_eq!(obstacles(), ["ingress-filters"]);
+        tc("filter del dev p1 ingress");
+        assert_eq!(obstacles(), [""; 0]);
+    })
+    .expect("the host");
+}
+
+#[test]
 fn root_a_program_that_somebody_took_off_a_port_comes_back() {
     if !root("root_a_program_that_somebody_took_off_a_port_comes_back") {
         return;

@@ -35,3 +35,43 @@ fn root_devices_of_others_are_passed_over_once_it_is_known_what_matters() {
     };
     host.run(work).expect("a thread in the host");
 }
+
+#[test]
+fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
+    let test = "root_who_has_a_namespace_of_his_own_announces_nothing_of_ours";
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: {test}: needs root");
+        return;
+    }
+    let lab = Lab::new("strangers").expect("a lab");
+    let (host, guest) = (lab.host("switch").expect("a host"), lab.host("guest").expect("a host"));
+    let ip = |step: &str| run(&host, "ip", &step.split(' ').collect::<Vec<_>>());
+    let there = |step: &str| run(&guest, "ip", &step.split(' ').collect::<Vec<_>>());
+    let namespace = guest.namespace_path().expect("a host of its own");
+    ip("link add index 70 name br0 type bridge");
+    // By which the two namespaces know of each other.
+    let peer = format!("peer name w1 netns {}", namespace.display());
+    ip(&format!("link add index 71 name w0 type veth {peer}"));
+    ip("link set w0 master br0");
+    let work = || {
+        let state = Reader::new().and_then(|mut reader| reader.state("br0")).expect("the state");
+        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        watch.follow(&state);
+        let changed = |step: &str, watch: &mut Watch| {
+            there(step);
+            watch.drain(&mut Vec::new()).expect("nothing is lost")
+        };
+        assert!(changed("link set w1 mtu 1400", &mut watch), "the peer of a port");
+        assert_eq!(watch.take_heard().ports.into_iter().collect::<Vec<_>>(), [71]);
+        for step in [
+            "link add index 70 name x0 type bridge",
+            "link set x0 mtu 1400",
+            "link add index 71 name x1 type veth peer name x2",
+            "link set x1 master x0",
+            "link set x1 mtu 1400",
+        ] {
+            assert!(!changed(step, &mut watch), "{step}: {:?}", watch.heard());
+        }
+    };
+    host.run(work).expect("a thread in the host");
+}
