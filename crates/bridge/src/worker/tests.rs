@@ -225,7 +225,7 @@ fn root_a_port_that_comes_is_read_with_the_filters_that_it_had_before() {
         ip("link set p1 nomaster");
         assert_eq!(obstacles(), ["gone"]);
         tc("qdisc add dev p1 clsact");
-        tc("filter add dev p1 ingress protocol all u32 match u32 0 0 action drop");
+        tc("filter add dev p1 ingress u32 match u32 0 0 flowid 1:1");
         assert_eq!(obstacles(), ["gone"]);
         ip("link set p1 master br0");
         assert_eq!(obstacles(), ["ingress-filters"]);
