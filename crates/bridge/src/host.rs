@@ -5,6 +5,7 @@
 
 mod attributes;
 mod ethtool;
+mod filter;
 mod link;
 mod neighbour;
 mod netfilter;

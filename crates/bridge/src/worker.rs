@@ -46,6 +46,7 @@ use crate::tcx;
 use crate::{Change, Error, ErrorKind, Result};
 use arrivals::Arrivals;
 use ports::Placed;
+use report::Report;
 use settling::Unsettled;
 
 /// How often to look for what the kernel does not announce, where that is cheap.
@@ -96,6 +97,7 @@ pub(crate) struct Worker {
     next_attention: Instant,
     /// Looks that failed in a row.
     failures: u32,
+    report: Report,
     /// The mirror may not hold what the kernel has.
     stale: bool,
     changes: Vec<Change>,
@@ -143,6 +145,7 @@ impl Worker {
             next_attention: Instant::now(),
             longest: Longest::default(),
             failures: 0,
+            report: Report::new(),
             stale: true,
             changes: Vec::new(),
         };
@@ -437,7 +440,7 @@ impl Worker {
         }
         let plan = decide(&self.state, Some(self.shared.program.id()));
         self.place(&plan)?;
-        report::changes(&self.shared.control().plan, &plan);
+        self.report.changes(&self.shared.control().plan, &plan);
         // What was announced while the host was read is not in the plan.
         let heard = self.watch.heard();
         let (alarmed, unread) = (heard.concerns_all(), !heard.ports.is_empty());

@@ -27,7 +27,7 @@ const HEADER: usize = 12; // struct ndmsg
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NDA_VLAN: u16 = 5;
-const NDA_MASTER: u16 = 9;
+pub(super) const NDA_MASTER: u16 = 9;
 const NDA_FDB_EXT_ATTRS: u16 = 14;
 const NDA_FLAGS_EXT: u16 = 15;
 

@@ -14,7 +14,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::{
     attributes::{attributes_after, number},
-    neighbour,
+    filter, neighbour,
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
     netlink::{Message, is, messages, receive},
 };
@@ -119,6 +119,7 @@ impl Watch {
         let open = || {
             let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
             let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;
+            filter::only_stations_of(&route, bridge)?;
             let links = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], bytes)?;
             links.set_listen_all_namespaces(true)?;
             let netfilter = match subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES], bytes) {

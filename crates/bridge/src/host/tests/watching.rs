@@ -1,6 +1,8 @@
 //! What is announced, and what is passed over.
 
 use lab::Lab;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 use super::run;
 use crate::host::{Reader, Watch};
@@ -32,6 +34,53 @@ fn root_devices_of_others_are_passed_over_once_it_is_known_what_matters() {
         assert!(!changed(&|| tc("qdisc add dev v0 clsact"), &mut watch), "its filters");
         assert!(changed(&|| ip("link set v0 master br0"), &mut watch), "a new port");
         assert!(changed(&|| ip("link set br0 mtu 1400"), &mut watch), "the bridge");
+    };
+    host.run(work).expect("a thread in the host");
+}
+
+#[test]
+fn root_the_stations_of_other_bridges_wake_nobody() {
+    let test = "root_the_stations_of_other_bridges_wake_nobody";
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: {test}: needs root");
+        return;
+    }
+    let lab = Lab::new("stations").expect("a lab");
+    let host = lab.host("switch").expect("a host");
+    let ip = |step: &str| run(&host, "ip", &step.split(' ').collect::<Vec<_>>());
+    let fdb = |step: &str| run(&host, "bridge", &step.split(' ').collect::<Vec<_>>());
+    for (bridge, port, peer) in [("br0", "v0", "v1"), ("br1", "v2", "v3")] {
+        ip(&format!("link add {bridge} type bridge"));
+        ip(&format!("link add {port} type veth peer name {peer}"));
+        ip(&format!("link set {port} master {bridge}"));
+    }
+    let work = || {
+        let state = Reader::new().and_then(|mut reader| reader.state("br0")).expect("the state");
+        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        watch.follow(&state);
+        let wakes = |watch: &Watch| {
+            let mut fds: Vec<_> = watch
+                .fds()
+                .into_iter()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            poll(&mut fds, Some(&Timespec::default())).expect("it is asked") > 0
+        };
+        let stations = |watch: &mut Watch| {
+            let mut changes = Vec::new();
+            watch.drain(&mut changes).expect("nothing is lost");
+            changes.len()
+        };
+        assert!(!wakes(&watch));
+        fdb("fdb add 06:00:00:00:00:01 dev v2 master static");
+        ip("neigh add 10.9.9.9 lladdr 06:00:00:00:00:02 dev v1 nud permanent");
+        assert!(!wakes(&watch), "of another bridge, and of IPv4");
+        fdb("fdb add 06:00:00:00:00:01 dev v0 master static");
+        assert!(wakes(&watch) && stations(&mut watch) == 1, "one that comes");
+        fdb("fdb del 06:00:00:00:00:01 dev v2 master");
+        assert!(!wakes(&watch));
+        fdb("fdb del 06:00:00:00:00:01 dev v0 master");
+        assert!(wakes(&watch) && stations(&mut watch) == 1, "one that goes");
     };
     host.run(work).expect("a thread in the host");
 }
