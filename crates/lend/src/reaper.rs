@@ -21,7 +21,7 @@ use std::thread;
 const WORKERS: usize = 32;
 
 /// They do what strangers made for them to do, and leave the CPUs to those that have packets.
-const NICENESS: i32 = 19;
+pub(crate) const NICENESS: i32 = 19;
 
 /// Little is done on their stacks.
 pub(crate) const STACK: usize = 128 << 10;
