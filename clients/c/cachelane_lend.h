@@ -65,7 +65,7 @@ extern "C" {
 
 /* ---- The layout, version 2. All numbers are in the machine's byte order. ---- */
 
-/* Starts both messages: the bytes "CLnd". */
+/* Starts all messages of the handshake: the bytes "CLnd". */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define CACHELANE_MAGIC 0x646e4c43u
 #else
@@ -101,6 +101,7 @@ enum cachelane_status {
 	CACHELANE_BUSY = 5,    /* too many handshakes at the moment; later */
 	CACHELANE_MIRROR = 6,  /* no mirrors while a ledger is kept for each borrower */
 	CACHELANE_CLOSING = 7, /* the lender is about to end */
+	CACHELANE_DENIED = 8,  /* its user may not have that */
 };
 
 /* What a borrower says first. */
@@ -136,6 +137,14 @@ struct cachelane_welcome {
 	char reason[96];      /* why it was refused, for people: UTF-8, zeros after it */
 };
 
+/*
+ * What a borrower says once it has mapped what came with the welcome. The lender answers with a
+ * first wake-up, once it lends to it.
+ */
+struct cachelane_mapped {
+	uint32_t magic; /* CACHELANE_MAGIC */
+};
+
 /* One frame on loan: a slot of a ring in the memory out. */
 struct cachelane_loan {
 	uint64_t addr;	/* where the packet, or this part of it, begins in the area */
@@ -160,6 +169,7 @@ struct cachelane_back {
 
 CACHELANE_ASSERT(sizeof(struct cachelane_hello) == 64, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_welcome) == 160, "layout");
+CACHELANE_ASSERT(sizeof(struct cachelane_mapped) == 4, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_loan) == 32, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_out) == 16, "layout");
 
@@ -482,6 +492,35 @@ static inline int cachelane_map_all(struct cachelane_borrower *b, const struct c
 	return 0;
 }
 
+/* Says that all is mapped, and waits until the lender lends to us. */
+static inline int cachelane_mapped_send(struct cachelane_borrower *b, int64_t until)
+{
+	struct cachelane_mapped mapped = {CACHELANE_MAGIC};
+	struct pollfd wait = {b->socket, POLLIN, 0};
+	char wake[16];
+	ssize_t got;
+
+	if (send(b->socket, &mapped, sizeof(mapped), MSG_NOSIGNAL) < 0 && errno != EPIPE &&
+	    errno != ECONNRESET)
+		return cachelane_fail_errno(b, "cannot say that all is mapped");
+	for (;;) {
+		int ready = poll(&wait, 1, cachelane_left_ms(until));
+
+		if (ready == 0)
+			return cachelane_fail(b, ETIMEDOUT, "the lender did not take us in", "");
+		if (ready < 0 && errno != EINTR)
+			return cachelane_fail_errno(b, "cannot wait for the lender");
+		got = recv(b->socket, wake, sizeof(wake), MSG_DONTWAIT);
+		if (got > 0)
+			return 0;
+		if (got == 0 || errno == ECONNRESET)
+			return cachelane_fail(b, ECONNABORTED,
+					      "the lender closed and did not say why", "");
+		if (errno != EAGAIN && errno != EINTR)
+			return cachelane_fail_errno(b, "cannot wait for the lender");
+	}
+}
+
 static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 				 const struct cachelane_options *options)
 {
@@ -516,6 +555,8 @@ static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 		failed = cachelane_out_of_step(b, "too few descriptors");
 	if (!failed)
 		failed = cachelane_map_all(b, &welcome, fds);
+	if (!failed)
+		failed = cachelane_mapped_send(b, until);
 	for (at = 0; at < count; at++)
 		close(fds[at]);
 	return failed ? -1 : 0;

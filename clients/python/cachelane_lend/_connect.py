@@ -63,7 +63,8 @@ def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> C
             connection.send(hello)
         except (BrokenPipeError, ConnectionResetError):
             pass  # It closed already; perhaps it said why.
-        message, fds = _answer(connection, path, timeout)
+        until = time.monotonic() + timeout
+        message, fds = _answer(connection, path, until, timeout)
         welcome = _check(message, path)
         if len(fds) != 3:
             raise ProtocolError(f"{path}: {_ODD} {len(fds)} descriptors")
@@ -71,6 +72,7 @@ def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> C
         lens = [int(welcome[name + "_len"]) for name in names]
         writes = (False, False, True)
         area, out, back = (_map(path, *each) for each in zip(names, fds, lens, writes))
+        _join(connection, path, until, timeout)
         return Connection(connection, welcome, area, out, back)
     except BaseException:
         connection.close()
@@ -113,8 +115,26 @@ def _timed_out(path: str, what: str, timeout: float) -> TimeoutError:
     return TimeoutError(f"{path}: the lender did not {what} within {timeout} s")
 
 
-def _answer(connection: socket.socket, path: str, timeout: float) -> Tuple[bytes, List[int]]:
-    until = time.monotonic() + timeout
+def _join(connection: socket.socket, path: str, until: float, timeout: float) -> None:
+    """Says that all is mapped, and waits until the lender lends to us."""
+    try:
+        connection.send(np.array((layout.MAGIC,), layout.MAPPED).tobytes())
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # It closed already; perhaps it is about to end.
+    connection.settimeout(max(until - time.monotonic(), 1e-6))
+    try:
+        woken = connection.recv(16)
+    except ConnectionResetError:
+        woken = b""
+    except (socket.timeout, BlockingIOError):
+        raise _timed_out(path, "take us in", timeout) from None
+    if not woken:
+        raise Refused(f"{path}: the lender closed the connection and did not say why", -1)
+
+
+def _answer(
+    connection: socket.socket, path: str, until: float, timeout: float
+) -> Tuple[bytes, List[int]]:
     resets = 0
     while True:
         connection.settimeout(max(until - time.monotonic(), 1e-6))

@@ -1,4 +1,4 @@
-"""What stands where in the shared memories and in the two messages of the handshake: version 2.
+"""What stands where in the shared memories and in the messages of the handshake: version 2.
 
 All numbers are in the machine's byte order. A test compares this with the lender's own layout.
 """
@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 MAGIC = struct.unpack("=I", b"CLnd")[0]
-"""Starts both messages."""
+"""Starts all messages of the handshake."""
 
 VERSIONS = (2, 2)
 """The versions that this package speaks, oldest and newest."""
@@ -44,7 +44,11 @@ class Status(enum.IntEnum):
     BUSY = 5
     MIRROR = 6
     CLOSING = 7
+    DENIED = 8
 
+
+MAPPED = np.dtype([("magic", "u4")])
+"""What a borrower says once it has mapped what came with the welcome."""
 
 HELLO = np.dtype(
     [

@@ -73,6 +73,11 @@ class Lender:
         self.welcome["flags"] = self.hello["flags"]
         socket.send_fds(connection, [self.welcome.tobytes()], self.fds)
         self.connection = connection
+        # Nothing, if it has not liked what it got.
+        mapped = connection.recv(1024)
+        if mapped:
+            assert np.frombuffer(mapped, layout.MAPPED)["magic"] == [layout.MAGIC]
+            connection.send(b"x")
 
     def join(self) -> None:
         self.thread.join()

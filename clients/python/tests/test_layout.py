@@ -24,7 +24,7 @@ def ours() -> Dict[str, int]:
         "back_channel": layout.back_channel(64, 3),
     }
     found.update({status.name: int(status) for status in Status})
-    for name in ("hello", "welcome", "loan", "out", "back"):
+    for name in ("hello", "welcome", "mapped", "loan", "out", "back"):
         dtype = getattr(layout, name.upper())
         found[name] = dtype.itemsize
         for field, (kind, offset, *_) in (dtype.fields or {}).items():

@@ -10,7 +10,7 @@
 //! such an event waits for the lock. It never waits for room either: what does not fit is not
 //! needed, since a borrower with unread messages is awake.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -62,16 +62,28 @@ impl Alarm {
 
     /// Nobody is to be woken any more.
     pub(crate) fn end(&self) {
-        // Release: the partner is in `wait`.
+        // Release: the partner is in `is_over`.
         self.is_over.store(true, Ordering::Release);
         self.ring();
+    }
+
+    /// Whether nobody is to be woken any more.
+    pub(crate) fn is_over(&self) -> bool {
+        // Acquire: nothing depends on it but this.
+        self.is_over.load(Ordering::Acquire)
     }
 
     /// Waits for a ring; false at the end.
     fn wait(&self) -> bool {
         while read(&self.event, &mut [0; 8]) == Err(Errno::INTR) {}
-        // Acquire: nothing depends on it but this.
-        !self.is_over.load(Ordering::Acquire)
+        !self.is_over()
+    }
+}
+
+impl AsFd for Alarm {
+    /// Readable after a ring that nobody has waited for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 }
 

@@ -360,8 +360,9 @@ impl Rings {
 impl Peer {
     fn new(forgiven: u32) -> Self {
         let out = Arc::new(Memory::ours(c"fuzz-out", LAYOUT.out_len()).expect("memory").0);
-        let (ours, theirs) = Memory::theirs(c"fuzz-back", LAYOUT.back_len()).expect("memory");
-        let back = Memory::of_other(theirs, LAYOUT.back_len(), true).expect("a mapping");
+        let theirs = Memory::for_other(c"fuzz-back", LAYOUT.back_len()).expect("memory");
+        let back = Memory::of_other(&theirs, LAYOUT.back_len(), true).expect("a mapping");
+        let ours = Memory::theirs(&theirs, LAYOUT.back_len()).expect("a mapping");
         let party = Arc::new(Party {
             back: Arc::new(ours),
             alarm: Arc::new(Alarm::new().expect("an alarm")),

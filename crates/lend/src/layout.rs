@@ -1,11 +1,11 @@
-//! What stands where in the shared memories, and the two messages of the handshake: version 2.
+//! What stands where in the shared memories, and the messages of the handshake: version 2.
 //!
 //! All numbers are in the machine's byte order. `clients/c/cachelane_lend.h` says the same in C, and
 //! a test compares the two field by field. What it all means is in docs/lend-protocol.md.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Starts both messages: the bytes `CLnd`.
+/// Starts all of them: the bytes `CLnd`.
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"CLnd");
 
 /// The versions that this crate speaks, oldest and newest.
@@ -80,6 +80,15 @@ pub struct Welcome {
     pub reason: [u8; 96],
 }
 
+/// What a borrower says once it has mapped what came with the welcome. The lender answers with a
+/// first wake-up, once it lends to it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Mapped {
+    /// [`MAGIC`].
+    pub magic: u32,
+}
+
 /// How a handshake went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -101,6 +110,8 @@ pub enum Status {
     Mirror = 6,
     /// The lender is about to end.
     Closing = 7,
+    /// Its user may not have that: a mirror, where borrowers have areas of their own.
+    Denied = 8,
 }
 
 /// One frame on loan: a slot of a ring in the memory out.

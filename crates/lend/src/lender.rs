@@ -10,7 +10,8 @@
 //! # A borrower's way
 //!
 //! It connects, is **half-open** until its hello has come, and then is refused, or has a **slot**:
-//! the control thread makes its memories, sends each distributor its channel, and then the welcome.
+//! the control thread makes its memories, and has the welcome sent; when the borrower has mapped them,
+//! what it writes is sealed and mapped here (`Memory::theirs`), and each distributor gets its channel.
 //! From then on its socket shows that it lives. When that ends, or a distributor reports that it
 //! offended too often, it is **leaving**: every distributor takes back what it has and says so, and
 //! only then are slot and quota somebody else's.

@@ -10,7 +10,7 @@ use rustix::fs::{
     ftruncate, memfd_create, open,
 };
 use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::reaper::Reaper;
 use crate::sync::AtomicU32;
@@ -44,12 +44,22 @@ impl Memory {
         Ok((memory, fd))
     }
 
-    /// New memory that whoever gets the descriptor writes and we read. It cannot shrink, so that
-    /// reading it cannot fail.
-    pub(crate) fn theirs(name: &CStr, len: usize) -> Result<(Self, OwnedFd)> {
+    /// New memory for whoever gets the descriptor to map and write. It cannot shrink. It is not to
+    /// be read before [`theirs`](Self::theirs) has it.
+    pub(crate) fn for_other(name: &CStr, len: usize) -> Result<OwnedFd> {
         let fd = new(name, len)?;
-        fcntl_add_seals(&fd, FIXED | SealFlags::SEAL)?;
-        Ok((Self::map(&fd, len, false)?, fd))
+        fcntl_add_seals(&fd, FIXED)?;
+        Ok(fd)
+    }
+
+    /// Maps, to be read, what [`for_other`](Self::for_other) made, after the other side has mapped
+    /// it: whoever writes it now goes on, and nobody can make a hole in it any more. While a hole
+    /// is made, whoever reads there waits in the kernel until that is done, and the other side can
+    /// make it take as long as it likes. So this waits for those holes that are being made, and
+    /// fills them all. `Errno::PERM` if the other side has seen to it that nothing can be sealed.
+    pub(crate) fn theirs(fd: impl AsFd, len: usize) -> Result<Self> {
+        fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Self::map(fd, len, false)
     }
 
     /// Maps memory that the other side has made: `Errno::PERM` if it could shrink under us,
@@ -74,11 +84,16 @@ impl Memory {
     fn map(fd: impl AsFd, len: usize, writable: bool) -> Result<Self> {
         let mut access = ProtFlags::READ;
         access.set(ProtFlags::WRITE, writable);
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let start = unsafe { mmap(null_mut(), len, access, flags, fd, 0) }?;
+        let start = unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, fd, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { start, len, writable, reaper: None })
+        let memory = Self { start, len, writable, reaper: None };
+        let populate =
+            if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // Memory that is not there is an error now, and no signal later.
+        // SAFETY: the mapping is ours, and this changes nothing that is in it.
+        unsafe { madvise(start.as_ptr().cast(), len, populate) }?;
+        Ok(memory)
     }
 
     /// A word that either side may write.
@@ -141,27 +156,18 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub(crate) struct Witness {
     fd: OwnedFd,
-    /// What it takes of the system's memory, as long as nobody makes a hole.
-    blocks: i64,
 }
 
 impl Witness {
     /// The descriptor that is handed out in the place of this one, and who will tell whether it is
     /// gone. The memory cannot be opened by another user from now on, so that the kernel counts
     /// every one of its descriptors.
-    pub(crate) fn of(fd: OwnedFd) -> Result<(OwnedFd, Self)> {
+    pub(crate) fn of(fd: &OwnedFd) -> Result<(OwnedFd, Self)> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let opened = |access| open(&*path, access | OFlags::CLOEXEC, Mode::empty());
         let (handed_out, witness) = (opened(OFlags::RDWR)?, opened(OFlags::RDONLY)?);
-        fchmod(&fd, Mode::empty())?;
-        let blocks = fstat(&witness)?.st_blocks;
-        Ok((handed_out, Self { fd: witness, blocks }))
-    }
-
-    /// Whether pages are missing that were there once: somebody who may write it has made a hole,
-    /// and whoever reads it next has the kernel fill that.
-    pub(crate) fn has_hole(&self) -> bool {
-        fstat(&self.fd).is_ok_and(|file| file.st_blocks < self.blocks)
+        fchmod(fd, Mode::empty())?;
+        Ok((handed_out, Self { fd: witness }))
     }
 
     /// Whether anybody has it. Where the kernel has no leases on memories, nobody has.
@@ -205,15 +211,52 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_theirs_can_be_written_and_not_shrunk() {
-        let (memory, fd) = Memory::theirs(c"test", 4096).unwrap();
+    fn memory_of_theirs_can_be_written_by_those_who_mapped_it_and_not_shrunk() {
+        let fd = Memory::for_other(c"test", 4096).unwrap();
         let theirs = Memory::of_other(&fd, 4096, true).unwrap();
+        let memory = Memory::theirs(&fd, 4096).unwrap();
         theirs.word(0).store(9, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(memory.word(0).load(std::sync::atomic::Ordering::Relaxed), 9);
         assert!(!memory.is_writable());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
+        assert_eq!(Memory::of_other(&fd, 4096, true).unwrap_err(), Errno::PERM);
         // It cannot be made unwritable under the borrower either.
         assert_eq!(fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn holes_in_memory_of_theirs_are_filled_when_it_is_sealed_and_none_come_after() {
+        let fd = Memory::for_other(c"test", 5 * 4096).unwrap();
+        let theirs = Memory::of_other(&fd, 5 * 4096, true).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&fd, hole, 4096, 4096).unwrap();
+        let blocks = || fstat(&fd).unwrap().st_blocks;
+        assert_eq!(blocks(), 4 * 8);
+        let ours = Memory::theirs(&fd, 5 * 4096).unwrap();
+        assert_eq!(blocks(), 5 * 8);
+        assert_eq!(fallocate(&fd, hole, 4096, 4096), Err(Errno::PERM));
+        let page = theirs.part::<u8>(4096, 4096);
+        // SAFETY: inside the mapping, where nothing refers to.
+        let removed = unsafe { madvise(page.as_ptr().cast(), 4096, Advice::LinuxRemove) };
+        assert_eq!(removed, Err(Errno::PERM));
+        assert_eq!(blocks(), 5 * 8);
+        drop(ours);
+    }
+
+    #[test]
+    fn memory_that_the_other_side_has_sealed_itself_is_not_mapped() {
+        let fd = Memory::for_other(c"test", 4096).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SEAL).unwrap();
+        assert_eq!(Memory::theirs(&fd, 4096).unwrap_err(), Errno::PERM);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        let fd = new(c"test", 8192).unwrap();
+        // Half of the file is gone: touching that half would be a signal.
+        ftruncate(&fd, 4096).unwrap();
+        assert!(Memory::map(&fd, 8192, false).is_err());
+        assert!(Memory::map(&fd, 8192, true).is_err());
     }
 
     #[test]
@@ -226,26 +269,18 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_sees_holes_until_they_are_filled() {
-        let (ours, fd) = Memory::theirs(c"test", 5 * 4096).unwrap();
-        let (handed_out, witness) = Witness::of(fd).unwrap();
-        assert!(!witness.has_hole());
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&handed_out, hole, 4096, 4096).unwrap();
-        assert!(witness.has_hole());
-        assert_eq!(ours.word(4096).load(std::sync::atomic::Ordering::Relaxed), 0);
-        assert!(!witness.has_hole());
-    }
-
-    #[test]
     fn a_witness_tells_until_the_last_descriptor_and_the_last_mapping_are_gone() {
-        for make in [Memory::ours, Memory::theirs] {
-            let (ours, fd) = make(c"test", 4096).unwrap();
-            let (handed_out, witness) = Witness::of(fd).unwrap();
+        for is_ours in [true, false] {
+            let (mut ours, fd) = match is_ours {
+                true => Memory::ours(c"test", 4096).map(|(ours, fd)| (Some(ours), fd)).unwrap(),
+                false => (None, Memory::for_other(c"test", 4096).unwrap()),
+            };
+            let (handed_out, witness) = Witness::of(&fd).unwrap();
             assert!(witness.is_held());
             let copy = handed_out.try_clone().unwrap();
-            let theirs = Memory::of_other(&handed_out, 4096, false).unwrap();
-            drop(handed_out);
+            let theirs = Memory::of_other(&handed_out, 4096, !is_ours).unwrap();
+            ours.get_or_insert_with(|| Memory::theirs(&fd, 4096).unwrap());
+            drop((fd, handed_out));
             assert!(witness.is_held());
             drop(copy);
             assert!(witness.is_held(), "it is mapped");

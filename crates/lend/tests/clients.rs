@@ -13,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 use common::Rig;
 use lend::Distributor;
 use lend::layout::{
-    BackHeader, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout, Loan, MAGIC, OutHeader,
-    Status, VERSIONS, Welcome,
+    BackHeader, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout, Loan, MAGIC, Mapped,
+    OutHeader, Status, VERSIONS, Welcome,
 };
 
 /// Everything that a client has to know: a name, and a number.
@@ -40,6 +40,7 @@ fn layout() -> Vec<(String, u64)> {
             magic, version, status, frame_size, frames, area_len, quota, slots, channels, flags,
             out_len, back_len, version_min, version_max, reserved, reason
         }
+        "mapped" Mapped { magic }
         "loan" Loan { addr, len, token, flags, hash, time }
         "out" OutHeader { producer, closed, dropped }
         "back" BackHeader { producer }
@@ -63,6 +64,7 @@ fn layout() -> Vec<(String, u64)> {
         ("BUSY", Status::Busy as u64),
         ("MIRROR", Status::Mirror as u64),
         ("CLOSING", Status::Closing as u64),
+        ("DENIED", Status::Denied as u64),
         ("out_channel", rings.out_len() as u64),
         ("back_channel", rings.back_len() as u64),
     ];

@@ -1,6 +1,8 @@
 //! Borrowers that do what no honest one does: refused, counted, disconnected; and nobody else
 //! notices.
 
+#![allow(unsafe_code)]
+
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +14,9 @@ use lend::Offences;
 use lend::layout::Loan;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate};
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 use rustix::net::RecvFlags;
 
 /// A lender with a borrower that behaves, and one that will not.
@@ -191,8 +194,7 @@ fn memories_cannot_be_written_resized_or_made_unreadable_where_they_should_not()
     for (name, fd, len) in [("area", area, welcome.area_len), ("out", out, welcome.out_len)] {
         assert_eq!(Map::new(fd, len, true).err(), Some(Errno::PERM), "{name} mapped to be written");
         assert_eq!(rustix::io::pwrite(fd, &[1], 0), Err(Errno::PERM), "{name} written");
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        assert_eq!(fallocate(fd, hole, 0, 4096), Err(Errno::PERM), "a hole in {name}");
+        assert_eq!(fallocate(fd, HOLE, 0, 4096), Err(Errno::PERM), "a hole in {name}");
         // Opened anew, with all rights that its mode gives.
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
         let again = std::fs::File::options().read(true).write(true).open(path).unwrap();
@@ -207,38 +209,81 @@ fn memories_cannot_be_written_resized_or_made_unreadable_where_they_should_not()
     pair.end(false);
 }
 
-/// A page that is not there is filled by the kernel when the lender next reads it, in the time of
-/// the thread that receives.
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+/// While a hole is made, whoever reads there waits in the kernel, and many mappings make that long.
 #[test]
-fn holes_in_what_a_borrower_writes_are_zeros_and_no_signal_and_cost_it_its_place() {
+fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
+    const MAPPINGS: usize = 20_000;
     for accounting in BOTH {
         let mut pair = Pair::new(accounting);
-        let [_, _, back] = &pair.bad.memories;
-        // Whole pages: what is less is only zeroed.
-        let page = rustix::param::page_size() as u64;
-        let (back, len) = (back.try_clone().unwrap(), page);
-        let over = AtomicBool::new(false);
-        let holes = std::thread::scope(|scope| {
-            let punching = scope.spawn(|| {
-                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let mut holes = 0_u64;
-                while !over.load(Ordering::Relaxed) {
-                    fallocate(&back, hole, 0, len).unwrap();
-                    holes += 1;
-                }
-                holes
-            });
-            let end = Instant::now() + Duration::from_secs(20);
-            while pair.offences().hole == 0 && Instant::now() < end {
+        let invited = Client::invited(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
+        let [_, _, back] = &invited.memories;
+        let len = invited.welcome.back_len;
+        let maps: Vec<Map> = (0..MAPPINGS).map(|_| Map::new(back, len, true).unwrap()).collect();
+        // All it wants: nobody reads it yet.
+        let before = Instant::now();
+        fallocate(back, HOLE, 0, len).unwrap();
+        eprintln!("a hole takes {:?}", before.elapsed());
+        std::thread::scope(|scope| {
+            let punching = scope.spawn(|| while fallocate(back, HOLE, 0, len).is_ok() {});
+            for _ in 0..10 {
                 pair.traffic();
             }
-            over.store(true, Ordering::Relaxed);
-            punching.join().unwrap()
+            // The lender's part waits for the hole that is being made, and nobody else does.
+            let joining = scope.spawn(|| invited.say_mapped());
+            while !joining.is_finished() {
+                pair.traffic();
+            }
+            assert!(joining.join().unwrap());
+            punching.join().unwrap();
         });
-        eprintln!("{holes} holes");
-        assert_eq!(pair.offences().hole, 1);
-        pair.end(true);
+        assert_eq!(fallocate(back, HOLE, 0, 1), Err(Errno::PERM));
+        let page = maps[0].word(0).as_ptr().cast();
+        // SAFETY: a whole page of a mapping that nobody else knows of.
+        let removed = unsafe { madvise(page, 4096, Advice::LinuxRemove) };
+        assert_eq!(removed, Err(Errno::PERM));
+        pair.traffic();
+        drop((invited, maps));
+        pair.rig.until("it is gone", |rig| rig.lender.borrowers().len() == 2);
+        pair.end(false);
     }
+}
+
+/// What a borrower that has not mapped writes is not read, whatever it is; and it costs nobody
+/// anything but its slot, for a while.
+#[test]
+fn who_does_not_say_that_it_has_mapped_is_lent_nothing_and_nothing_of_it_is_read() {
+    let mut pair = Pair::new(Accounting::Counters);
+    let mut silent = Client::invited(&pair.rig.socket, &hello("silent", 8, false)).unwrap();
+    let odd = Client::invited(&pair.rig.socket, &hello("odd", 8, false)).unwrap();
+    let sealed = Client::invited(&pair.rig.socket, &hello("sealed", 8, false)).unwrap();
+    let gone = Client::invited(&pair.rig.socket, &hello("gone", 8, false)).unwrap();
+    // An offence, were it read.
+    silent.back.word(silent.layout.back_channel(0)).store(1 << 30, Ordering::Release);
+    for _ in 0..10 {
+        pair.traffic();
+    }
+    assert_eq!((silent.receive(0).len(), silent.take_wakes()), (0, 0));
+    assert_eq!(pair.rig.lender.borrowers().len(), 2);
+    drop(gone);
+    say(&odd.socket, &[0; 4]).unwrap();
+    fcntl_add_seals(&sealed.memories[2], SealFlags::SEAL).unwrap();
+    assert!(!sealed.say_mapped());
+    assert!(odd.is_hung_up_on());
+    let refused = |pair: &Pair| pair.rig.lender.counters().refused;
+    let is_counted = |pair: &Pair| (refused(pair).invalid, refused(pair).gone) == (2, 1);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_counted(&pair) && Instant::now() < end {
+        pair.traffic();
+    }
+    assert!(is_counted(&pair), "{:?}", refused(&pair));
+    // Its time is over.
+    assert!(!silent.is_disconnected());
+    assert!(silent.is_hung_up_on());
+    let counters = pair.rig.lender.counters();
+    assert_eq!((counters.refused.late, counters.joined, counters.offences.total()), (1, 2, 0));
+    pair.end(false);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use zerocopy::FromZeros;
 
 use super::*;
 use crate::ErrorKind;
-use crate::layout::{self, Hello, MAGIC, Status, Welcome};
+use crate::layout::{self, Hello, MAGIC, Mapped, Status, Welcome};
 use crate::ring::{LoanWriter, TokenReader};
 use crate::wake::Waker;
 use crate::wire::{self, Received};
@@ -49,9 +49,9 @@ impl Lender {
         assert!(none.is_empty());
         let (memory, area) = Memory::ours(c"area", (FRAMES * FRAME) as usize).unwrap();
         let (out, out_fd) = Memory::ours(c"out", LAYOUT.out_len()).unwrap();
-        let (asleep, back_fd) = Memory::theirs(c"back", LAYOUT.back_len()).unwrap();
-        let (out, back) = (Arc::new(out), Memory::of_other(&back_fd, LAYOUT.back_len(), false));
-        let back = Arc::new(back.unwrap());
+        let back_fd = Memory::for_other(c"back", LAYOUT.back_len()).unwrap();
+        let map = || Memory::of_other(&back_fd, LAYOUT.back_len(), false).unwrap();
+        let (out, back, asleep) = (Arc::new(out), Arc::new(map()), map());
         Lender {
             socket,
             hello,
@@ -92,6 +92,17 @@ impl Lender {
 
     fn answer(&self, welcome: &Welcome, descriptors: &[BorrowedFd<'_>]) {
         wire::send(&self.socket, welcome, descriptors).unwrap();
+    }
+
+    /// Welcomes the borrower, hears that it has mapped, and says that it lends to it.
+    fn take_in(&self) {
+        self.answer(&self.welcome(), &self.descriptors());
+        poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None).unwrap();
+        let Ok(Received::Message(Mapped { magic }, none)) = wire::receive(&self.socket) else {
+            panic!("not mapped")
+        };
+        assert!(magic == MAGIC && none.is_empty());
+        rustix::io::write(&self.socket, &[0]).unwrap();
     }
 
     /// Lends packets of so many parts; the number of a loan is its token and its first bytes.
@@ -154,7 +165,7 @@ fn pair() -> (Borrower, Lender) {
     let options = BorrowerOptions { name: "test".into(), ..BorrowerOptions::default() };
     let (borrower, lender) = with(&options, |socket| {
         let lender = Lender::new(socket);
-        lender.answer(&lender.welcome(), &lender.descriptors());
+        lender.take_in();
         lender
     });
     (borrower.expect("welcome"), lender)

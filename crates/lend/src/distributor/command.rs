@@ -4,6 +4,7 @@ use frames::Accounting;
 
 use super::{Channel, Distributor, slots};
 use crate::mailbox::Mailbox;
+use crate::memory::Memory;
 
 /// What the control thread wants.
 #[derive(Debug)]
@@ -41,8 +42,9 @@ pub(crate) enum Report {
     Holdings(Holdings),
     /// This borrower was released: it offended too often.
     Offender { slot: u8 },
-    /// This borrower's hello was taken, and its welcome sent, if it was there still.
-    Welcomed { slot: u8, member: u64, is_there: bool },
+    /// This borrower has its welcome and has mapped what came with it, and so have we what it
+    /// writes; or why not.
+    Mapped { slot: u8, member: u64, back: rustix::io::Result<Memory> },
     /// To wake this borrower takes too long.
     Slow { slot: u8, member: u64 },
     /// There will be no answers any more: the distributor was dropped.

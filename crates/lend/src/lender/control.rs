@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use frames::{Accounting, FramePool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::admission::Refusal;
+use super::admission::{Refusal, Terms};
 use super::handshake::{ACCEPTS_AT_ONCE, ACCEPTS_PER_SECOND, EXHAUSTED, HalfOpen};
+use super::join::Invitation;
 use super::listener::Listener;
 use super::rate::Rate;
 use super::roster::Roster;
@@ -53,12 +54,7 @@ pub(super) struct Control {
     pub(super) members: u64,
     /// How often the distributors were asked what is on loan.
     pub(super) round: u64,
-    /// When the borrowers' memories were last looked at.
-    pub(super) inspected: Instant,
 }
-
-/// How often that is.
-const INSPECTION: Duration = Duration::from_millis(250);
 
 /// Who has a slot.
 #[derive(Debug)]
@@ -69,10 +65,24 @@ pub(super) struct Tenant {
     pub(super) state: Tenancy,
 }
 
+impl Tenant {
+    /// On what terms it was invited, if it has not joined yet.
+    pub(super) fn invited(&self) -> Option<&Terms> {
+        match &self.state {
+            Tenancy::Invited(invitation) => Some(&invitation.terms),
+            Tenancy::Here { .. } | Tenancy::Leaving(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Tenancy {
-    /// Before it `is_welcomed` its hello is there, which is nothing new.
-    Here { socket: Arc<Reaped<OwnedFd>>, alarm: Arc<Alarm>, is_welcomed: bool },
+    /// It maps what it got; no distributor knows of it.
+    Invited(Box<Invitation>),
+    Here {
+        socket: Arc<Reaped<OwnedFd>>,
+        alarm: Arc<Alarm>,
+    },
     /// These distributors have not said yet that it is gone.
     Leaving(BTreeSet<u32>),
 }
@@ -91,8 +101,6 @@ pub(super) enum Source {
 pub(super) enum Why {
     Left,
     Disconnected,
-    /// It went before it had its welcome.
-    NeverCame,
 }
 
 /// What a new control thread gets.
@@ -124,7 +132,6 @@ impl Control {
             paused_until: None,
             members: 0,
             round: 0,
-            inspected: now,
             options,
             listener,
             pool,
@@ -147,7 +154,6 @@ impl Control {
             }
             // Before others are accepted: who has spoken makes no room for who comes now.
             self.shake_hands(&ready);
-            self.inspect(Instant::now());
             if self.users.look(Instant::now()) {
                 self.roster.state().lingering = self.users.lingering() as u64;
             }
@@ -166,8 +172,7 @@ impl Control {
         let now = Instant::now();
         let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
         let deadline = self.half_open.front().map(|first| first.deadline - now.min(first.deadline));
-        let look = self.users.next_look(now).into_iter().chain(self.next_inspection(now)).min();
-        let timeout = [pause, deadline, look].into_iter().flatten().min();
+        let timeout = [pause, deadline, self.users.next_look(now)].into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             // Rounded up by the kernel to its ticks, so that a deadline has passed afterwards.
@@ -178,10 +183,8 @@ impl Control {
         let half_open = self.half_open.iter().enumerate();
         let half_open = half_open.map(|(at, each)| (Source::HalfOpen(at), each.socket.as_fd()));
         let tenants = self.tenants.iter().filter_map(|(slot, tenant)| match &tenant.state {
-            Tenancy::Here { socket, is_welcomed: true, .. } => {
-                Some((Source::Tenant(*slot), socket.as_fd()))
-            }
-            Tenancy::Here { .. } | Tenancy::Leaving(_) => None,
+            Tenancy::Here { socket, .. } => Some((Source::Tenant(*slot), socket.as_fd())),
+            Tenancy::Invited(_) | Tenancy::Leaving(_) => None,
         });
         let (sources, mut polled): (Vec<_>, Vec<_>) = mail
             .into_iter()
@@ -228,31 +231,25 @@ impl Control {
                 let slots: Vec<u8> = self.tenants.keys().copied().collect();
                 slots.into_iter().for_each(|slot| self.acknowledged(distributor, slot));
             }
-            Report::Welcomed { slot, member, is_there } => {
-                let Some(is_welcomed) = self.is_welcomed(slot, member) else { return };
-                *is_welcomed = true;
-                if !is_there {
-                    self.count(|refused| &mut refused.gone);
-                    self.part(slot, Why::NeverCame);
-                }
+            Report::Mapped { slot, member, back } if self.is_member(slot, member) => {
+                self.mapped(slot, back);
             }
-            Report::Slow { slot, member } if self.is_welcomed(slot, member).is_some() => {
+            Report::Slow { slot, member } if self.is_member(slot, member) => {
                 self.roster.state().slow += 1;
                 self.part(slot, Why::Disconnected);
             }
-            Report::Slow { .. } => {}
+            // Of one that is gone.
+            Report::Mapped { .. } | Report::Slow { .. } => {}
             // An answer that nobody waits for any more.
             Report::Holdings(_) => {}
         }
     }
 
-    /// Whether this member, and not a later one of the slot, is welcomed; none if it is gone.
-    fn is_welcomed(&mut self, slot: u8, member: u64) -> Option<&mut bool> {
-        let tenant = self.tenants.get_mut(&slot).filter(|tenant| tenant.member == member)?;
-        match &mut tenant.state {
-            Tenancy::Here { is_welcomed, .. } => Some(is_welcomed),
-            Tenancy::Leaving(_) => None,
-        }
+    /// Whether a slot is this member's, and not a later one's, and it is not leaving.
+    fn is_member(&self, slot: u8, member: u64) -> bool {
+        self.tenants.get(&slot).is_some_and(|tenant| {
+            tenant.member == member && !matches!(tenant.state, Tenancy::Leaving(_))
+        })
     }
 
     /// A distributor has nothing of a borrower's any more.
@@ -288,38 +285,13 @@ impl Control {
         match why {
             Why::Left => state.left += 1,
             Why::Disconnected => state.disconnected += 1,
-            Why::NeverCame => state.joined -= 1,
         }
         // Without the lock.
         drop((state, member));
     }
 
-    /// How long until borrowers' memories are looked at.
-    fn next_inspection(&self, now: Instant) -> Option<Duration> {
-        let since = now.duration_since(self.inspected);
-        (!self.tenants.is_empty()).then(|| INSPECTION.saturating_sub(since))
-    }
-
-    /// Disconnects those who make holes in what they may write. A page that is not there is filled
-    /// by the kernel when a distributor reads it: that takes a microsecond, and nothing else shows
-    /// it. One hole costs nobody anything; who makes them without end is seen by and by.
-    fn inspect(&mut self, now: Instant) {
-        if now.duration_since(self.inspected) < INSPECTION {
-            return;
-        }
-        self.inspected = now;
-        let is_here = |tenant: &Tenant| matches!(tenant.state, Tenancy::Here { .. });
-        let here = self.tenants.iter().filter(|(_, tenant)| is_here(tenant));
-        let with_holes = here.filter(|(_, tenant)| tenant.charge.has_hole());
-        let slots: Vec<u8> = with_holes.map(|(slot, _)| *slot).collect();
-        for slot in slots {
-            self.roster.state().holes += 1;
-            self.part(slot, Why::Disconnected);
-        }
-    }
-
     /// A slot is free. Its user is charged for it until it lets go of what was made for it.
-    fn vacate(&mut self, slot: u8) {
+    pub(super) fn vacate(&mut self, slot: u8) {
         if let Some(Tenant { charge, .. }) = self.tenants.remove(&slot) {
             self.users.left(charge);
             self.roster.state().lingering = self.users.lingering() as u64;
@@ -351,8 +323,10 @@ impl Control {
             post.send(Command::Close);
         }
         for tenant in self.tenants.values() {
-            if let Tenancy::Here { alarm, .. } = &tenant.state {
-                alarm.end();
+            match &tenant.state {
+                Tenancy::Invited(invitation) => invitation.alarm.end(),
+                Tenancy::Here { alarm, .. } => alarm.end(),
+                Tenancy::Leaving(_) => {}
             }
         }
         let members = std::mem::take(&mut self.roster.state().members);
@@ -361,4 +335,4 @@ impl Control {
     }
 }
 
-const EVENTS: PollFlags = PollFlags::IN.union(PollFlags::RDHUP);
+pub(super) const EVENTS: PollFlags = PollFlags::IN.union(PollFlags::RDHUP);

@@ -166,7 +166,7 @@ impl Control {
             Status::Full => &mut refused.full,
             Status::Quota => &mut refused.quota,
             Status::Busy => &mut refused.busy,
-            Status::Mirror => &mut refused.mirror,
+            Status::Mirror | Status::Denied => &mut refused.mirror,
             Status::Closing => &mut refused.closing,
             Status::Invalid | Status::Welcome => &mut refused.invalid,
         });

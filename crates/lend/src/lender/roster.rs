@@ -29,7 +29,6 @@ pub(super) struct State {
     pub(super) refused: Refusals,
     pub(super) messages: u64,
     pub(super) slow: u64,
-    pub(super) holes: u64,
     pub(super) paused: u64,
     pub(super) lingering: u64,
 }
@@ -59,7 +58,6 @@ impl Roster {
             refused: Refusals::default(),
             messages: 0,
             slow: 0,
-            holes: 0,
             paused: 0,
             lingering: 0,
         };
@@ -95,7 +93,6 @@ impl Roster {
                 index: sum(|tally| &tally.offences.index),
                 message: state.messages,
                 slow: state.slow,
-                hole: state.holes,
             },
             paused: state.paused,
             lent: sum(|tally| &tally.lent),

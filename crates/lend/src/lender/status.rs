@@ -95,7 +95,7 @@ reasons! {
     Refusals {
         /// No version in common.
         version,
-        /// What they said was not a hello.
+        /// What they said was not a hello, or not that they had mapped what they got.
         invalid,
         /// As many borrowers as there can be.
         full,
@@ -109,7 +109,7 @@ reasons! {
         user,
         /// The lender was about to end.
         closing,
-        /// They said nothing in time.
+        /// They said nothing in time, or did not map what they got.
         late,
         /// They closed before the handshake was over.
         gone,
@@ -133,8 +133,5 @@ reasons! {
         message,
         /// Too many waiters of its own: wake-ups that took too long.
         slow,
-        /// Holes in the memory that a borrower writes: the lender's next look into one makes the
-        /// kernel fill it.
-        hole,
     }
 }

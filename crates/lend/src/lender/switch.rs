@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use frames::Accounting;
 
-use super::control::Control;
+use super::control::{Control, Tenant};
 use crate::distributor::{Command, Report};
 use crate::{Error, ErrorKind, Result};
 
@@ -39,7 +39,9 @@ impl Control {
     fn refuse_mirrors(&self, to: Accounting) -> Result<()> {
         let state = self.roster.state();
         let mirrors = state.members.values().filter(|entry| entry.mirror);
-        let names: Vec<&str> = mirrors.map(|entry| entry.name.as_str()).collect();
+        let mirrors = mirrors.map(|entry| entry.name.as_str());
+        let invited = self.tenants.values().filter_map(Tenant::invited).filter(|all| all.mirror);
+        let names: Vec<&str> = mirrors.chain(invited.map(|terms| terms.name.as_str())).collect();
         if to == Accounting::Counters || names.is_empty() {
             return Ok(());
         }

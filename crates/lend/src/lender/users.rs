@@ -152,11 +152,6 @@ impl Users {
 }
 
 impl Charge {
-    /// Whether its borrower has made a hole in what it may write.
-    pub(super) fn has_hole(&self) -> bool {
-        self.memories.iter().any(Witness::has_hole)
-    }
-
     fn is_held(&self) -> bool {
         self.memories.iter().any(Witness::is_held)
     }

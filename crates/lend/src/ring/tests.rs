@@ -8,8 +8,9 @@ fn out() -> Arc<Memory> {
 
 /// The memory back, as the lender has it and as the borrower has it.
 fn back() -> (Arc<Memory>, Arc<Memory>) {
-    let (ours, fd) = Memory::theirs(c"test-back", LAYOUT.back_len()).unwrap();
+    let fd = Memory::for_other(c"test-back", LAYOUT.back_len()).unwrap();
     let theirs = Memory::of_other(&fd, LAYOUT.back_len(), true).unwrap();
+    let ours = Memory::theirs(&fd, LAYOUT.back_len()).unwrap();
     (Arc::new(ours), Arc::new(theirs))
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use frames::{
     Accounting, AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, Packet, PoolOptions,
 };
-use lend::layout::{BackHeader, HELLO_MIRROR, Hello, LINE, Layout, Loan, MAGIC, Welcome};
+use lend::layout::{BackHeader, HELLO_MIRROR, Hello, LINE, Layout, Loan, MAGIC, Mapped, Welcome};
 use lend::{Distributor, Lender, LenderOptions};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -277,6 +277,13 @@ pub fn answer(socket: &OwnedFd) -> rustix::io::Result<Option<(Welcome, Vec<Owned
 impl Client {
     /// A borrower, or the refusal.
     pub fn connect(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
+        let client = Self::invited(path, hello)?;
+        assert!(client.say_mapped(), "it was not taken in");
+        Ok(client)
+    }
+
+    /// One that has not said yet that all is mapped, or the refusal.
+    pub fn invited(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
         let socket = dial(path).expect("connect");
         say(&socket, hello.as_bytes()).expect("say hello");
         let (welcome, descriptors) = answer(&socket).expect("an answer").expect("not the end");
@@ -291,7 +298,7 @@ impl Client {
         assert_eq!(welcome.out_len, layout.out_len() as u64);
         assert_eq!(welcome.back_len, layout.back_len() as u64);
         let none = vec![0; welcome.channels as usize];
-        Ok(Self {
+        let client = Self {
             socket,
             welcome,
             layout,
@@ -301,7 +308,16 @@ impl Client {
             memories: [area, out, back],
             read: none.clone(),
             returned: none,
-        })
+        };
+        Ok(client)
+    }
+
+    /// Says that all is mapped, and waits until the lender says that it lends; whether it does.
+    pub fn say_mapped(&self) -> bool {
+        // It may have hung up.
+        let _ = say(&self.socket, Mapped { magic: MAGIC }.as_bytes());
+        let heard = rustix::net::recv(&self.socket, &mut [0; 8], RecvFlags::empty());
+        matches!(heard, Ok((_, 1..)))
     }
 
     /// All loans that it has not read yet, of a channel.

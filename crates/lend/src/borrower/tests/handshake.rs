@@ -22,7 +22,7 @@ fn a_hello_says_what_is_asked_for_and_the_welcome_says_what_is_given() {
     };
     let serve = |socket| {
         let lender = Lender::new(socket);
-        lender.answer(&lender.welcome(), &lender.descriptors());
+        lender.take_in();
         lender.hello
     };
     let (borrower, hello) = with(&options, serve);
