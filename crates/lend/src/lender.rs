@@ -104,7 +104,8 @@ pub struct LenderOptions {
     /// From 1 to 100; the default is 50.
     pub user_share: u32,
     /// Whether packets are copied into an area of each borrower's own, so that no borrower can read
-    /// what others get, or what was received before it joined. The default is false: all read the
+    /// what others get, or what was received before it joined; a mirror would see all, so only
+    /// those may have one who are not limited by `user_share`. The default is false: all read the
     /// same area, and nothing is copied.
     pub private: bool,
 }

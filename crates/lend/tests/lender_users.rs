@@ -82,6 +82,19 @@ fn play_a_part() {
                 assert_eq!((welcome.status, reason(&welcome)), (0, String::new()));
             }
         }
+        "hostile: mirrors" => {
+            for status in [0, 0, 3] {
+                let mirror = Client::connect(socket, &hello("mirror", 8, true));
+                assert_eq!(mirror.as_ref().map_or_else(|refused| refused.status, |_| 0), status);
+                std::mem::forget(mirror);
+            }
+            std::mem::forget(Client::connect(socket, &hello("no mirror", 8, false)));
+        }
+        "hostile: mirrors of what others get" => {
+            let refused = Client::connect(socket, &hello("mirror", 8, true)).map(drop).unwrap_err();
+            assert_eq!((refused.status, reason(&refused).contains("--private")), (8, true));
+            std::mem::forget(Client::connect(socket, &hello("no mirror", 8, false)));
+        }
         part => panic!("{part}"),
     }
     eprintln!("ready");
@@ -191,6 +204,31 @@ fn root_whoever_says_nothing_makes_room_for_other_users_that_are_slow() {
     drop(Part::play("honest: slow", &rig.socket));
     assert!(rig.lender.counters().refused.busy > 64, "{:?}", rig.lender.counters());
     drop(hostile);
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_a_user_has_two_mirrors_and_root_as_many_as_it_wants() {
+    let Some(mut rig) = rig(|_| {}) else { return };
+    let hostile = Part::play("hostile: mirrors", &rig.socket);
+    assert_eq!(rig.lender.borrowers().len(), 3);
+    let counters = rig.lender.counters();
+    assert_eq!((counters.refused.user, counters.refused.total()), (1, 1));
+    let ours: Vec<_> = (0..4).map(|_| rig.mirror("ours", 8)).collect();
+    drop((ours, hostile));
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_where_borrowers_are_apart_no_user_has_a_mirror_but_root() {
+    let Some(mut rig) = rig(|options| options.private = true) else { return };
+    let hostile = Part::play("hostile: mirrors of what others get", &rig.socket);
+    assert_eq!(rig.lender.borrowers().len(), 1);
+    assert_eq!(rig.lender.counters().refused.user, 1);
+    let ours = rig.mirror("ours", 8);
+    drop((ours, hostile));
     rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
     rig.close();
 }

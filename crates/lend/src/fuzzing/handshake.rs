@@ -39,6 +39,7 @@ pub fn handshake(bytes: &[u8]) {
         channels: channels.max(1).into(),
         quota: u32::from(quota).max(1) * 8,
         is_busy: flags & 2 != 0,
+        private: flags & 16 != 0,
         user: (flags & 4 != 0).then(|| UserSituation {
             uid: u32::MAX,
             borrowers: borrowers.into(),
@@ -46,6 +47,7 @@ pub fn handshake(bytes: &[u8]) {
             left: left.into(),
             most_loans: u64::from(u32::MAX),
             is_busy: flags & 8 != 0,
+            mirrors: usize::from(flags >> 5),
         }),
     };
     match decide(&hello, &situation) {
@@ -56,6 +58,9 @@ pub fn handshake(bytes: &[u8]) {
             assert!(!terms.mirror || situation.accounting == Accounting::Counters);
             assert!(!terms.name.is_empty() && !terms.name.chars().any(char::is_control));
             assert!(!situation.is_busy);
+            let may_mirror =
+                situation.user.as_ref().is_none_or(|user| !situation.private && user.mirrors < 2);
+            assert!(!terms.mirror || may_mirror);
             let has_share = situation.user.is_some_and(|user| user.is_busy || user.borrowers >= 3);
             assert!(!has_share);
         }

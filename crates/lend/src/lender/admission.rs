@@ -23,6 +23,8 @@ pub(crate) struct Situation {
     pub(crate) quota: u32,
     /// Whether as many joined in the last second as may.
     pub(crate) is_busy: bool,
+    /// Borrowers have areas of their own, so that none sees what others get.
+    pub(crate) private: bool,
     /// None for one that may have all.
     pub(crate) user: Option<UserSituation>,
 }
@@ -40,7 +42,13 @@ pub(crate) struct UserSituation {
     pub(crate) most_loans: u64,
     /// Whether as many of its joined in the last second as may.
     pub(crate) is_busy: bool,
+    /// How many mirrors are among its borrowers.
+    pub(crate) mirrors: usize,
 }
+
+/// Mirrors that a user may have: each costs the thread that receives the time of another borrower
+/// for every packet.
+pub(crate) const MIRRORS: usize = 2;
 
 /// What a borrower gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +86,12 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
         asked => asked.min(situation.quota).min(LoanTable::QUOTA),
     };
     let wanted = u64::from(quota) * u64::from(channels);
+    let mirror = hello.flags & HELLO_MIRROR != 0;
     // Before what all have in common: who has its share learns that, also when nothing is left.
-    situation.user.as_ref().map_or(Ok(()), |user| of_user(user, wanted))?;
+    if let Some(user) = &situation.user {
+        of_user(user, wanted)?;
+        mirror.then(|| of_mirror(user, situation.private)).unwrap_or(Ok(()))?;
+    }
     if situation.is_busy {
         return refuse(Status::Busy, "too many have joined in the last second: later".into());
     }
@@ -89,7 +101,6 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
             format!("there are {borrowers} borrowers, and no more can be"),
         );
     };
-    let mirror = hello.flags & HELLO_MIRROR != 0;
     if mirror && accounting == Accounting::Ledgers {
         return refuse(
             Status::Mirror,
@@ -104,7 +115,7 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
 
 /// Whether a user has so many loans left of its share, and a borrower, and a join.
 fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
-    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, is_busy } = user;
+    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, is_busy, .. } = user;
     let (status, reason) = if is_busy {
         (Status::Busy, format!("user {uid} has joined too often in the last second: later"))
     } else if borrowers >= most_borrowers {
@@ -116,6 +127,22 @@ fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
         return Ok(());
     };
     Err(Refusal { status, reason: reason + " (--user-share)", user: true })
+}
+
+/// Whether a user may have a mirror, or another one.
+fn of_mirror(user: &UserSituation, private: bool) -> Result<(), Refusal> {
+    let &UserSituation { uid, mirrors, .. } = user;
+    let (status, reason) = if private {
+        (
+            Status::Denied,
+            format!("no mirrors for user {uid}: it would see what others get (--private)"),
+        )
+    } else if mirrors >= MIRRORS {
+        (Status::Full, format!("user {uid} has {mirrors} mirrors, of {MIRRORS}"))
+    } else {
+        return Ok(());
+    };
+    Err(Refusal { status, reason, user: true })
 }
 
 /// What helps is in it, and all of it fits into a welcome's reason.

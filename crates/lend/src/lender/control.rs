@@ -62,6 +62,7 @@ pub(super) struct Tenant {
     pub(super) charge: Charge,
     /// The how manieth it was: of a slot there can be several.
     pub(super) member: u64,
+    pub(super) mirror: bool,
     pub(super) state: Tenancy,
 }
 

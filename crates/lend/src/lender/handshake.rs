@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::admission::{Refusal, Situation, UserSituation, decide};
-use super::control::{Control, Source};
+use super::control::{Control, Source, Tenant};
 use super::status::Refusals;
 use super::users::Peer;
 use crate::layout::{Hello, Status};
@@ -137,6 +137,7 @@ impl Control {
             channels,
             quota: self.options.quota,
             is_busy: self.joins.wait(now).is_some(),
+            private: self.options.private,
             user: self.user_situation(uid, frames, now),
         }
     }
@@ -146,6 +147,8 @@ impl Control {
             return None;
         }
         let (borrowers, loans) = self.users.has(uid, self.tenants.values());
+        let is_its = |tenant: &&Tenant| tenant.mirror && tenant.charge.uid == uid;
+        let mirrors = self.tenants.values().filter(is_its).count();
         let one = u64::from(self.options.quota) * self.distributors.len() as u64;
         let most_loans = self.users.share(frames, one);
         Some(UserSituation {
@@ -155,6 +158,7 @@ impl Control {
             left: most_loans.saturating_sub(loans),
             most_loans,
             is_busy: self.users.is_busy(uid, now),
+            mirrors,
         })
     }
 
@@ -166,9 +170,10 @@ impl Control {
             Status::Full => &mut refused.full,
             Status::Quota => &mut refused.quota,
             Status::Busy => &mut refused.busy,
-            Status::Mirror | Status::Denied => &mut refused.mirror,
+            Status::Mirror => &mut refused.mirror,
             Status::Closing => &mut refused.closing,
-            Status::Invalid | Status::Welcome => &mut refused.invalid,
+            // The last two are no answers for who is no user, or no refusal.
+            Status::Invalid | Status::Denied | Status::Welcome => &mut refused.invalid,
         });
         self.tell(socket, refusal);
     }

@@ -66,7 +66,8 @@ impl Control {
         let welcome = self.welcome(&terms, &outfit);
         let Outfit { layout, out, back, descriptors, witnesses, own_area, .. } = outfit;
         let (own_area, own_fd) = own_area.unzip();
-        let (slot, loans) = (terms.slot, u64::from(terms.quota) * u64::from(layout.channels));
+        let Terms { slot, quota, mirror, .. } = terms;
+        let loans = u64::from(quota) * u64::from(layout.channels);
         self.members += 1;
         let (socket, member) = (Arc::new(socket), self.members);
         let charge = Charge { uid: peer.uid, loans, memories: self.reaper.keep(witnesses) };
@@ -74,7 +75,7 @@ impl Control {
         let invitation =
             Invitation { terms, peer, layout, out, own_area, socket: here, alarm: bell };
         let state = Tenancy::Invited(Box::new(invitation));
-        self.tenants.insert(slot, Tenant { charge, member, state });
+        self.tenants.insert(slot, Tenant { charge, member, mirror, state });
         let (area, report) = (Arc::clone(&self.area), self.report.clone());
         let (bell, reaper) = (Arc::clone(&alarm), self.reaper.clone());
         let begin = move |socket: &Reaped<OwnedFd>| {

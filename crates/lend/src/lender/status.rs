@@ -103,9 +103,11 @@ reasons! {
         quota,
         /// Too many handshakes at a time, or joins in a second.
         busy,
-        /// A mirror, while a ledger is kept for each borrower.
+        /// A mirror, while a ledger is kept for each borrower. Mirrors that a user may not have
+        /// are with the users.
         mirror,
-        /// A user that had its share of borrowers, loans, or joins in a second.
+        /// A user that had its share of borrowers, loans, or joins in a second, or its mirrors, or
+        /// that may have no mirror.
         user,
         /// The lender was about to end.
         closing,

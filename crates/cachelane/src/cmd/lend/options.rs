@@ -31,12 +31,12 @@ pub(super) struct LendArgs {
     /// fill ring for each queue, and 1024]
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
-    /// The most that one user has of all borrowers, loans and joins in a second, in percent; root
-    /// and this process's user may have all
+    /// The most that one user has of all borrowers, loans and joins in a second, in percent; of
+    /// mirrors it has two. Root and this process's user may have all
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     user_share: u32,
-    /// Copy packets into an area of each borrower's own, so that none can read what others get;
-    /// without it borrowers read all of this lender's memory, for as long as they keep it mapped
+    /// Copy packets into an area of each borrower's own, so that none can read what others get, and
+    /// admit no mirrors but those of root and this process's user; without it borrowers read all of this lender's memory, for as long as they keep it mapped
     #[arg(long)]
     private: bool,
     /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower

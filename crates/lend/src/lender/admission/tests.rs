@@ -12,6 +12,7 @@ fn situation() -> Situation {
         channels: 2,
         quota: 1024,
         is_busy: false,
+        private: false,
         user: None,
     }
 }
@@ -24,6 +25,7 @@ fn user() -> UserSituation {
         left: 1 << 62,
         most_loans: 1 << 63,
         is_busy: false,
+        mirrors: 1,
     }
 }
 
@@ -32,6 +34,24 @@ fn hello() -> Hello {
         Hello { magic: MAGIC, version_min: 2, version_max: 2, flags: 0, quota: 0, name: [0; 48] };
     hello.name[..3].copy_from_slice(b"web");
     hello
+}
+
+#[test]
+fn a_user_has_few_mirrors_and_none_of_a_lender_whose_borrowers_are_apart() {
+    let ask = |flags, private, user| {
+        decide(&Hello { flags, ..hello() }, &Situation { private, user, ..situation() })
+    };
+    let full = || Some(UserSituation { mirrors: MIRRORS, ..user() });
+    assert!(ask(HELLO_MIRROR, false, Some(user())).is_ok());
+    let refusal = ask(HELLO_MIRROR, false, full()).unwrap_err();
+    assert_eq!((refusal.status, refusal.user), (Status::Full, true));
+    assert_eq!(refusal.reason, "user 1000 has 2 mirrors, of 2");
+    let refusal = ask(HELLO_MIRROR, true, Some(user())).unwrap_err();
+    assert_eq!((refusal.status, refusal.user), (Status::Denied, true));
+    assert!((1..96).contains(&refusal.reason.len()), "{}", refusal.reason);
+    // Others may, and who asks for none is not meant.
+    assert!(ask(HELLO_MIRROR, true, None).is_ok());
+    assert!(ask(0, true, full()).is_ok());
 }
 
 #[test]
