@@ -62,6 +62,8 @@ pub struct Distributor {
     calls: u32,
     calls_seen: u32,
     spread: Spread,
+    /// By slot, whose it is.
+    users: [u32; LoanTable::BORROWERS],
     hasher: FlowHasher,
     /// Borrowers have areas of their own, into which packets are copied; how many of the copies
     /// they have.
@@ -98,6 +100,7 @@ impl Distributor {
             calls: 0,
             calls_seen: 0,
             spread: Spread::new(),
+            users: [0; LoanTable::BORROWERS],
             hasher,
             private: false,
             copies_out: 0,
@@ -379,7 +382,7 @@ impl Distributor {
         self.present &= !(1 << slot);
         self.count_copies();
         self.mirrors &= !(1 << slot);
-        self.spread.among(self.present & !self.mirrors);
+        self.spread.among(self.present & !self.mirrors, &self.users);
     }
 }
 

@@ -201,7 +201,13 @@ impl Rings {
         let (party, tally) = (Arc::clone(&peer.party), Arc::clone(&peer.tally));
         let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, party, tally));
         let mirror = self.accounting == Accounting::Counters && slot == BORROWERS - 1;
-        assert!(self.commands.send(Command::Join { slot, quota: QUOTA, mirror, channel }));
+        assert!(self.commands.send(Command::Join {
+            slot,
+            quota: QUOTA,
+            user: u32::from(slot % 2),
+            mirror,
+            channel
+        }));
         self.distributor.collect(&mut self.cache);
         self.model.joined(slot);
     }

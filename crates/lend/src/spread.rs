@@ -1,9 +1,13 @@
 //! Who gets which flows.
 //!
-//! Flows fall into buckets by their hash, and each bucket is with the borrower of the highest
-//! weight, a number that follows from bucket and borrower (rendezvous hashing, Thaler and
-//! Ravishankar 1998). When a borrower joins, it takes from each of the others about the same share;
-//! when one leaves, its share goes to the others. No other flow moves.
+//! Flows fall into buckets by their hash. Each bucket is with the user of the highest weight, a
+//! number that follows from bucket and user (rendezvous hashing, Thaler and Ravishankar 1998), and
+//! of that user's borrowers with the one of the highest weight. So users have about the same share
+//! each, however many borrowers they have, and a user's borrowers have about the same share of its
+//! flows. A borrower that joins takes from its user's others, and the first one of a user from all
+//! users; when one leaves, its share goes back to them. No other flow moves.
+
+use std::collections::BTreeMap;
 
 /// As many as a packet's hash chooses from by its upper bits. With 64 borrowers each has 16 on
 /// average.
@@ -23,11 +27,15 @@ impl Spread {
         Self(Box::new([NOBODY; BUCKETS]))
     }
 
-    /// Among these, a bit for each slot.
-    pub(crate) fn among(&mut self, borrowers: u64) {
-        let slots: Vec<u8> = (0..NOBODY).filter(|slot| borrowers & 1 << slot != 0).collect();
+    /// Among these, a bit for each slot, of these users, by slot.
+    pub(crate) fn among(&mut self, borrowers: u64, users: &[u32; NOBODY as usize]) {
+        let slots = || (0..NOBODY).filter(|slot| borrowers & 1 << slot != 0);
+        let mut all: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        slots().for_each(|slot| all.entry(users[usize::from(slot)]).or_default().push(slot));
         for (bucket, owner) in self.0.iter_mut().enumerate() {
-            let heaviest = slots.iter().max_by_key(|slot| weight(bucket, **slot));
+            let user = all.iter().max_by_key(|(user, _)| weight(bucket, USER | u64::from(**user)));
+            let slots = user.into_iter().flat_map(|(_, slots)| slots);
+            let heaviest = slots.max_by_key(|slot| weight(bucket, u64::from(**slot)));
             *owner = heaviest.copied().unwrap_or(NOBODY);
         }
     }
@@ -40,9 +48,12 @@ impl Spread {
     }
 }
 
+/// Beside a user's number, which has 32 bits: it is no slot's.
+const USER: u64 = 1 << 32;
+
 /// The output function of SplitMix64 (Steele, Lea and Flood 2014): differs by every bit.
-fn weight(bucket: usize, slot: u8) -> u64 {
-    let mut mix = ((bucket as u64) << 8 | u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn weight(bucket: usize, of: u64) -> u64 {
+    let mut mix = ((bucket as u64) << 33 | of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mix = (mix ^ mix >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mix = (mix ^ mix >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mix ^ mix >> 31
@@ -53,8 +64,12 @@ mod tests {
     use super::*;
 
     fn owners(borrowers: u64) -> Vec<u64> {
+        owners_of(borrowers, &[1000; 64])
+    }
+
+    fn owners_of(borrowers: u64, users: &[u32; 64]) -> Vec<u64> {
         let mut spread = Spread::new();
-        spread.among(borrowers);
+        spread.among(borrowers, users);
         (0..BUCKETS as u32).map(|bucket| spread.owner(bucket << (32 - BUCKET_BITS) | 7)).collect()
     }
 
@@ -91,5 +106,49 @@ mod tests {
                 assert_eq!(*after, 1 << 40);
             }
         }
+    }
+
+    /// The first user has slots 0 to 15, the next one 16 to 31, and so on.
+    fn of_four() -> [u32; 64] {
+        std::array::from_fn(|slot| [0, 1000, 1001, u32::MAX][slot / 16])
+    }
+
+    #[test]
+    fn users_have_the_same_share_however_many_borrowers_they_have() {
+        for borrowers in [0xffff_0001, 0xffff_0000_0001_u64, 0x1_0003_00ff_ffff] {
+            let owners = owners_of(borrowers, &of_four());
+            let group = |user: usize| 0xffff_u64 << (16 * user);
+            let users = (0..4).filter(|user| borrowers & group(*user) != 0);
+            let share = BUCKETS / users.clone().count();
+            for user in users {
+                let of = |slots: u64| owners.iter().filter(|owner| *owner & slots != 0).count();
+                let has = of(group(user));
+                let what = format!("user {user} of {borrowers:#x}: {has} of {share}");
+                assert!((share * 4 / 5..=share * 6 / 5).contains(&has), "{what}");
+                // And so have its borrowers of what it has.
+                let its = borrowers & group(user);
+                let one = has / its.count_ones() as usize;
+                for slot in (0..64).filter(|slot| its & 1 << slot != 0) {
+                    let few = one / 3..=one * 3;
+                    assert!(few.contains(&of(1 << slot)), "slot {slot} of {borrowers:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_more_borrower_of_a_user_takes_nothing_from_other_users() {
+        let users = of_four();
+        let before = owners_of(0b1 << 32 | 0b1 << 16 | 0b11, &users);
+        let after = owners_of(0b1 << 32 | 0b1 << 16 | 0b111, &users);
+        let mut moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+        let count = moved.clone().count();
+        assert!(count > 0 && moved.all(|(before, after)| *before < 4 && *after == 4), "{count}");
+        // The first of a user takes from all.
+        let after = owners_of(0b1 << 48 | 0b1 << 32 | 0b1 << 16 | 0b11, &users);
+        let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+        assert!(moved.clone().all(|(_, after)| *after == 1 << 48));
+        let losers: std::collections::BTreeSet<_> = moved.map(|(before, _)| *before).collect();
+        assert_eq!(losers.len(), 4);
     }
 }

@@ -82,6 +82,11 @@ fn play_a_part() {
                 assert_eq!((welcome.status, reason(&welcome)), (0, String::new()));
             }
         }
+        "hostile: thirty-two" => {
+            let all: Vec<_> = (0..32).map(|_| join(socket)).collect();
+            std::mem::forget(all);
+        }
+        "honest: one" => std::mem::forget(join(socket)),
         "hostile: mirrors" => {
             for status in [0, 0, 3] {
                 let mirror = Client::connect(socket, &hello("mirror", 8, true));
@@ -229,6 +234,29 @@ fn root_where_borrowers_are_apart_no_user_has_a_mirror_but_root() {
     assert_eq!(rig.lender.counters().refused.user, 1);
     let ours = rig.mirror("ours", 8);
     drop((ours, hostile));
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_a_user_with_many_borrowers_gets_no_more_flows_than_one_with_one() {
+    let Some(mut rig) = rig(|_| {}) else { return };
+    let honest = Part::play("honest: one", &rig.socket);
+    let hostile = Part::play("hostile: thirty-two", &rig.socket);
+    rig.collect();
+    // A packet of each flow; what is over a quota is dropped, and counted.
+    for first in (0..8192).step_by(256) {
+        rig.lend(0, first..first + 256);
+    }
+    let got = |uid| -> u64 {
+        let all = rig.lender.borrowers();
+        let its = all.iter().filter(|each| each.uid == uid);
+        its.map(|each| each.lent + each.dropped).sum()
+    };
+    let (honest_got, hostile_got) = (got(HONEST), got(HOSTILE));
+    assert_eq!(honest_got + hostile_got, 8192);
+    assert!((3600..=4600).contains(&honest_got), "{honest_got} of 8192");
+    drop((honest, hostile));
     rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
     rig.close();
 }

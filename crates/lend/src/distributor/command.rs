@@ -14,6 +14,8 @@ pub(crate) enum Command {
         /// A slot that nobody has.
         slot: u8,
         quota: u32,
+        /// Whose it is: users share out the flows.
+        user: u32,
         /// It gets every packet.
         mirror: bool,
         channel: Box<Channel>,
@@ -66,12 +68,13 @@ impl Distributor {
     pub(super) fn obey(&mut self) {
         for command in take(&self.commands) {
             match command {
-                Command::Join { slot, quota, mirror, channel } => {
+                Command::Join { slot, quota, user, mirror, channel } => {
                     self.table.join(slot, quota);
                     self.channels[usize::from(slot)] = Some(*channel);
                     self.present |= 1 << slot;
                     self.mirrors |= u64::from(mirror) << slot;
-                    self.spread.among(self.present & !self.mirrors);
+                    self.users[usize::from(slot)] = user;
+                    self.spread.among(self.present & !self.mirrors, &self.users);
                 }
                 Command::Leave { slot } => {
                     self.release(slot);

@@ -181,7 +181,8 @@ impl Control {
     }
 
     fn join(&self, invitation: &Invitation, party: &Arc<Party>, tallies: &[Arc<ChannelTally>]) {
-        let Invitation { layout, out, own_area, .. } = invitation;
+        let Invitation { layout, out, own_area, peer, .. } = invitation;
+        let user = peer.uid;
         let Terms { slot, quota, mirror, .. } = invitation.terms;
         for (index, (post, tally)) in (0..).zip(self.distributors.iter().zip(tallies)) {
             let Some(post) = post else { continue };
@@ -193,7 +194,7 @@ impl Control {
             let channel = channel.with_copies(copies);
             let channel = Box::new(channel);
             // It fails only for one that was dropped, which is about to be known.
-            post.send(Command::Join { slot, quota, mirror, channel });
+            post.send(Command::Join { slot, quota, user, mirror, channel });
         }
     }
 
