@@ -103,6 +103,10 @@ pub struct LenderOptions {
     /// was made for them. Root and the lender's own user are not limited: they can end it as it is.
     /// From 1 to 100; the default is 50.
     pub user_share: u32,
+    /// The most borrowers that such users have, all of them together, with those that left and hold
+    /// the memory that was made for them: each costs some descriptors and that memory. Beyond that
+    /// they are told to come later. The default is 256.
+    pub watched: usize,
     /// Whether packets are copied into an area of each borrower's own, so that no borrower can read
     /// what others get, or what was received before it joined; a mirror would see all, so only
     /// those may have one who are not limited by `user_share`. The default is false: all read the
@@ -125,6 +129,7 @@ impl LenderOptions {
             handshake: Duration::from_secs(1),
             joins_per_second: 100,
             user_share: 50,
+            watched: 256,
             private: false,
         }
     }

@@ -39,7 +39,7 @@ impl Reaper {
     pub(crate) fn new() -> std::io::Result<Self> {
         let (jobs, queue) = channel();
         let name = "lend-reaper".to_owned();
-        thread::Builder::new().name(name).stack_size(STACK).spawn(|| hand_out(queue))?;
+        thread::Builder::new().name(name).stack_size(STACK).spawn(|| hand_out(queue, start))?;
         Ok(Self { jobs, pending: Arc::default() })
     }
 
@@ -102,8 +102,19 @@ struct Crew {
     workers: usize,
 }
 
-/// Gives each job to a thread. It does none itself unless there are no threads at all.
-fn hand_out(queue: Receiver<Job>) {
+/// Starts a thread that does jobs; false if the system has none.
+fn start(crew: Arc<Mutex<Crew>>) -> bool {
+    let worker = move || {
+        // Of this thread alone. It is allowed to everybody.
+        let _ = rustix::process::nice(NICENESS);
+        work(&crew);
+    };
+    thread::Builder::new().name("lend-reap".into()).stack_size(STACK).spawn(worker).is_ok()
+}
+
+/// Gives each job to a thread. It does none itself unless there are no threads at all: while one is
+/// there, a job that no new one can be had for waits for that.
+fn hand_out(queue: Receiver<Job>, start: impl Fn(Arc<Mutex<Crew>>) -> bool) {
     let crew = Arc::new(Mutex::new(Crew::default()));
     for job in queue {
         let mut own = lock(&crew);
@@ -113,14 +124,15 @@ fn hand_out(queue: Receiver<Job>) {
         }
         own.workers += 1;
         drop(own);
-        let theirs = Arc::clone(&crew);
-        let builder = thread::Builder::new().name("lend-reap".into()).stack_size(STACK);
-        let worker = move || {
-            // Of this thread alone. It is allowed to everybody.
-            let _ = rustix::process::nice(NICENESS);
-            work(&theirs);
-        };
-        if builder.spawn(worker).is_err() {
+        if start(Arc::clone(&crew)) {
+            continue;
+        }
+        let mut own = lock(&crew);
+        // Those that are there look for jobs before they end, under this lock.
+        let is_alone = own.workers == 1;
+        own.workers -= usize::from(!is_alone);
+        drop(own);
+        if is_alone {
             work(&crew);
         }
     }
@@ -165,6 +177,50 @@ mod tests {
         }
         assert!(reaper.pending() >= 1);
         drop((reaper, go_on));
+    }
+
+    #[test]
+    fn where_no_threads_can_be_had_a_job_that_hangs_does_not_hang_who_hands_out() {
+        let (jobs, queue) = channel::<Job>();
+        let started = AtomicUsize::new(0);
+        // One thread, and no more.
+        let one = move |crew| started.fetch_add(1, Ordering::Relaxed) == 0 && start(crew);
+        let handing = thread::spawn(|| hand_out(queue, one));
+        let (go_on, hung) = sync_channel::<()>(0);
+        let (done, is_done) = channel();
+        let (hangs, after) = (done.clone(), done);
+        jobs.send(Box::new(move || {
+            hangs.send(thread::current().name().map(str::to_owned)).unwrap();
+            let _ = hung.recv();
+        }))
+        .unwrap();
+        let first = is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(first.as_deref(), Some("lend-reap"));
+        jobs.send(Box::new(move || {
+            after.send(thread::current().name().map(str::to_owned)).unwrap();
+        }))
+        .unwrap();
+        // Whoever hands out is done with that, and does not wait for the job.
+        drop(jobs);
+        handing.join().unwrap();
+        assert!(is_done.try_recv().is_err());
+        drop(go_on);
+        let second = is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(second.as_deref(), Some("lend-reap"));
+    }
+
+    #[test]
+    fn without_any_thread_jobs_are_done_by_who_hands_them_out() {
+        let (jobs, queue) = channel::<Job>();
+        let handing = thread::spawn(|| hand_out(queue, |_| false));
+        let (done, is_done) = channel();
+        for number in 0..3 {
+            let done = done.clone();
+            jobs.send(Box::new(move || done.send(number).unwrap())).unwrap();
+        }
+        drop((jobs, done));
+        handing.join().unwrap();
+        assert_eq!(is_done.iter().collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     struct Slow(Receiver<()>);

@@ -82,6 +82,16 @@ fn play_a_part() {
                 assert_eq!((welcome.status, reason(&welcome)), (0, String::new()));
             }
         }
+        "hostile: leaves twice and keeps its memories" => {
+            for _ in 0..2 {
+                let client = Client::connect(socket, &hello("keeps", 1024, false)).expect("joined");
+                std::mem::forget((client.area, client.out));
+            }
+        }
+        "honest: is told to come later" => {
+            let refused = Client::connect(socket, &hello("late", 8, false)).map(drop).unwrap_err();
+            assert_eq!((refused.status, reason(&refused).contains("later")), (5, true));
+        }
         "hostile: thirty-two" => {
             let all: Vec<_> = (0..32).map(|_| join(socket)).collect();
             std::mem::forget(all);
@@ -257,6 +267,42 @@ fn root_a_user_with_many_borrowers_gets_no_more_flows_than_one_with_one() {
     assert_eq!(honest_got + hostile_got, 8192);
     assert!((3600..=4600).contains(&honest_got), "{honest_got} of 8192");
     drop((honest, hostile));
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_whoever_left_and_keeps_memory_is_never_forgotten_and_users_come_later_when_there_are_many()
+{
+    let Some(mut rig) = rig(|options| options.watched = 2) else { return };
+    let hostile = Part::play("hostile: leaves twice and keeps its memories", &rig.socket);
+    rig.until("both linger", |rig| rig.lender.counters().lingering == 2);
+    drop(Part::play("honest: is told to come later", &rig.socket));
+    assert_eq!(rig.lender.counters().refused.user, 1);
+    // Root is not limited.
+    drop(rig.connect("ours", 8));
+    drop(hostile);
+    drop(Part::play("honest: one", &rig.socket));
+    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
+    rig.close();
+}
+
+#[test]
+fn root_an_area_that_is_kept_counts_for_as_long_as_it_is_kept() {
+    // Frames for eight such areas.
+    let set = |options: &mut LenderOptions| (options.private, options.quota) = (true, 1024);
+    let Some(mut rig) = rig(set) else { return };
+    let hostile = Part::play("hostile: leaves twice and keeps its memories", &rig.socket);
+    rig.until("both linger", |rig| rig.lender.counters().lingering == 2);
+    let ours: Vec<_> = (0..6).map(|_| rig.connect("ours", 0)).collect();
+    let refused = rig.refusal(&hello("ours", 0, false));
+    assert_eq!(
+        reason(&refused),
+        "asked for 1024 loans, 0 are left (a smaller --quota, or more --frames to lend)"
+    );
+    drop(hostile);
+    rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
+    drop((rig.connect("ours", 0), ours));
     rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
     rig.close();
 }

@@ -34,7 +34,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(LEASE.as_millis() as u64 
 #[derive(Debug)]
 pub(crate) struct Looks {
     region: Region,
-    queues: u32,
+    /// By queue, how many leases it ever had: only the last one is renewed.
+    leases: Box<[AtomicU64]>,
 }
 
 /// The lease of one queue.
@@ -42,18 +43,21 @@ pub(crate) struct Looks {
 pub(crate) struct Lease {
     looks: Arc<Looks>,
     queue: u32,
+    /// The how manieth of its queue it is.
+    number: u64,
     written: u64,
 }
 
 impl Looks {
     /// Maps the map of this descriptor, which has so many queues.
     pub(crate) fn map(fd: BorrowedFd<'_>, queues: u32) -> io::Result<Self> {
-        Ok(Self { region: Region::new(fd, 0, queues as usize * size_of::<u64>())?, queues })
+        let region = Region::new(fd, 0, queues as usize * size_of::<u64>())?;
+        Ok(Self { region, leases: (0..queues).map(|_| AtomicU64::new(0)).collect() })
     }
 
     fn slot(&self, queue: u32) -> Option<&AtomicU64> {
         // SAFETY: the map has an aligned number for each queue, and lives as long as the region.
-        (queue < self.queues).then(|| unsafe {
+        self.leases.get(queue as usize).map(|_| unsafe {
             self.region.start().cast::<AtomicU64>().add(queue as usize).as_ref()
         })
     }
@@ -67,12 +71,31 @@ impl Looks {
     }
 }
 
+#[cfg(test)]
+impl Looks {
+    /// When a queue's socket was looked at.
+    pub(crate) fn read(&self, queue: u32) -> u64 {
+        // Relaxed: as in `write`.
+        self.slot(queue).expect("a queue").load(Ordering::Relaxed)
+    }
+}
+
 impl Lease {
-    /// A lease that begins now.
+    /// A lease that begins now, and ends the one that the queue had before.
     pub(crate) fn new(looks: &Arc<Looks>, queue: u32) -> Self {
+        // Relaxed: one that is renewed once more meanwhile says a time that is as good as ours.
+        let leases = looks.leases.get(queue as usize);
+        let number = leases.map_or(0, |leases| leases.fetch_add(1, Ordering::Relaxed) + 1);
         let written = now();
         looks.write(queue, written);
-        Self { looks: Arc::clone(looks), queue, written }
+        Self { looks: Arc::clone(looks), queue, number, written }
+    }
+
+    /// Whether the queue has no other one since.
+    fn is_last(&self) -> bool {
+        let leases = self.looks.leases.get(self.queue as usize);
+        // Relaxed: as in `new`.
+        leases.is_some_and(|leases| leases.load(Ordering::Relaxed) == self.number)
     }
 
     /// The thread looks at the socket.
@@ -81,7 +104,10 @@ impl Lease {
         let now = now();
         if now.wrapping_sub(self.written) >= RENEWED {
             self.written = now;
-            self.looks.write(self.queue, now);
+            // Another socket may have the queue by now, whose thread does not look.
+            if self.is_last() {
+                self.looks.write(self.queue, now);
+            }
         }
     }
 }

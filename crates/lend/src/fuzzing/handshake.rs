@@ -47,7 +47,8 @@ pub fn handshake(bytes: &[u8]) {
             left: left.into(),
             most_loans: u64::from(u32::MAX),
             is_busy: flags & 8 != 0,
-            mirrors: usize::from(flags >> 5),
+            is_crowded: flags & 32 != 0,
+            mirrors: usize::from(flags >> 6),
         }),
     };
     match decide(&hello, &situation) {
@@ -61,7 +62,9 @@ pub fn handshake(bytes: &[u8]) {
             let may_mirror =
                 situation.user.as_ref().is_none_or(|user| !situation.private && user.mirrors < 2);
             assert!(!terms.mirror || may_mirror);
-            let has_share = situation.user.is_some_and(|user| user.is_busy || user.borrowers >= 3);
+            let has_share = situation
+                .user
+                .is_some_and(|user| user.is_busy || user.is_crowded || user.borrowers >= 3);
             assert!(!has_share);
         }
         Err(refusal) => assert!((1..96).contains(&refusal.reason.len()), "{refusal:?}"),

@@ -42,6 +42,9 @@ pub(crate) struct UserSituation {
     pub(crate) most_loans: u64,
     /// Whether as many of its joined in the last second as may.
     pub(crate) is_busy: bool,
+    /// Whether so many borrowers, of all users, left and hold our memory that no more can be
+    /// watched.
+    pub(crate) is_crowded: bool,
     /// How many mirrors are among its borrowers.
     pub(crate) mirrors: usize,
 }
@@ -115,8 +118,12 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
 
 /// Whether a user has so many loans left of its share, and a borrower, and a join.
 fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
-    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, is_busy, .. } = user;
-    let (status, reason) = if is_busy {
+    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, .. } = user;
+    if user.is_crowded {
+        let reason = "too many that left hold the memory that was made for them: later";
+        return Err(Refusal { user: true, ..Refusal::new(Status::Busy, reason) });
+    }
+    let (status, reason) = if user.is_busy {
         (Status::Busy, format!("user {uid} has joined too often in the last second: later"))
     } else if borrowers >= most_borrowers {
         (Status::Full, format!("user {uid} has {borrowers} borrowers, of {most_borrowers}"))

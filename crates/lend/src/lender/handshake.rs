@@ -125,7 +125,11 @@ impl Control {
     }
 
     fn situation(&mut self, uid: u32, now: Instant) -> Situation {
-        let borrowed: u64 = self.tenants.values().map(|tenant| tenant.charge.loans).sum();
+        let mut borrowed: u64 = self.tenants.values().map(|tenant| tenant.charge.loans).sum();
+        if self.options.private {
+            // An area of its own is there for as long as somebody holds it.
+            borrowed += self.users.lingering_loans();
+        }
         let frames = u64::from(self.pool.area().frames() - self.options.reserve);
         let mut slots = 0..self.options.borrowers as u8;
         let channels = self.distributors.len() as u32;
@@ -149,6 +153,7 @@ impl Control {
         let (borrowers, loans) = self.users.has(uid, self.tenants.values());
         let is_its = |tenant: &&Tenant| tenant.mirror && tenant.charge.uid == uid;
         let mirrors = self.tenants.values().filter(is_its).count();
+        let is_crowded = self.users.is_crowded(self.tenants.values());
         let one = u64::from(self.options.quota) * self.distributors.len() as u64;
         let most_loans = self.users.share(frames, one);
         Some(UserSituation {
@@ -158,6 +163,7 @@ impl Control {
             left: most_loans.saturating_sub(loans),
             most_loans,
             is_busy: self.users.is_busy(uid, now),
+            is_crowded,
             mirrors,
         })
     }

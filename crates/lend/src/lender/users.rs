@@ -50,15 +50,14 @@ pub(super) struct Charge {
 /// How often those that left are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// So many that left are watched, of all users together: each costs some descriptors.
-const WATCHED: usize = 256;
-
 /// What users have beside the borrowers that are there.
 #[derive(Debug)]
 pub(super) struct Users {
     /// In percent.
     share: u32,
     joins_per_second: u32,
+    /// The most that are watched when they have left, of all users together.
+    watched: usize,
     own: u32,
     /// By user, of those that joined of late.
     joins: BTreeMap<u32, Rate>,
@@ -72,6 +71,7 @@ impl Users {
         Self {
             share: options.user_share,
             joins_per_second: options.joins_per_second,
+            watched: options.watched,
             own: rustix::process::geteuid().as_raw(),
             joins: BTreeMap::new(),
             lingering: Vec::new(),
@@ -120,12 +120,26 @@ impl Users {
         debug_assert!(is_in_time, "user {uid} was busy");
     }
 
+    /// Whether there would be no room to watch all of these, beside those that left, and one more.
+    pub(super) fn is_crowded<'a>(&mut self, tenants: impl Iterator<Item = &'a Tenant>) -> bool {
+        let limited = tenants.filter(|tenant| self.is_limited(tenant.charge.uid)).count();
+        if self.lingering.len() + limited >= self.watched {
+            self.lingering.retain(Charge::is_held);
+        }
+        self.lingering.len() + limited >= self.watched
+    }
+
     /// A borrower has left; what was made for it is perhaps held.
     pub(super) fn left(&mut self, charge: Charge) {
-        let is_room = self.lingering.len() < WATCHED;
-        if is_room && self.is_limited(charge.uid) && charge.is_held() {
+        if self.is_limited(charge.uid) && charge.is_held() {
+            debug_assert!(self.lingering.len() < self.watched, "it joined although it was crowded");
             self.lingering.push(charge);
         }
+    }
+
+    /// Loans that are reserved for those that left and hold what was made for them.
+    pub(super) fn lingering_loans(&self) -> u64 {
+        self.lingering.iter().map(|charge| charge.loans).sum()
     }
 
     /// Lets go of what nobody else holds any more, which is kept by our watching it; true if it

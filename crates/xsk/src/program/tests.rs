@@ -250,6 +250,29 @@ fn root_packets_go_to_a_socket_that_somebody_looks_at() {
 }
 
 #[test]
+fn root_a_socket_that_was_replaced_does_not_look_for_its_successor() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: root_a_socket_that_was_replaced_does_not_look_for_its_successor");
+        return;
+    }
+    let loaded = Loaded::new(&ProgramOptions::default(), 2).expect("the program loads");
+    let mut old = Lease::new(&loaded.looks, 0);
+    let mut other = Lease::new(&loaded.looks, 1);
+    let mut new = Lease::new(&loaded.looks, 0);
+    // All are due to be renewed, and nobody has looked for long.
+    let past = || {
+        std::thread::sleep(LEASE / 7);
+        (0..2).for_each(|queue| loaded.looks.write(queue, 7));
+    };
+    past();
+    old.renew();
+    other.renew();
+    assert_eq!((loaded.looks.read(0), loaded.looks.read(1) > 7), (7, true));
+    new.renew();
+    assert!(loaded.looks.read(0) > 7);
+}
+
+#[test]
 fn a_filter_without_ports_is_refused() {
     let options = ProgramOptions { filter: Filter::UdpPorts(vec![]), ..ProgramOptions::default() };
     let error = Loaded::new(&options, 1).expect_err("no ports");

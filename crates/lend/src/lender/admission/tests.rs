@@ -25,6 +25,7 @@ fn user() -> UserSituation {
         left: 1 << 62,
         most_loans: 1 << 63,
         is_busy: false,
+        is_crowded: false,
         mirrors: 1,
     }
 }
