@@ -32,10 +32,11 @@ const UNREAD: usize = 1;
 /// So many wake-ups are judged together.
 const WAKES: u32 = 128;
 
-/// CPU time of a wake-up, which takes some 5 microseconds: with more it is slow. With more than the
-/// second it is a burden, and its thread makes room for others.
-const SLOW: Duration = Duration::from_micros(62);
-const BURDEN: Duration = Duration::from_micros(20);
+/// CPU time of a wake-up: with more it is slow. One takes some 5 microseconds, and 30 to 60 in a
+/// virtual machine where the host has to wake the other CPU; each waiter adds some 25 nanoseconds.
+/// With more than the second it is a burden, and its thread makes room for others.
+const SLOW: Duration = Duration::from_micros(500);
+const BURDEN: Duration = Duration::from_micros(125);
 
 /// Slow ones in direct succession: so many that take so long together are too much already.
 const RUN: u32 = 3;
@@ -235,19 +236,25 @@ mod tests {
 
     #[test]
     fn a_long_list_makes_each_wake_up_slow_and_is_found_out_the_sooner_the_longer_it_is() {
-        for (micros, after) in [(110_000, 3), (11_000, 3), (1_000, 25), (100, 65)] {
+        for (micros, after) in [(110_000, 3), (11_000, 3), (1_000, 25), (501, 48)] {
             assert_eq!(first(Verdict::TooSlow, [micros; 256]), Some(after), "{micros} us each");
         }
         // One that is long for two of three wake-ups only.
-        let times = (0..256).map(|at: u64| if at % 3 < 2 { 100 } else { 5 });
+        let times = (0..256).map(|at: u64| if at % 3 < 2 { 600 } else { 5 });
         assert!(first(Verdict::TooSlow, times).is_some());
     }
 
     #[test]
     fn a_list_that_is_just_not_too_long_lowers_its_threads_priority() {
-        assert_eq!(first(Verdict::Burden, [50; 256]), Some(128));
-        assert_eq!(first(Verdict::TooSlow, [50; 4096]), None);
-        assert_eq!(first(Verdict::Burden, [10; 4096]), None);
+        assert_eq!(first(Verdict::Burden, [400; 256]), Some(128));
+        assert_eq!(first(Verdict::TooSlow, [400; 4096]), None);
+    }
+
+    #[test]
+    fn where_a_cpu_is_woken_by_the_host_nobody_is_a_burden() {
+        // As measured in a virtual machine with two CPUs that others use too.
+        let times = (0..4096).map(|at| if at % 5 == 0 { 90 } else { 58 });
+        assert!(verdicts(times).iter().all(|verdict| *verdict == Verdict::Fine));
     }
 
     #[test]

@@ -93,7 +93,9 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
     // Before what all have in common: who has its share learns that, also when nothing is left.
     if let Some(user) = &situation.user {
         of_user(user, wanted)?;
-        mirror.then(|| of_mirror(user, situation.private)).unwrap_or(Ok(()))?;
+        if mirror {
+            of_mirror(user, situation.private)?;
+        }
     }
     if situation.is_busy {
         return refuse(Status::Busy, "too many have joined in the last second: later".into());
