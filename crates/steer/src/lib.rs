@@ -19,4 +19,4 @@ pub use counters::{Counters, Reason};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{COSTS, Cost, Note, Obstacle, Plan, inspect};
 pub use size::records_for;
-pub use steering::{SteerOptions, Steering};
+pub use steering::{LOOK, SteerOptions, Steering};

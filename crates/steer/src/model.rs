@@ -126,6 +126,8 @@ pub struct Model {
     flows: Vec<FlowSet>,
     /// By queue and CPU.
     counts: Vec<Count>,
+    /// By CPU: packets taken of all queues, modulo 2^32.
+    worked: Vec<u32>,
     /// By queue and CPU.
     sights: Vec<Sight>,
     targets: Vec<Target>,
@@ -152,6 +154,7 @@ impl Model {
             records: vec![[0; WAYS]; sets],
             flows: vec![FlowSet::default(); sets * queues],
             counts: vec![Count::default(); cpus * queues],
+            worked: vec![0; cpus],
             sights: vec![Sight::default(); cpus * queues],
             targets: vec![Target::default(); CPUS_MAX as usize],
             passed: vec![Passed::default(); queues],
@@ -239,10 +242,11 @@ impl Model {
         let (at, limits, now) = (self.row(cpu, queue), self.shape.limits, self.now);
         let sent = self.counts[at].sent;
         let known = self.sights[at];
-        if stays && known.open == now && known.waiting(sent) < limits.room {
+        if stays && known.open == now && known.waiting(sent) < limits.room.cast_signed() {
             return None;
         }
         self.look(cpu, queue);
+        let sent = self.counts[at].sent;
         let sight = &mut self.sights[at];
         let why = match sight.takes(sent, stays, now, &limits) {
             _ if lease_over(now, self.renewed, &limits) >= 0 => Some(Reason::Lease),
@@ -255,8 +259,9 @@ impl Model {
 
     fn look(&mut self, cpu: u32, queue: u32) {
         let (at, asleep) = (self.row(cpu, queue), self.target(cpu).asleep);
-        let Count { sent, taken } = self.counts[at];
-        let begins = self.sights[at].look(sent, taken, asleep, self.now, &self.shape.limits);
+        let worked = self.worked(cpu, queue);
+        let (count, limits) = (&mut self.counts[at], &self.shape.limits);
+        let begins = self.sights[at].look(count, worked, asleep, self.now, limits);
         self.counters.stalls += u64::from(begins);
     }
 
@@ -264,8 +269,9 @@ impl Model {
     fn gives_up(&mut self, cpu: u32, queue: u32) -> bool {
         self.look(cpu, queue);
         let (at, limits, now) = (self.row(cpu, queue), self.shape.limits, self.now);
-        lease_over(now, self.renewed, &limits) >= i64::from(limits.patience)
-            || self.sights[at].is_given_up(now, &limits)
+        self.is_left(cpu)
+            || lease_over(now, self.renewed, &limits) >= i64::from(limits.patience)
+            || self.sights[at].is_given_up(self.counts[at].sent, now, &limits)
     }
 
     /// The packet's flow takes the kernel path so far, and is to go to a CPU.
@@ -311,10 +317,28 @@ impl Model {
 
     /// A packet was taken by the CPU that it had been sent to.
     pub fn taken(&mut self, cpu: u32, queue: u32) {
+        let left = self.is_left(cpu);
         let target = &mut self.targets[cpu as usize];
-        target.thread |= target.active;
+        // A thread that takes does not sleep.
+        (target.thread, target.asleep) = (!left, false);
+        let worked = &mut self.worked[cpu as usize];
+        *worked = worked.wrapping_add(1);
         let count = self.count_mut(cpu, queue);
         count.taken = count.taken.wrapping_add(1);
+    }
+
+    /// What a CPU has taken of all queues, as one of them sees it.
+    pub fn worked(&self, cpu: u32, queue: u32) -> u32 {
+        match self.shape.queues {
+            1 => self.count(cpu, queue).taken,
+            _ => self.worked[cpu as usize],
+        }
+    }
+
+    /// Whether a CPU is no target any more, and flows wait no longer for what they have there.
+    fn is_left(&self, cpu: u32) -> bool {
+        let target = self.target(cpu);
+        !target.active && !target.thread
     }
 
     /// A CPU's queue had no room for packets that were sent from `here`.
@@ -448,9 +472,9 @@ impl Model {
         let set = &self.flows[self.at(arrival)];
         let cpu = self.words.cpu(set.words[way]);
         let (target, count) = (self.target(cpu), self.count(cpu, arrival.queue));
-        let gone = !target.active && !target.thread;
-        let short_ticks = self.shape.gro_outlasts_poll;
-        gone || is_delivered(count.taken, set.tails[way], target.asleep, short_ticks)
+        let (short_ticks, tail) = (self.shape.gro_outlasts_poll, set.tails[way]);
+        let taken = count.taken.wrapping_sub(tail).cast_signed() >= 0;
+        (taken && self.is_left(cpu)) || is_delivered(count.taken, tail, target.asleep, short_ticks)
     }
 
     /// The poll that a CPU is in, as no other CPU's is called; never 0.

@@ -7,13 +7,14 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use libbpf_sys::bpf_test_run_opts;
 
 use crate::cost::{RunTime, RunTimes};
-use crate::{Counters, Error, ErrorKind, Result};
+use crate::{Counters, Error, ErrorKind, Result, tick};
 
 #[cfg(test)]
 pub(crate) mod trying;
@@ -23,10 +24,10 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 }
 
+use skel::types::{ago as Ago, sent as Sent, taken as Taken};
 pub(crate) use skel::types::{
     counts as Counts, own as Own, settings as Settings, target as Target,
 };
-use skel::types::{sent as Sent, taken as Taken};
 
 /// As in steer.h.
 pub(crate) const CPUS_MAX: usize = 1024;
@@ -124,7 +125,7 @@ impl Loaded {
         open.maps.records.set_max_entries(records / WAYS)?;
         open.maps.flows.set_max_entries(records / WAYS * queues)?;
         open.maps.sent.set_max_entries(cpus * queues)?;
-        open.maps.taken.set_max_entries(cpus * queues)?;
+        open.maps.taken.set_max_entries(cpus * (queues + 1))?;
         open.maps.passed.set_max_entries(queues)?;
         open.maps.entries.set_max_entries(cpus)?;
         open.progs.try_record.set_autoload(cfg!(test));
@@ -164,10 +165,14 @@ impl Loaded {
         write(&self.settings, 0, &Settings { llc_affinity, entries_id, ..before })
     }
 
-    /// The host was looked after: steering goes on for the length of the lease.
-    pub(crate) fn renew(&self) -> Result<()> {
+    /// The host was looked after so long ago: steering goes on for the length of the lease from
+    /// then.
+    pub(crate) fn renew(&self, ago: Duration) -> Result<()> {
+        let ago = Ago { ticks: u64::from(tick::ticks_in(ago)) };
         let mut options = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
+            ctx_in: (&raw const ago).cast(),
+            ctx_size_in: size_of::<Ago>() as u32,
             ..Default::default()
         };
         run(self.programs.renew.as_fd(), &mut options)
@@ -196,17 +201,16 @@ impl Loaded {
         Ok(read::<Settings>(&self.settings, 0)?.llc_affinity != 0)
     }
 
-    /// Whether a CPU has taken all packets that were sent to it, but not whether they are
+    /// Packets that were sent to a CPU and that it has not taken. Those that it has may not be
     /// delivered.
-    pub(crate) fn has_taken_all(&self, cpu: u32) -> Result<bool> {
+    pub(crate) fn waiting(&self, cpu: u32) -> Result<u32> {
+        let mut waiting = 0;
         for queue in 0..self.queues {
             let sent = read::<Sent>(&self.sent, queue * self.cpus + cpu)?.packets;
             let taken = read::<Taken>(&self.taken, cpu * self.queues + queue)?.packets;
-            if taken != sent {
-                return Ok(false);
-            }
+            waiting += sent.wrapping_sub(taken).cast_signed().max(0).unsigned_abs();
         }
-        Ok(true)
+        Ok(waiting)
     }
 
     /// What happened so far, over all CPUs.

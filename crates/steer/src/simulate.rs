@@ -173,6 +173,8 @@ impl<'a> Run<'a> {
         match self.model.steer(hash, queue, here) {
             Verdict::Cpu(cpu) => {
                 self.model.taken(cpu, queue);
+                let target = self.model.target(cpu);
+                self.model.set_target(cpu, Target { asleep: true, ..target });
                 cpu
             }
             Verdict::Kernel(_) => {

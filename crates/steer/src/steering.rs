@@ -15,6 +15,8 @@ use crate::size::{check_records, records_for};
 use crate::threads::{self, Threads};
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
+/// How often to call [`Steering::look`]: so soon a CPU that came or went is noticed.
+pub const LOOK: Duration = Duration::from_millis(50);
 /// The most packets that the kernel has wait for a CPU (kernel/bpf/cpumap.c).
 const QUEUE_MAX: u32 = 16384;
 
@@ -100,7 +102,7 @@ impl Steering {
         Hook::refuse_if_taken(device)?;
         let loaded = load(device, options)?;
         loaded.set(options.llc_affinity)?;
-        loaded.renew()?;
+        loaded.renew(Duration::ZERO)?;
         let targets = Targets::new(loaded, options)?;
         targets.follow(lanes)?;
         let tracepoints = targets.loaded.programs.attach_tracepoints()?;
@@ -128,15 +130,26 @@ impl Steering {
         self.targets.follow(lanes)
     }
 
-    /// The host was looked after: renews the [lease](SteerOptions::lease). And has the kernel's
-    /// threads that never slept since the last look share their CPUs with ordinary programs until
-    /// the next, so that should be soon: 50 ms or so.
+    /// The host was looked after: renews the [lease](SteerOptions::lease) from when that look
+    /// `began`. And has the kernel's threads that never sleep share their CPUs with ordinary
+    /// programs for some milliseconds now and then, so that it should be called every [`LOOK`], by
+    /// a thread that [goes before them](Self::go_before). CPUs that were to be targets again
+    /// before their threads had ended are.
     ///
     /// # Errors
     /// What the system reports.
-    pub fn look(&self) -> Result<()> {
-        self.targets.current().threads.look();
-        self.targets.loaded.renew()
+    pub fn look(&self, began: Instant) -> Result<()> {
+        self.targets.look()?;
+        self.targets.loaded.renew(began.elapsed())
+    }
+
+    /// Gives the calling thread, but none that it makes, a priority above that of the threads that
+    /// take packets: what it does for them is in time. With `priority` 0 it does nothing.
+    ///
+    /// # Errors
+    /// `NotPermitted` of [`ErrorKind`] if this process may not.
+    pub fn go_before(&self) -> Result<()> {
+        self.targets.current().threads.go_before()
     }
 
     /// Whether the program is still on its device: an administrator may have taken it off by
@@ -205,7 +218,7 @@ impl Steering {
         self.targets.current().active.clone()
     }
 
-    /// How often a CPU's thread never slept between two looks, and shared its CPU until the next.
+    /// How often a CPU's thread never slept for several looks, and shared its CPU for a while.
     pub fn rests(&self) -> u64 {
         self.targets.current().threads.rests
     }
@@ -292,7 +305,12 @@ struct Targets {
 
 #[derive(Debug)]
 struct Current {
+    /// The machine that was followed last.
+    lanes: Option<LaneMap>,
     active: CpuSet,
+    /// No targets any more, but their threads still have packets. These would count as taken of
+    /// those that are sent to the next thread of such a CPU, so it has to wait.
+    leaving: CpuSet,
     threads: Threads,
 }
 
@@ -302,7 +320,8 @@ impl Targets {
         let threads = Threads::new(loaded.entries_id()?, options.priority);
         let queue_size = queue_of_all(options, loaded.queues);
         let wanted = options.targets.clone();
-        let current = Mutex::new(Current { active: CpuSet::new(), threads });
+        let (active, leaving) = (CpuSet::new(), CpuSet::new());
+        let current = Mutex::new(Current { lanes: None, active, leaving, threads });
         Ok(Self { loaded, wanted, queue_size, current })
     }
 
@@ -311,61 +330,98 @@ impl Targets {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn look(&self) -> Result<()> {
+        let mut current = self.current();
+        current.threads.look(|cpu| self.loaded.waiting(cpu as u32));
+        let gone = |cpu: usize| Ok(self.loaded.waiting(cpu as u32)? == 0);
+        let one_is_gone = current.leaving.iter().map(gone).collect::<Result<Vec<_>>>()?;
+        match one_is_gone.contains(&true) {
+            true => self.follow_in(&mut current),
+            false => Ok(()),
+        }
+    }
+
     fn follow(&self, lanes: &LaneMap) -> Result<()> {
         let mut current = self.current();
-        let Current { active: current, threads } = &mut *current;
+        current.lanes = Some(lanes.clone());
+        self.follow_in(&mut current)
+    }
+
+    fn follow_in(&self, current: &mut Current) -> Result<()> {
+        let Current { lanes: Some(lanes), active: current, leaving, threads } = current else {
+            return Ok(());
+        };
+        for cpu in leaving.clone().iter() {
+            if self.loaded.waiting(cpu as u32)? == 0 {
+                self.remove(cpu as u32)?;
+                leaving.remove(cpu);
+            }
+        }
         let cpus = self.loaded.cpus as usize;
-        let active = self.wanted.intersection(lanes.online());
+        let wanted = self.wanted.intersection(lanes.online());
+        let active: CpuSet = wanted.difference(leaving).iter().filter(|cpu| *cpu < cpus).collect();
         // What fails leaves the CPUs before it as they are now, and those after it as they were.
-        let came: CpuSet = active.difference(current).iter().filter(|cpu| *cpu < cpus).collect();
+        let came = active.difference(current);
         // There, and with its priority, before it is used.
         came.iter().try_for_each(|cpu| self.enter(cpu as u32))?;
         threads.start(&came)?;
-        for cpu in lanes.present().union(current).iter().filter(|cpu| *cpu < cpus) {
-            let (is, was) = (active.contains(cpu), current.contains(cpu));
-            let key = cpu as u32;
-            let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
-            let task = match was {
-                true => program::read::<Target>(&self.loaded.targets, key)?.task,
-                false => 0,
-            };
-            let target = Target { task, active: u32::from(is), lane };
-            match (is, was) {
-                (true, false) => {
-                    self.loaded.start_counts(key)?;
-                    current.insert(cpu);
-                    program::write(&self.loaded.targets, key, &target)?;
-                }
-                // Not used any more before it goes. Its thread is waited for, also if it has not
-                // run yet.
-                (false, true) => {
-                    let waited_for = Target { task: task.max(TASK_UNKNOWN), ..target };
-                    program::write(&self.loaded.targets, key, &waited_for)?;
-                    self.drain(key)?;
-                    self.remove(key)?;
-                    current.remove(cpu);
-                    threads.forget(cpu);
-                    program::write(&self.loaded.targets, key, &Target { task: 0, ..target })?;
-                }
-                _ => program::write(&self.loaded.targets, key, &target)?,
+        for cpu in came.iter() {
+            self.loaded.start_counts(cpu as u32)?;
+            current.insert(cpu);
+            self.write(lanes, cpu, true, 0)?;
+        }
+        // A record may name a CPU that is no target, of any lane.
+        for cpu in lanes.present().difference(&came).iter().filter(|cpu| *cpu < cpus) {
+            let was = current.contains(cpu);
+            let task = if was { self.task(cpu)? } else { 0 };
+            self.write(lanes, cpu, was, task)?;
+        }
+        let gone = current.difference(&active);
+        // Their threads are waited for, also those that have not run yet.
+        for cpu in gone.iter() {
+            self.write(lanes, cpu, false, self.task(cpu)?.max(TASK_UNKNOWN))?;
+        }
+        self.drain(&gone)?;
+        for cpu in gone.iter() {
+            current.remove(cpu);
+            threads.forget(cpu);
+            leaving.insert(cpu);
+            // Not waited for any more before it goes, so that nobody asks for a thread that ended.
+            self.write(lanes, cpu, false, 0)?;
+            if self.loaded.waiting(cpu as u32)? == 0 {
+                self.remove(cpu as u32)?;
+                leaving.remove(cpu);
             }
         }
         Ok(())
     }
 
-    /// Waits until flows that had packets at a CPU have had the time to leave it in order, which
-    /// they do as soon as it has delivered all of them. What keeps up a backlog for longer is
-    /// overtaken.
-    fn drain(&self, cpu: u32) -> Result<()> {
+    /// Its thread, as the programs know it.
+    fn task(&self, cpu: usize) -> Result<u64> {
+        Ok(program::read::<Target>(&self.loaded.targets, cpu as u32)?.task)
+    }
+
+    fn write(&self, lanes: &LaneMap, cpu: usize, active: bool, task: u64) -> Result<()> {
+        let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
+        let target = Target { task, active: u32::from(active), lane };
+        program::write(&self.loaded.targets, cpu as u32, &target)
+    }
+
+    /// Waits until flows that had packets at these CPUs have had the time to leave them in order,
+    /// which they do as soon as these have delivered all of them. What keeps up a backlog for longer
+    /// is overtaken.
+    fn drain(&self, cpus: &CpuSet) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(100);
         const LOOK: Duration = Duration::from_millis(1);
         /// One may fall between two packets of a flow that is held.
         const LOOKS: u32 = 5;
 
         let end = Instant::now() + PATIENCE;
-        let mut empty = 0;
+        let mut empty = if cpus.is_empty() { LOOKS } else { 0 };
         while empty < LOOKS && Instant::now() < end {
-            empty = if self.loaded.has_taken_all(cpu)? { empty + 1 } else { 0 };
+            let waiting = cpus.iter().map(|cpu| self.loaded.waiting(cpu as u32));
+            let none = waiting.sum::<Result<u32>>()? == 0;
+            empty = if none { empty + 1 } else { 0 };
             thread::sleep(LOOK);
         }
         Ok(())

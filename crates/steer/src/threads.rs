@@ -5,9 +5,10 @@
 //! while its queue fills. So these threads get a real-time priority.
 //!
 //! A thread of that priority that never sleeps would keep its CPU from all ordinary programs, where
-//! the kernel would leave the work to ksoftirqd, an ordinary thread. So one that has used up a
-//! whole look is an ordinary one until the next ([`Threads::look`]): beside it at least half of the
-//! time is the programs'.
+//! the kernel would leave the work to ksoftirqd, an ordinary thread. So one that has used up several
+//! looks in a row, and does not get done, gives way to all others for some milliseconds
+//! ([`Threads::look`]). That is what its queue has room for; who looks goes before these threads
+//! ([`Threads::go_before`]), so that it does not last longer.
 //!
 //! `unsafe` here is the two system calls that have no safe wrappers.
 #![allow(unsafe_code)]
@@ -32,6 +33,13 @@ pub(crate) const HIGHEST: u8 = 99;
 const NEVER_SLEPT: f64 = 0.9;
 /// Looks that follow each other faster say nothing.
 const SHORTEST: Duration = Duration::from_millis(20);
+/// After so many looks in a row at which it never slept, and its packets did not become half as
+/// many, a thread rests.
+const LOOKS: u32 = 3;
+/// After so many if they did.
+const LOOKS_AT_MOST: u32 = 12;
+/// For so long it gives way to all others then. The packets that come meanwhile mostly have room.
+const REST: Duration = Duration::from_millis(5);
 
 /// The threads of one cpumap.
 #[derive(Debug)]
@@ -41,7 +49,7 @@ pub(crate) struct Threads {
     /// 0: they stay ordinary threads.
     priority: u8,
     of_cpus: BTreeMap<usize, Thread>,
-    /// How often one had to be an ordinary thread for a while.
+    /// How often one gave way for a while.
     pub(crate) rests: u64,
 }
 
@@ -50,7 +58,11 @@ struct Thread {
     id: libc::pid_t,
     /// When it was looked at, and the time that it had run by then.
     looked: (Instant, Duration),
-    rests: bool,
+    /// What its CPU had not taken then.
+    waiting: u32,
+    /// Looks in a row at which it never slept, and those of them at which its packets had not become
+    /// half as many.
+    busy: [u32; 2],
 }
 
 impl Threads {
@@ -71,12 +83,10 @@ impl Threads {
             let id = *found
                 .get(&cpu)
                 .ok_or_else(|| self.refused("does not see", "the host's PID namespace"))?;
-            set_priority(id, self.priority).map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => self.refused("may not change", "CAP_SYS_NICE"),
-                _ => Error::io(format!("cannot give the thread of CPU {cpu} a priority"), error),
-            })?;
+            set_policy(id, libc::SCHED_FIFO, self.priority)
+                .map_err(|error| self.failed(&format!("the thread of CPU {cpu}"), error))?;
             let looked = (Instant::now(), cpu_time(id).unwrap_or_default());
-            self.of_cpus.insert(cpu, Thread { id, looked, rests: false });
+            self.of_cpus.insert(cpu, Thread { id, looked, waiting: 0, busy: [0; 2] });
         }
         Ok(())
     }
@@ -86,9 +96,11 @@ impl Threads {
         self.of_cpus.remove(&cpu);
     }
 
-    /// Has those that never slept since the last look be ordinary threads until the next one.
-    pub(crate) fn look(&mut self) {
-        let (map, priority, now) = (self.map, self.priority, Instant::now());
+    /// Has those that never slept for several looks, and do not get done, give way to all others for
+    /// a moment, for which it waits. `waiting` says how many packets a CPU has not taken.
+    pub(crate) fn look(&mut self, waiting: impl Fn(usize) -> Result<u32>) {
+        let (map, now) = (self.map, Instant::now());
+        let mut rest = Vec::new();
         for (cpu, thread) in &mut self.of_cpus {
             let span = now - thread.looked.0;
             if span < SHORTEST {
@@ -97,16 +109,51 @@ impl Threads {
             // One that has ended is followed with its CPU.
             let Ok(used) = cpu_time(thread.id) else { continue };
             let busy = (used.saturating_sub(thread.looked.1)).as_secs_f64() / span.as_secs_f64();
+            let waits = waiting(*cpu).unwrap_or_default();
             thread.looked = (now, used);
-            let rests = !thread.rests && busy >= NEVER_SLEPT;
+            let before = std::mem::replace(&mut thread.waiting, waits);
+            thread.busy = match thread.busy {
+                _ if busy < NEVER_SLEPT => [0; 2],
+                [all, stuck] if waits < before / 2 => [all + 1, stuck],
+                [all, stuck] => [all + 1, stuck + 1],
+            };
+            let [all, stuck] = thread.busy;
             // Numbers of threads that have ended are given to others.
-            if rests != thread.rests
-                && served_by(thread.id, map) == Some(*cpu)
-                && set_priority(thread.id, if rests { 0 } else { priority }).is_ok()
-            {
-                thread.rests = rests;
-                self.rests += u64::from(rests);
+            if (all >= LOOKS_AT_MOST || stuck >= LOOKS) && served_by(thread.id, map) == Some(*cpu) {
+                thread.busy = [0; 2];
+                rest.push(thread.id);
             }
+        }
+        rest.retain(|id| set_policy(*id, libc::SCHED_IDLE, 0).is_ok());
+        if !rest.is_empty() {
+            self.rests += rest.len() as u64;
+            std::thread::sleep(REST);
+        }
+        for id in rest {
+            // It may just have ended.
+            let _ = set_policy(id, libc::SCHED_FIFO, self.priority);
+        }
+    }
+
+    /// Gives the calling thread a priority above theirs, or theirs if there is none.
+    ///
+    /// # Errors
+    /// `NotPermitted` of [`ErrorKind`] if this process may not.
+    pub(crate) fn go_before(&self) -> Result<()> {
+        match self.priority {
+            0 => Ok(()),
+            priority => {
+                let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+                set_policy(0, policy, (priority + 1).min(HIGHEST))
+                    .map_err(|error| self.failed("this thread", error))
+            }
+        }
+    }
+
+    fn failed(&self, which: &str, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => self.refused("may not change", "CAP_SYS_NICE"),
+            _ => Error::io(format!("cannot give {which} a priority"), error),
         }
     }
 
@@ -123,32 +170,42 @@ impl Threads {
     }
 }
 
-/// The threads of a cpumap, by the CPU that they serve, as far as they are seen here.
+/// The threads of a cpumap, by the CPU that they serve, as far as they are seen here: the last one
+/// that was started, for the one before may not have ended yet.
 fn found(map: u32) -> Result<BTreeMap<usize, libc::pid_t>> {
     let failed = |error| Error::io("cannot look for the kernel's threads in /proc", error);
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<usize, (u64, libc::pid_t)> = BTreeMap::new();
     for entry in fs::read_dir("/proc").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(cpu) = served_by(id, map) {
-            found.insert(cpu, id);
+        if let Some((cpu, started)) = thread_of(id, map) {
+            let last = found.entry(cpu).or_default();
+            *last = (started, id).max(*last);
         }
     }
-    Ok(found)
+    Ok(found.into_iter().map(|(cpu, (_, id))| (cpu, id)).collect())
 }
 
 /// The CPU whose packets of this cpumap a thread takes; none if it is no such thread. Processes may
 /// call themselves what they like, so it has to be one of the kernel's.
 fn served_by(id: libc::pid_t, map: u32) -> Option<usize> {
+    thread_of(id, map).map(|(cpu, _)| cpu)
+}
+
+/// The same, and when it was started, in ticks since the machine was.
+fn thread_of(id: libc::pid_t, map: u32) -> Option<(usize, u64)> {
     /// `PF_KTHREAD` of linux/sched.h.
     const KERNEL_THREAD: u32 = 0x0020_0000;
 
     let comm = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
     let cpu = cpu_of(&comm, map)?;
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name, which may be anything, is in parentheses; the flags are the seventh behind it.
-    let flags = stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse::<u32>().ok()?;
-    (flags & KERNEL_THREAD != 0).then_some(cpu)
+    // The name, which may be anything, is in parentheses; the flags are the seventh behind it, and
+    // the start is the 20th.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let flags = fields.nth(6)?.parse::<u32>().ok()?;
+    let started = fields.nth(12)?.parse().ok()?;
+    (flags & KERNEL_THREAD != 0).then_some((cpu, started))
 }
 
 /// The CPU in `cpumap/CPU/map:ID` (kernel/bpf/cpumap.c).
@@ -157,9 +214,8 @@ fn cpu_of(comm: &str, map: u32) -> Option<usize> {
     (id.parse() == Ok(map)).then(|| cpu.parse().ok()).flatten()
 }
 
-/// SCHED_FIFO of this priority, or an ordinary thread with 0.
-fn set_priority(id: libc::pid_t, priority: u8) -> io::Result<()> {
-    let policy = if priority == 0 { libc::SCHED_OTHER } else { libc::SCHED_FIFO };
+/// Sets a thread's policy; number 0 is the calling thread.
+fn set_policy(id: libc::pid_t, policy: libc::c_int, priority: u8) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority.into() };
     // SAFETY: the parameters outlive the call, which reads them.
     match unsafe { libc::sched_setscheduler(id, policy, &raw const parameters) } {

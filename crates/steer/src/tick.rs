@@ -16,8 +16,13 @@ pub(crate) fn gro_outlasts_poll() -> bool {
 /// So many ticks, at least two: of two that follow each other, the second may be just over. Where
 /// ticks are of no known length they are taken for long ones, of which fewer have to pass.
 pub(crate) fn ticks(time: Duration) -> u32 {
+    ticks_in(time).max(2)
+}
+
+/// The whole ticks in this time.
+pub(crate) fn ticks_in(time: Duration) -> u32 {
     let length = length().unwrap_or(LONGEST);
-    (time.as_nanos() / length.as_nanos()).clamp(2, u32::MAX.into()) as u32
+    (time.as_nanos() / length.as_nanos()).min(u32::MAX.into()) as u32
 }
 
 /// With HZ of 1000.

@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
+/// At least, and on a machine of more CPUs three for two of them.
 const SPINNERS: usize = 6;
 /// Of a consumer that is not what is tested.
 const BUFFER: usize = 16 << 20;
@@ -96,26 +97,26 @@ impl World {
         time: Duration,
         consumer: Consumer,
     ) -> Outcome {
-        self.exchange_and(burst, time, consumer, steering, || {
-            steering.look().expect("the programs run");
-        })
+        self.exchange_and(burst, time, consumer, steering, |_| look(steering))
     }
 
-    /// The same, and does something each millisecond.
+    /// The same, and does something each millisecond, when so many were sent and not received.
     fn exchange_and(
         &self,
         burst: u64,
         time: Duration,
         consumer: Consumer,
         steering: &Steering,
-        meanwhile: impl Fn() + Sync,
+        meanwhile: impl Fn(u64) + Sync,
     ) -> Outcome {
         let (sender, receiver) = self.sockets();
-        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        let over = AtomicBool::new(false);
+        let (sent, received) = (AtomicU64::new(0), AtomicU64::new(0));
         let start = Instant::now();
         thread::scope(|scope| {
-            let (cpu, receiver, ended) = (self.cpus[1], &receiver, &over);
-            let consumer = scope.spawn(move || consume(receiver, cpu, consumer, start, ended));
+            let (cpu, receiver, count, ended) = (self.cpus[1], &receiver, &received, &over);
+            let consume = move || consume(receiver, cpu, consumer, start, count, ended);
+            let consumer = scope.spawn(consume);
             scope.spawn(|| {
                 run_at(self.cpus[0], PUNCTUAL);
                 let mut next = Instant::now();
@@ -128,15 +129,16 @@ impl World {
                     }
                     next += TICK;
                     thread::sleep(next.saturating_duration_since(Instant::now()));
-                    meanwhile();
+                    meanwhile(sent.load(Relaxed) - received.load(Relaxed));
                 }
                 // What is under way arrives.
                 thread::sleep(Duration::from_millis(500));
                 over.store(true, Relaxed);
             });
-            let (received, overtaken, worst) = consumer.join().expect("it receives");
+            let (overtaken, worst) = consumer.join().expect("it receives");
             let counters = steering.counters().expect("counters");
-            Outcome { sent: sent.load(Relaxed), received, overtaken, worst, counters }
+            let [sent, received] = [&sent, &received].map(|count| count.load(Relaxed));
+            Outcome { sent, received, overtaken, worst, counters }
         })
     }
 
@@ -152,19 +154,23 @@ impl World {
     }
 }
 
-/// Receives until it is over. How many, how many of them after a later one, and how long the
-/// slowest took.
+fn look(steering: &Steering) {
+    steering.look(Instant::now()).expect("the programs run");
+}
+
+/// Receives until it is over. How many after a later one, and how long the slowest took.
 fn consume(
     socket: &UdpSocket,
     cpu: usize,
     consumer: Consumer,
     start: Instant,
+    received: &AtomicU64,
     over: &AtomicBool,
-) -> (u64, u64, Duration) {
+) -> (u64, Duration) {
     run_at(cpu, consumer.priority);
     socket.set_nonblocking(consumer.polls).expect("a socket");
     socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
-    let (mut last, mut received, mut overtaken) = (0, 0, 0);
+    let (mut last, mut overtaken) = (0, 0);
     let mut worst = Duration::ZERO;
     while !over.load(Relaxed) {
         let mut bytes = [0; 16];
@@ -172,7 +178,7 @@ fn consume(
             Ok(_) => {
                 let [number, at] = [&bytes[..8], &bytes[8..]]
                     .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
-                received += 1;
+                received.fetch_add(1, Relaxed);
                 overtaken += u64::from(number < last);
                 last = number.max(last);
                 worst = worst.max(start.elapsed().saturating_sub(Duration::from_nanos(at)));
@@ -181,7 +187,7 @@ fn consume(
             Err(error) => panic!("{error}"),
         }
     }
-    (received, overtaken, worst)
+    (overtaken, worst)
 }
 
 /// Has the calling thread run on this CPU, with this real-time priority or none.
@@ -198,8 +204,11 @@ fn run_at(cpu: usize, priority: u8) {
 
 /// Programs that use all the CPU that they get.
 fn spin<'scope>(scope: &'scope Scope<'scope, '_>, over: &'scope AtomicBool) {
-    for _ in 0..SPINNERS {
-        scope.spawn(|| {
+    let lanes = LaneMap::detect().expect("this machine");
+    let cpus: Vec<usize> = lanes.allowed().iter().collect();
+    for cpu in cpus.iter().copied().cycle().take(SPINNERS.max(cpus.len().div_ceil(2) * 3)) {
+        scope.spawn(move || {
+            run_at(cpu, 0);
             while !over.load(Relaxed) {
                 std::hint::spin_loop();
             }
@@ -233,7 +242,10 @@ fn root_a_consumer_of_real_time_priority_that_polls_gets_all_of_its_packets_in_o
     let steering = world.steer(&SteerOptions::default());
     let outcome = world.exchange(&steering, 1, Duration::from_secs(3), POLLS);
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
-    assert!(outcome.counters.steered > outcome.sent / 2, "{outcome:?}");
+    let Counters { steered, stalls, .. } = outcome.counters;
+    // Where ordinary programs wait, the kernel lets them go first for 50 ms of a second, after which
+    // the CPU is no target for a second.
+    assert!(steered > outcome.sent / if stalls > 0 { 5 } else { 2 }, "{outcome:?}");
 }
 
 #[test]
@@ -241,21 +253,55 @@ fn root_a_cpu_whose_thread_gets_no_turn_is_no_target_within_ten_milliseconds() {
     let test = "root_a_cpu_whose_thread_gets_no_turn_is_no_target_within_ten_milliseconds";
     let Some(world) = World::new(test) else { return };
     // Behind the consumer, so that the thread waits for as long as that polls.
-    for priority in [0, 1] {
+    for (priority, burst) in [(0, 1), (1, 1), (0, 60), (1, 60)] {
         let steering = world.steer(&SteerOptions { priority, ..SteerOptions::default() });
-        let outcome = world.exchange(&steering, 1, Duration::from_secs(3), POLLS);
+        let under_way = AtomicU64::new(0);
+        let time = Duration::from_secs(3);
+        let outcome = world.exchange_and(burst, time, POLLS, &steering, |waiting| {
+            look(&steering);
+            if steering.counters().expect("counters").stalls == 0 {
+                under_way.store(waiting, Relaxed);
+            }
+        });
         let Outcome { sent, received, counters, .. } = outcome;
+        let (case, under_way) = (format!("{priority} {burst}"), under_way.into_inner());
+        // Two ticks, and what the machine below takes.
+        assert!(under_way <= 30 * burst, "{case}: {under_way} under way: {outcome:?}");
         // What the CPU had by then waits until the consumer ends, and what its flow sent there while
-        // it waited for that: 60 ms. Where the kernel lets ordinary threads run for
-        // a moment each second, the CPU is a target again.
-        assert!(received >= sent * 3 / 4, "priority {priority}: {outcome:?}");
-        assert!((1..=8).contains(&counters.stalls), "priority {priority}: {outcome:?}");
+        // it waited for that: 60 ms, or all that there is room for. Where the kernel lets ordinary
+        // threads run for a moment each second, the CPU is a target again.
+        assert!(sent - received <= 1024.min(200 * burst), "{case}: {outcome:?}");
+        assert!((1..=8).contains(&counters.stalls), "{case}: {outcome:?}");
         let busy = counters.kernel(steer::Reason::Busy);
-        assert!(busy > sent / 2, "priority {priority}: {outcome:?}");
+        assert!(busy > sent / 2, "{case}: {outcome:?}");
         // From then on all is in order again.
-        assert!(counters.released <= counters.stalls, "priority {priority}: {outcome:?}");
-        assert_eq!(counters.overflows, 0, "priority {priority}: {outcome:?}");
+        assert!(counters.released <= counters.stalls, "{case}: {outcome:?}");
+        assert_eq!(counters.overflows, 0, "{case}: {outcome:?}");
     }
+}
+
+#[test]
+fn root_a_cpu_that_went_with_packets_and_came_back_is_a_target_once_it_has_taken_them() {
+    let test = "root_a_cpu_that_went_with_packets_and_came_back_is_a_target_once_it_has_taken_them";
+    let Some(world) = World::new(test) else { return };
+    let steering = world.steer(&SteerOptions { priority: 1, ..SteerOptions::default() });
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            steering.follow(&world.lanes.all_offline()).expect("it follows");
+            thread::sleep(Duration::from_millis(1000));
+            steering.follow(&world.lanes).expect("it follows");
+            assert!(!steering.targets().contains(world.cpus[1]), "its thread has packets");
+        });
+        let outcome = world.exchange(&steering, 4, Duration::from_secs(2), POLLS);
+        assert!(outcome.sent - outcome.received <= 1024, "{outcome:?}");
+        assert!(outcome.overtaken == 0 || outcome.counters.released > 0, "{outcome:?}");
+    });
+    let before = steering.counters().expect("counters");
+    let outcome = world.exchange(&steering, 4, Duration::from_secs(1), WAITS);
+    assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
+    let steered = outcome.counters.steered - before.steered;
+    assert!(steered > outcome.sent / 2, "{steered} steered: {outcome:?}");
 }
 
 #[test]
@@ -266,7 +312,7 @@ fn root_without_somebody_who_looks_after_it_steering_ends_in_order() {
     };
     let lease = Duration::from_millis(300);
     let steering = world.steer(&SteerOptions { lease: Some(lease), ..SteerOptions::default() });
-    let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, || ());
+    let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, |_| ());
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
     let Counters { steered, .. } = outcome.counters;
     let stopped = outcome.counters.kernel(steer::Reason::Lease);

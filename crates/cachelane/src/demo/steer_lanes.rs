@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use lab::PassProgram;
-use steer::Steering;
 use trial::Better;
 use xsk::Hook;
 
 use super::stage::Stage;
 use super::{Entry, Mechanism, SetUp};
-use crate::bench::steer::hosts::{self, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use crate::bench::steer::hosts::{self, Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
 
 /// How often a packet was processed on the CPU that received it.
 pub(super) const LANE: Entry = Entry {
@@ -77,7 +76,7 @@ fn started(rpc: &mut Option<Rpc>, look: bool) -> anyhow::Result<&Rpc> {
 /// What is on the device.
 #[expect(dead_code, reason = "held for as long as it is to be there")]
 enum There {
-    Steering(Box<Steering>),
+    Steering(Attended),
     Passing(Hook),
 }
 
@@ -99,7 +98,7 @@ impl Mechanism for Following {
         self.there = None;
         let rpc = started(&mut self.rpc, true)?;
         self.there = Some(match on {
-            true => There::Steering(rpc.steer(Lanes::PerCpu, true)?.into()),
+            true => There::Steering(rpc.steer(Lanes::PerCpu, true)?),
             false => There::Passing(rpc.pass(&self.passing)?),
         });
         rpc.settle();
@@ -118,7 +117,7 @@ impl Mechanism for Following {
 }
 
 struct Recording {
-    steering: Option<Steering>,
+    steering: Option<Attended>,
     rpc: Option<Rpc>,
 }
 

@@ -71,7 +71,7 @@ struct {
 	__type(value, struct sent);
 } sent SEC(".maps");
 
-/* By CPU and queue. */
+/* By CPU and queue; with several queues, after these by CPU, of all queues. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, ALIGNED);

@@ -57,6 +57,12 @@ static __always_inline bool sleeps(const struct target *target)
 	return state & TASK_INTERRUPTIBLE;
 }
 
+/* Whether a CPU is no target any more, and flows wait no longer for what they have there. */
+static __always_inline bool is_left(const struct target *target)
+{
+	return !target->active && !target->task;
+}
+
 /* Whether everything that was sent to a CPU up to the packet `tail` of this queue is delivered, so
  * that none of it can be overtaken.
  *
@@ -68,13 +74,15 @@ static __always_inline bool has_delivered(__u32 cpu, __u32 tail, __u32 queue)
 	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
 	struct taken *there = bpf_map_lookup_elem(&taken, &at);
 
-	/* Of a CPU that is no target any more what its thread still has is waited for, until the
-	 * process says that this is gone. */
-	if (!target || !there || (!target->active && !target->task))
+	if (!target || !there)
 		return true;
 	before = *(volatile __u32 *)&there->packets;
 	if ((__s32)(before - tail) < 0)
 		return false;
+	/* Of a CPU that is no target any more what its thread still has is waited for, until the
+	 * process says that this is gone. */
+	if (is_left(target))
+		return true;
 	/* The count first: a thread seen asleep before it took the packets says nothing. */
 	LOADS_IN_ORDER();
 	return is_delivered(before, tail, sleeps(target), gro_outlasts_poll);
@@ -95,18 +103,21 @@ static __always_inline __s64 without_lease(__u64 time)
 static __always_inline struct sent *look_at(struct own *here, __u32 cpu, __u32 queue, __u64 time)
 {
 	__u32 at = queue * cpus + cpu, counted = cpu * queues + queue, seen;
+	__u32 of_all = queues > 1 ? cpus * queues + cpu : counted;
 	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
 	struct taken *there = bpf_map_lookup_elem(&taken, &counted);
+	struct taken *in_all = bpf_map_lookup_elem(&taken, &of_all);
 	struct sent *row = bpf_map_lookup_elem(&sent, &at);
 	bool asleep = false;
 
-	if (!row || !target || !there)
+	if (!row || !target || !there || !in_all)
 		return NULL;
 	/* Only where it matters: another line of that CPU's. */
 	if (time - row->moved >= stall_ticks)
 		asleep = sleeps(target);
 	seen = *(volatile __u32 *)&there->packets;
-	here->counts.stalls += look_rule(row, seen, asleep, time, stall_ticks, away_ticks);
+	here->counts.stalls += look_rule(row, seen, *(volatile __u32 *)&in_all->packets, asleep,
+					 time, stall_ticks, away_ticks);
 	return row;
 }
 

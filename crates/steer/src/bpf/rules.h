@@ -72,24 +72,35 @@ static __always_inline enum record_action record_rule(__u32 recorded, __u32 cpu,
 	return RECORD_WRITE;
 }
 
-/* What a queue learns of a CPU that has taken `taken` of its packets, `now`; `sleeps`: its thread,
- * so that it has nothing that it could take. True if it is seen to stall, and was not before. */
-static __always_inline bool look_rule(struct sent *row, __u32 taken, bool sleeps, __u64 now,
-				      __u32 stall_ticks, __u32 away_ticks)
+/* Packets that a CPU had not taken at the last look. */
+static __always_inline __s32 waiting(const struct sent *row)
 {
-	bool begins = false;
+	return row->packets - row->seen;
+}
 
-	if (taken != row->seen || taken == row->packets) {
+/* What a queue learns of a CPU that has taken `taken` of its packets and `worked` of all queues',
+ * `now`; `sleeps`: its thread, so that it has nothing that it could take. True if it is seen to
+ * stall, and was not before.
+ *
+ * Counts that do not fit are mended: of packets that never came to a CPU, and of those that came to
+ * it uncounted. */
+static __always_inline bool look_rule(struct sent *row, __u32 taken, __u32 worked, bool sleeps,
+				      __u64 now, __u32 stall_ticks, __u32 away_ticks)
+{
+	bool moves = taken != row->seen || worked != row->worked, begins = false;
+
+	row->seen = taken;
+	row->worked = worked;
+	if (waiting(row) <= 0 || (!moves && sleeps && now - row->moved >= stall_ticks)) {
+		row->packets = taken;
+		moves = true;
+	}
+	if (moves) {
 		row->moved = now;
 	} else if (now - row->moved >= stall_ticks) {
-		if (sleeps) {
-			row->moved = now;
-		} else {
-			begins = !row->stalled || now - row->stalled >= away_ticks;
-			row->stalled = now;
-		}
+		begins = !row->stalled || now - row->stalled >= away_ticks;
+		row->stalled = now;
 	}
-	row->seen = taken;
 	return begins;
 }
 
@@ -100,13 +111,16 @@ static __always_inline bool takes_rule(const struct sent *row, bool stays, __u64
 {
 	if (row->stalled && now - row->stalled < away_ticks)
 		return false;
-	return row->packets - row->seen < (stays ? room : (room + 1) / 2);
+	return waiting(row) < (__s32)(stays ? room : (room + 1) / 2);
 }
 
-/* Whether flows wait no longer for what they have at a CPU: it has taken nothing for too long. */
-static __always_inline bool is_given_up(const struct sent *row, __u64 now, __u32 patience_ticks)
+/* Whether flows wait no longer for what they have at a CPU: it has taken nothing for too long. What
+ * it has no room for would be lost, which is worse than overtaking: then the time of a stall is
+ * too long. */
+static __always_inline bool is_given_up(const struct sent *row, __u64 now, __u32 room,
+					__u32 stall_ticks, __u32 patience_ticks)
 {
-	return now - row->moved >= patience_ticks;
+	return now - row->moved >= (waiting(row) < (__s32)room ? patience_ticks : stall_ticks);
 }
 
 /* Packets after which those before have left a cpumap's thread: it takes 8 at a time, runs the

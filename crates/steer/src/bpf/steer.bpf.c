@@ -213,12 +213,13 @@ static __always_inline int leave_kernel(struct xdp_md *context, struct own *here
 /* Whether flows wait no longer for what they have at a CPU. */
 static __always_inline bool gives_up(struct own *here, __u32 cpu, __u32 queue)
 {
+	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
 	__u64 time = now();
 	struct sent *row = look_at(here, cpu, queue, time);
 
-	if (without_lease(time) >= (__s64)patience_ticks)
+	if ((target && is_left(target)) || without_lease(time) >= (__s64)patience_ticks)
 		return true;
-	return row && is_given_up(row, time, patience_ticks);
+	return row && is_given_up(row, time, room_of_queue, stall_ticks, patience_ticks);
 }
 
 /* A packet of a flow whose last one went to another CPU than `to`, which may be KERNEL_PATH. It
@@ -312,7 +313,7 @@ static __always_inline bool is_open(__u32 cpu, __u32 queue)
 	__u32 at = queue * cpus + cpu;
 	struct sent *row = bpf_map_lookup_elem(&sent, &at);
 
-	return row && row->open == now() && row->packets - row->seen < room_of_queue;
+	return row && row->open == now() && waiting(row) < (__s32)room_of_queue;
 }
 
 SEC("xdp.frags")
@@ -392,8 +393,9 @@ static __always_inline int on_taken(struct xdp_md *context)
 	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
 	struct taken *count;
 
-	/* A thread that is waited for may not have run yet. */
-	if (target && (target->active ? !target->task : target->task == TASK_UNKNOWN))
+	/* Also one that is waited for; of a CPU that is left it is not known how long it is there.
+	 */
+	if (target && !is_left(target) && target->task != (__u64)thread)
 		target->task = (__u64)thread;
 	if (queues > 1) {
 		__u32 *meta = (void *)(long)context->data_meta;
@@ -407,6 +409,12 @@ static __always_inline int on_taken(struct xdp_md *context)
 	count = bpf_map_lookup_elem(&taken, &at);
 	if (count)
 		count->packets++;
+	if (queues > 1) {
+		at = cpus * queues + cpu;
+		count = bpf_map_lookup_elem(&taken, &at);
+		if (count)
+			count->packets++;
+	}
 	return XDP_PASS;
 }
 
@@ -464,14 +472,13 @@ int cachelane_polled(struct bpf_raw_tracepoint_args *context)
 
 /* The process has looked after the host. */
 SEC("syscall")
-int cachelane_renew(void *context)
+int cachelane_renew(struct ago *ago)
 {
 	__u32 zero = 0;
 	struct settings *given = bpf_map_lookup_elem(&settings, &zero);
 
-	(void)context;
 	if (given)
-		*(volatile __u64 *)&given->renewed = now();
+		*(volatile __u64 *)&given->renewed = now() - ago->ticks;
 	return 0;
 }
 

@@ -71,7 +71,8 @@ struct sent {
 	__u64 moved;   /* the last look at which it had taken some, or had all */
 	__u64 stalled; /* the last look at which it had taken none for too long; 0: never */
 	__u64 open;    /* when a look last found that packets may be sent there; else 0 */
-	__u32 reserved[8];
+	__u32 worked;  /* what the CPU had taken of all queues at the last look */
+	__u32 reserved[7];
 };
 _Static_assert(sizeof(struct sent) == 64, "struct sent is a cache line");
 
@@ -100,6 +101,11 @@ struct settings {
 	__u64 renewed;	    /* the tick at which the process last had looked after the host */
 };
 _Static_assert(sizeof(struct settings) == 16, "struct settings has padding");
+
+/* When it began to do so. */
+struct ago {
+	__u64 ticks; /* before now */
+};
 
 /* The NAPI poll that a CPU is in. */
 struct poll {

@@ -1,6 +1,6 @@
 //! The decisions, and the words that say where flows are.
 
-use super::Limits;
+use super::{Count, Limits};
 
 /// A lane's number.
 pub type Lane = u32;
@@ -20,6 +20,8 @@ const DELIVERED_AFTER: i32 = 64 + 8;
 pub struct Sight {
     /// Packets that the CPU had taken at the last look, modulo 2^32.
     pub seen: u32,
+    /// What the CPU had taken of all queues by then, modulo 2^32.
+    pub worked: u32,
     /// The last look at which it had taken some since the one before, or had none to take.
     pub moved: u64,
     /// The last look at which it had taken none for too long; 0: never.
@@ -29,17 +31,31 @@ pub struct Sight {
 }
 
 impl Sight {
-    /// A look `now`, at a CPU that has taken `taken` of the `sent` packets. A thread that `sleeps`
-    /// has nothing that it could take. True if the CPU is seen to stall, and was not before.
-    pub fn look(&mut self, sent: u32, taken: u32, sleeps: bool, now: u64, limits: &Limits) -> bool {
-        let moves = taken != self.seen || taken == sent;
-        self.seen = taken;
-        let stalls = !moves && self.still(now) >= u64::from(limits.stall);
-        let begins = stalls && !sleeps && !self.is_away(now, limits);
-        match (moves || (stalls && sleeps), stalls) {
-            (true, _) => self.moved = now,
-            (false, true) => self.stalled = now,
-            (false, false) => {}
+    /// A look `now`, at a CPU that has taken `count` of this queue's packets, and `worked` of all
+    /// queues'. A thread that `sleeps` has nothing that it could take: then what is missing for long
+    /// never came there, and what is too much was sent before the count began; both are mended.
+    /// True if the CPU is seen to stall, and was not before.
+    pub fn look(
+        &mut self,
+        count: &mut Count,
+        worked: u32,
+        sleeps: bool,
+        now: u64,
+        limits: &Limits,
+    ) -> bool {
+        let moves = (count.taken, worked) != (self.seen, self.worked);
+        let still = !moves && self.still(now) >= u64::from(limits.stall);
+        (self.seen, self.worked) = (count.taken, worked);
+        let has_all = self.waiting(count.sent) <= 0 || (still && sleeps);
+        if has_all {
+            count.sent = count.taken;
+        }
+        let stalls = still && !has_all;
+        let begins = stalls && !self.is_away(now, limits);
+        if stalls {
+            self.stalled = now;
+        } else if moves || has_all {
+            self.moved = now;
         }
         begins
     }
@@ -48,17 +64,19 @@ impl Sight {
     /// there: those that stay.
     pub fn takes(&self, sent: u32, stays: bool, now: u64, limits: &Limits) -> bool {
         let room = if stays { limits.room } else { limits.room.div_ceil(2) };
-        !self.is_away(now, limits) && self.waiting(sent) < room
+        !self.is_away(now, limits) && self.waiting(sent) < room.cast_signed()
     }
 
-    /// Whether flows wait no longer for what they have there, after a look.
-    pub fn is_given_up(&self, now: u64, limits: &Limits) -> bool {
-        self.still(now) >= u64::from(limits.patience)
+    /// Whether flows wait no longer for what they have there, after a look: it has taken nothing
+    /// for too long, which is sooner where more would be lost.
+    pub fn is_given_up(&self, sent: u32, now: u64, limits: &Limits) -> bool {
+        let full = self.waiting(sent) >= limits.room.cast_signed();
+        self.still(now) >= u64::from(if full { limits.stall } else { limits.patience })
     }
 
     /// Of the packets sent there, those that it had not taken at the last look.
-    pub fn waiting(&self, sent: u32) -> u32 {
-        sent.wrapping_sub(self.seen)
+    pub fn waiting(&self, sent: u32) -> i32 {
+        sent.wrapping_sub(self.seen).cast_signed()
     }
 
     fn is_away(&self, now: u64, limits: &Limits) -> bool {

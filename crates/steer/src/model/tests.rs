@@ -311,6 +311,67 @@ fn a_cpu_whose_thread_sleeps_waits_for_nothing() {
 }
 
 #[test]
+fn counts_that_do_not_fit_are_mended() {
+    let mut model = model(4);
+    settle(&mut model, 77, 2);
+    // The thread that the CPU had before takes something too.
+    (0..3).for_each(|_| model.taken(2, 0));
+    model.set_time(1);
+    assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2));
+    assert_eq!(model.count(2, 0), Count { sent: 4, taken: 3 });
+    // All that may wait there never arrives.
+    (1..1024).for_each(|_| assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2)));
+    assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2), "it would overtake");
+    model.set_target(2, Target { asleep: true, ..model.target(2) });
+    model.set_time(1 + u64::from(LIMITS.stall));
+    assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2));
+    assert_eq!(model.count(2, 0), Count { sent: 4, taken: 3 });
+    assert_eq!(model.counters().stalls, 0);
+}
+
+#[test]
+fn flows_do_not_wait_at_a_cpu_that_takes_nothing_and_has_no_room() {
+    let mut model = model(4);
+    settle(&mut model, 77, 2);
+    (1..1024).for_each(|_| assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2)));
+    model.set_time(u64::from(LIMITS.stall) - 1);
+    assert_eq!(model.steer(77, 0, 0), Verdict::Cpu(2), "it may only be slow");
+    model.set_time(LIMITS.stall.into());
+    assert_eq!(model.steer(77, 0, 0), Verdict::Kernel(Reason::Busy));
+    assert_eq!(model.counters().released, 1);
+}
+
+#[test]
+fn a_cpu_that_works_for_another_queue_does_not_stall() {
+    let shape = Shape { queues: 2, ..model(4).shape().clone() };
+    let mut model = Model::new(shape);
+    model.set_target(2, Target { active: true, entry: true, ..Target::default() });
+    model.record_hash(77, 2);
+    assert_eq!(model.steer(77, 1, 0), Verdict::Cpu(2));
+    for now in 1..20 {
+        model.set_time(now);
+        model.taken(2, 0);
+        assert_eq!(model.steer(77, 1, 0), Verdict::Cpu(2));
+    }
+    assert_eq!(model.counters().stalls, 0);
+    model.set_time(20 + u64::from(LIMITS.stall));
+    assert_eq!(model.steer(77, 1, 0), Verdict::Cpu(2));
+    assert_eq!(model.counters().stalls, 1);
+}
+
+#[test]
+fn what_flows_leave_at_a_cpu_that_is_given_up_is_counted() {
+    for taken in [false, true] {
+        let (mut model, flow) = (model(4), 77);
+        settle(&mut model, flow, 2);
+        (0..u32::from(taken)).for_each(|_| model.taken(2, 0));
+        model.set_target(2, Target { active: false, thread: false, ..model.target(2) });
+        assert_eq!(model.steer(flow, 0, 0), Verdict::Kernel(Reason::Target));
+        assert_eq!(model.counters().released, u64::from(!taken));
+    }
+}
+
+#[test]
 fn without_a_lease_flows_take_the_kernel_path_once_they_are_delivered_or_have_waited() {
     let over = u64::from(LIMITS.lease);
     for delivered in [true, false] {

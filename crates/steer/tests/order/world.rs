@@ -155,7 +155,7 @@ impl World {
 
     fn meanwhile(&self, turn: usize) {
         let steering = self.steering.lock().unwrap();
-        steering.look().unwrap();
+        steering.look(std::time::Instant::now()).unwrap();
         match self.scenario.meanwhile {
             Meanwhile::Nothing => {}
             Meanwhile::Flip => steering.set_llc_affinity(turn.is_multiple_of(2)).unwrap(),

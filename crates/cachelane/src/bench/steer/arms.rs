@@ -7,11 +7,10 @@
 use anyhow::Context as _;
 use lab::PassProgram;
 use lanes::CpuSet;
-use steer::Steering;
 use xsk::Hook;
 
 use super::flow_entries::{ADVISED, FlowEntries};
-use super::hosts::{Hosts, Lanes};
+use super::hosts::{Attended, Hosts, Lanes};
 
 /// Who steers, and what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +77,7 @@ pub(super) struct Switch<'a> {
 /// What is on the device.
 #[expect(dead_code, reason = "held for as long as it is to be there")]
 enum There {
-    Steering(Box<Steering>),
+    Steering(Attended),
     Hook(Hook),
     Nothing,
 }
@@ -124,7 +123,7 @@ impl<'a> Switch<'a> {
         }
         self.attribute("rps_cpus", if rps { &self.cpus } else { "0" })?;
         self.there = match arm {
-            Arm::Steer => There::Steering(Box::new(self.hosts.steer(Lanes::PerCpu, true)?)),
+            Arm::Steer => There::Steering(self.hosts.steer(Lanes::PerCpu, true)?),
             Arm::Kernel(_, Device::Passing) => There::Hook(self.hosts.pass(&self.passing)?),
             Arm::Kernel(_, Device::Bare) => There::Nothing,
         };

@@ -1,6 +1,6 @@
 //! Datagrams on a machine that has much else to do, against kernel RFS.
 //!
-//! Six programs spin. A sender on the first CPU sends datagrams, each with its time, to a consumer on
+//! Programs spin on all CPUs. A sender on the first CPU sends datagrams, each with its time, to a consumer on
 //! the last one. Both are ordinary programs and wait for their turns beside those that spin, whoever
 //! steers; what differs is how the packets get to the consumer's socket.
 
@@ -23,6 +23,7 @@ use super::hosts::{self, Hosts, turns};
 pub(super) const STEPS: usize = ARMS.len() * 2;
 const RFS: Arm = Arm::Kernel(Kernel::Rfs, Device::Passing);
 const ARMS: [Arm; 2] = [Arm::Steer, RFS];
+/// Programs that spin, at least; on a machine of more CPUs three for two of them.
 const SPINNERS: usize = 6;
 /// Datagrams that are sent at once, every millisecond in which the sender has its turn: fewer than a
 /// veth's ring holds (256), so that none is lost before somebody steers it.
@@ -75,11 +76,16 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let cases = (cases.0.as_str(), cases.1.as_str());
     bench.series.ratio(&mut bench.output, &name, cases, Some(Bar::AtMost(1.1)))?;
     bench.output.notes.push(format!(
-        "busy machine: {SPINNERS} programs that spin, on all CPUs; {BURST} datagrams a millisecond \
+        "busy machine: {} programs that spin, by turns on all CPUs; {BURST} datagrams a millisecond \
          from one CPU to a consumer on another. Lost is the share that did not come; p99 is from before \
-         a datagram was sent until its consumer had it, the consumer's wait for its turn included."
+         a datagram was sent until its consumer had it, the consumer's wait for its turn included.",
+        spinners(&hosts)
     ));
     Ok(())
+}
+
+fn spinners(hosts: &Hosts) -> usize {
+    SPINNERS.max((hosts.cpus().len() * 3).div_ceil(2))
 }
 
 fn case(measure: &str, arm: Arm) -> String {
@@ -124,8 +130,11 @@ impl Sockets {
         thread::scope(|scope| {
             let over = End(&over);
             let spinning = over.0;
-            for _ in 0..SPINNERS {
-                scope.spawn(|| {
+            let cpus: Vec<usize> = hosts.cpus().iter().collect();
+            for cpu in cpus.into_iter().cycle().take(spinners(hosts)) {
+                scope.spawn(move || {
+                    // Unpinned they would leave CPUs idle to somebody who is.
+                    let _ = pin(cpu);
                     while !spinning.load(Relaxed) {
                         std::hint::spin_loop();
                     }

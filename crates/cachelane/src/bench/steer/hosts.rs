@@ -10,6 +10,9 @@
 //! its packets; what is compared is what follows the threads, not how they were placed.
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -18,7 +21,7 @@ use lab::traffic::{RrOptions, RrSession};
 use lab::{End, Lab, LinkOptions};
 use lanes::{CpuSet, LaneMap};
 use rand::seq::SliceRandom as _;
-use steer::{SteerOptions, Steering};
+use steer::{LOOK, SteerOptions, Steering};
 use xsk::{Attach, Device, Hook};
 
 pub(crate) const THREADS: usize = 64;
@@ -70,6 +73,48 @@ pub(crate) enum Lanes {
     One,
     /// As many as CPUs.
     PerCpu,
+}
+
+/// Steering, and a thread that looks after it as often as the command does, at its priority.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    steering: Arc<Steering>,
+    over: Arc<AtomicBool>,
+    looks: Option<JoinHandle<()>>,
+}
+
+impl Attended {
+    fn new(steering: Steering) -> Attended {
+        let (steering, over) = (Arc::new(steering), Arc::new(AtomicBool::new(false)));
+        let (looked_at, ended) = (Arc::clone(&steering), Arc::clone(&over));
+        let looks = thread::spawn(move || {
+            // Without it, or without a look, the lease ends the steering, which the figures show.
+            let _ = looked_at.go_before();
+            // Relaxed: it stands for itself.
+            while !ended.load(Relaxed) && looked_at.look(Instant::now()).is_ok() {
+                thread::park_timeout(LOOK);
+            }
+        });
+        Attended { steering, over, looks: Some(looks) }
+    }
+}
+
+impl Deref for Attended {
+    type Target = Steering;
+
+    fn deref(&self) -> &Steering {
+        &self.steering
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        if let Some(looks) = self.looks.take() {
+            looks.thread().unpark();
+            let _ = looks.join();
+        }
+    }
 }
 
 /// Why this process cannot have the two hosts, or has nothing to measure on them.
@@ -162,15 +207,15 @@ impl Hosts {
         Ok(self.lanes.with_override(&cpus.join(between))?)
     }
 
-    /// Steers its flows.
-    pub(crate) fn steer(&self, lanes: Lanes, llc_affinity: bool) -> anyhow::Result<Steering> {
+    /// Steers its flows, as the command does.
+    pub(crate) fn steer(&self, lanes: Lanes, llc_affinity: bool) -> anyhow::Result<Attended> {
         let lanes = self.lanes(lanes)?;
-        let options = SteerOptions { llc_affinity, lease: None, ..SteerOptions::default() };
+        let options = SteerOptions { llc_affinity, ..SteerOptions::default() };
         let attach = || -> anyhow::Result<Steering> {
             let device = Device::find(&self.end.device)?;
             Ok(Steering::attach(&device, &lanes, &options)?)
         };
-        self.end.host.run(attach)?
+        Ok(Attended::new(self.end.host.run(attach)??))
     }
 
     /// Puts the program on the device that lets everything pass.

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use steer::{Counters, Steering};
+use steer::Counters;
 use trial::bench::Bar;
 
 use super::Bench;
-use super::hosts::{self, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS, turns};
+use super::hosts::{self, Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS, turns};
 
 /// Steps of a round.
 pub(super) const STEPS: usize = ARMS.len() * 2 * TIMES;
@@ -59,7 +59,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn round(bench: &mut Bench<'_>, rpc: &Rpc, steering: &mut Steering) -> anyhow::Result<()> {
+fn round(bench: &mut Bench<'_>, rpc: &Rpc, steering: &mut Attended) -> anyhow::Result<()> {
     let slice = bench.plan.window / (2 * TIMES) as u32;
     let mut sums = [Sum::default(); ARMS.len()];
     for arm in turns(ARMS.len(), TIMES, &mut bench.rng) {

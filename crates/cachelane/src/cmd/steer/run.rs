@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use steer::{Counters, Obstacle, Plan, Steering};
+use steer::{Counters, LOOK, Obstacle, Plan, Steering};
 
 use super::check::{self, against};
 use super::machine::Machine;
@@ -15,8 +15,6 @@ use super::{Args, Prepared};
 use crate::cmd::control;
 use crate::exit::Exit;
 
-/// How soon a signal is heeded, and a CPU that came or went.
-const LOOK: Duration = Duration::from_millis(50);
 /// How soon it is noticed that the device is gone, or that somebody has set what stands against
 /// steering it.
 const LOOK_AT_DEVICE: Duration = Duration::from_secs(1);
@@ -40,6 +38,7 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
     let mut crowd = Crowd { records: options.records, before: Counters::default() };
     let until = args.time.and_then(|time| Instant::now().checked_add(time));
     let mut settings = Settings::new(plan);
+    steering.go_before()?;
     let ended = follow(
         &steering,
         &mut machine,
@@ -78,20 +77,21 @@ fn follow(
         if until.is_some_and(|until| now >= until) {
             return Ok("time");
         }
-        let followed = follow_machine(steering, machine, settings, report);
+        let mut looked = follow_machine(steering, machine, settings, report);
         if now >= look_at_device + LOOK_AT_DEVICE {
             look_at_device = now;
             still_there(steering)?;
             settings.look(steering, machine, report);
             report.turn()?;
         }
+        looked &= settings.known;
         if now >= look_at_records + LOOK_AT_RECORDS {
             look_at_records = now;
             crowd.warn(steering, report);
         }
-        // Last: it says that all of this was done.
-        if followed {
-            steering.look()?;
+        // Last: it says that all of this was done, from when it was begun.
+        if looked {
+            steering.look(now)?;
         }
         std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
     }
@@ -178,6 +178,8 @@ struct Settings {
     queues: u32,
     /// What it has stopped for.
     against: Vec<Obstacle>,
+    /// Whether the last look at them succeeded, and what it found was followed.
+    known: bool,
     /// When they are looked at again.
     next: Instant,
 }
@@ -185,7 +187,13 @@ struct Settings {
 impl Settings {
     fn new(plan: Plan) -> Settings {
         let forced = plan.obstacles.iter().map(Obstacle::id).collect();
-        Settings { forced, queues: plan.queues, against: Vec::new(), next: Instant::now() }
+        Settings {
+            forced,
+            queues: plan.queues,
+            against: Vec::new(),
+            known: true,
+            next: Instant::now(),
+        }
     }
 
     fn has_stopped(&self) -> bool {
@@ -203,14 +211,22 @@ impl Settings {
             return;
         }
         let before = cpu_time();
-        self.follow(steering, machine, report);
+        self.known = self.follow(steering, machine, report);
         let took = cpu_time().saturating_sub(before);
         self.next = Instant::now() + (took * SHARE).min(LATEST);
     }
 
-    fn follow(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
-        // A device that is gone is found out elsewhere.
-        let Ok(now) = steer::inspect(steering.device(), machine.lanes()) else { return };
+    /// Whether the steering is as the settings are now.
+    fn follow(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) -> bool {
+        let now = match steer::inspect(steering.device(), machine.lanes()) {
+            Ok(now) => now,
+            Err(error) => {
+                if self.known {
+                    report.log(|| tracing::warn!("cannot look at {}: {error}", steering.device()));
+                }
+                return false;
+            }
+        };
         let Plan { device, queues, .. } = &now;
         let is_ours = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Program { .. });
         let counts =
@@ -231,7 +247,7 @@ impl Settings {
             }),
             _ => Ok(()),
         };
-        match followed {
+        match &followed {
             Ok(()) => self.against = against,
             Err(error) => report.log(|| tracing::error!("{device}: {error}")),
         }
@@ -244,6 +260,7 @@ impl Settings {
             });
         }
         self.queues = *queues;
+        followed.is_ok()
     }
 }
 

@@ -98,6 +98,11 @@ impl Pair {
                 program::write(&self.loaded.trying.sent, at, &Sent::default()).expect("written");
                 self.set_count(cpu, queue, Count { sent: start, taken: start });
             }
+            if shape.queues > 1 {
+                let at = shape.cpus * shape.queues + cpu;
+                let none = Taken { packets: 0, reserved: [0; 15] };
+                program::write(&self.loaded.trying.taken, at, &none).expect("it is written");
+            }
         }
         self.set_affinity(false);
         self.now = 0;
@@ -249,7 +254,7 @@ impl Pair {
     }
 
     fn renew(&mut self) {
-        self.loaded.renew().expect("the program runs");
+        self.loaded.renew(std::time::Duration::ZERO).expect("the program runs");
         self.model.renew();
     }
 
@@ -285,9 +290,14 @@ impl Pair {
                 program::read(&self.loaded.trying.taken, cpu * queues + queue).expect("read");
             let count = Count { sent: sent.packets, taken: taken.packets };
             prop_assert_eq!(count, self.model.count(cpu, queue), "CPU {}, queue {}", cpu, queue);
-            let Sent { seen, moved, stalled, open, .. } = sent;
-            let sight = Sight { seen, moved, stalled, open };
+            let Sent { seen, worked, moved, stalled, open, .. } = sent;
+            let sight = Sight { seen, worked, moved, stalled, open };
             prop_assert_eq!(sight, self.model.sight(cpu, queue), "CPU {}, queue {}", cpu, queue);
+        }
+        for cpu in (0..cpus).filter(|_| queues > 1) {
+            let at = cpus * queues + cpu;
+            let taken: Taken = program::read(&self.loaded.trying.taken, at).expect("it is read");
+            prop_assert_eq!(taken.packets, self.model.worked(cpu, 0), "CPU {}", cpu);
         }
         for cpu in self.real.iter().copied() {
             let trying::Poll { queue, passed, number, .. } = trying.poll(cpu);
