@@ -39,6 +39,13 @@ pub(crate) const TRACEPOINTS: Need = Need {
     what_for: "tracepoints",
 };
 
+/// A real-time priority of the kernel's threads.
+pub(crate) const PRIORITY: Need = Need {
+    name: "CAP_SYS_NICE",
+    any: CapabilitySet::SYS_NICE,
+    what_for: "the priority of the threads that take packets; --priority 0 does without",
+};
+
 /// sysfs of a network namespace.
 pub(crate) const SYSFS: Need = Need {
     name: "CAP_SYS_ADMIN",

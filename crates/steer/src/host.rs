@@ -12,7 +12,7 @@ use xsk::{Device, Hook};
 pub use obstacle::Obstacle;
 use sysfs::Sysfs;
 
-use crate::{Result, native, size};
+use crate::{Error, ErrorKind, Result, native, size};
 
 /// What is known of a device before anything is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,10 @@ pub const COSTS: [Cost; 6] = [
     },
     Cost {
         id: "vlan-tag",
-        text: "a VLAN tag that the driver took off: refused where a device above needs it",
+        text: "a VLAN tag that the driver took off: refused where a device above needs it. Elsewhere \
+               a packet of a VLAN that this host has no device for is taken for an untagged one, if \
+               its addresses and ports are a steered flow's: `ethtool -K IFACE rxvlan off` where \
+               such packets come",
     },
 ];
 
@@ -128,6 +131,19 @@ pub const COSTS: [Cost; 6] = [
 /// # Errors
 /// `NoDevice` of [`ErrorKind`](crate::ErrorKind) if it is gone, and what the system reports.
 pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
+    let device = &device.renamed()?;
+    let plan = inspect_now(device, lanes)?;
+    // What was looked for under a name that it had no more was not found.
+    match device.renamed()? == *device {
+        true => Ok(plan),
+        false => Err(Error::new(
+            ErrorKind::Io,
+            format!("{device}: it was renamed while it was looked at"),
+        )),
+    }
+}
+
+fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     let queues = device.queues()?;
     let sysfs = Sysfs::new()?;
     let mut obstacles = Vec::new();
@@ -137,12 +153,13 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         }
         other => other?,
     }
-    if let Some(kind) = device.kind()?.filter(|kind| matches!(kind.as_str(), "veth" | "tun")) {
-        let peer = device.peer()?;
-        if peer.as_ref().is_none_or(native::sends_unfinished) {
-            let peer = peer.map(|peer| peer.name().to_owned());
-            obstacles.push(Obstacle::Whole { kind, peer });
-        }
+    let (kind, peer) = (device.kind()?, device.peer()?);
+    let is_veth = kind.as_deref() == Some("veth");
+    if let Some(kind) = kind.filter(|kind| matches!(kind.as_str(), "veth" | "tun"))
+        && peer.as_ref().is_none_or(native::sends_unfinished)
+    {
+        let peer = peer.as_ref().map(|peer| peer.name().to_owned());
+        obstacles.push(Obstacle::Whole { kind, peer });
     }
     if !native::takes_programs(device)? {
         obstacles.push(Obstacle::NoNative);
@@ -156,8 +173,17 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         obstacles.push(Obstacle::Group { group: name, kind, members });
     }
     let devices = stack::need_tags(device.name(), &layers);
-    if !devices.is_empty() && native::strips_vlan_tags(device)? {
-        obstacles.push(Obstacle::VlanOffload { devices });
+    if !devices.is_empty() {
+        // A veth hands over the tags as its peer has them.
+        let (sender, offloads) = match (is_veth, &peer) {
+            (false, _) => (device.name(), native::vlan_offloads(device, native::RECEIVES)?),
+            (true, Some(peer)) => (peer.name(), native::vlan_offloads(peer, native::SENDS)?),
+            (true, None) => ("PEER", native::SENDS.map(|(_, name)| name).to_vec()),
+        };
+        if !offloads.is_empty() {
+            let off: String = offloads.iter().map(|name| format!(" {name} off")).collect();
+            obstacles.push(Obstacle::VlanOffload { devices, off: format!("{sender}{off}") });
+        }
     }
     let timeout = sysfs.read(&format!("class/net/{device}/gro_flush_timeout"))?;
     let timeout = timeout.and_then(|text| text.trim().parse().ok()).unwrap_or(0);

@@ -3,6 +3,7 @@
 //! `unsafe` here is a call of libbpf and one of the system that have no safe wrappers.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
@@ -38,19 +39,63 @@ pub(crate) fn takes_programs(device: &Device) -> Result<bool> {
     }
 }
 
-/// Whether the driver takes VLAN tags off packets that it receives and keeps them beside
-/// (`rx-vlan-offload`): they are lost when an XDP program redirects the packet.
+/// Offloads that keep VLAN tags (802.1Q, 802.1ad) beside packets, by the kernel's names and
+/// ethtool's: those of a device that receives, and of one that sends.
+pub(crate) const RECEIVES: [(&str, &str); 2] =
+    [("rx-vlan-hw-parse", "rxvlan"), ("rx-vlan-stag-hw-parse", "rx-vlan-stag-hw-parse")];
+pub(crate) const SENDS: [(&str, &str); 2] =
+    [("tx-vlan-hw-insert", "txvlan"), ("tx-vlan-stag-hw-insert", "tx-vlan-stag-hw-insert")];
+
+/// Those that are on, by ethtool's names: an XDP program does not see the tags, and they are lost
+/// when it redirects the packet.
 ///
 /// # Errors
 /// What the system reports.
-pub(crate) fn strips_vlan_tags(device: &Device) -> Result<bool> {
-    let failed = |error| Error::io(format!("{device}: cannot ask for its offloads"), error);
-    match value(device, kernel::GET_FLAGS) {
-        Ok(flags) => Ok(flags & kernel::RX_VLAN != 0),
-        // It has no such offload to ask for.
-        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
-        Err(error) => Err(failed(error)),
+pub(crate) fn vlan_offloads(
+    device: &Device,
+    of: [(&'static str, &'static str); 2],
+) -> Result<Vec<&'static str>> {
+    let on = features(device)
+        .map_err(|error| Error::io(format!("{device}: cannot ask for its offloads"), error))?;
+    Ok(of.into_iter().filter(|(kernel, _)| on.contains(*kernel)).map(|(_, name)| name).collect())
+}
+
+/// The kernel's names of the device's features that are on.
+fn features(device: &Device) -> io::Result<BTreeSet<String>> {
+    /// More than the kernel has: they are bits of 64.
+    const MAX: usize = 128;
+    /// `ETH_GSTRING_LEN`.
+    const LENGTH: usize = 32;
+
+    /// `struct ethtool_gstrings`.
+    #[repr(C)]
+    struct Names {
+        command: u32,
+        set: u32,
+        count: u32,
+        names: [[u8; LENGTH]; MAX],
     }
+    /// `struct ethtool_gfeatures`, whose words are available, requested, active and fixed.
+    #[repr(C)]
+    struct Features {
+        command: u32,
+        words: u32,
+        features: [[u32; 4]; MAX / 32],
+    }
+
+    let mut names = Names {
+        command: kernel::GET_STRINGS,
+        set: kernel::FEATURES,
+        count: 0,
+        names: [[0; LENGTH]; MAX],
+    };
+    let words = (MAX / 32) as u32;
+    let mut found = Features { command: kernel::GET_FEATURES, words, features: [[0; 4]; MAX / 32] };
+    ask(device, kernel::ETHTOOL, (&raw mut names).cast())?;
+    ask(device, kernel::ETHTOOL, (&raw mut found).cast())?;
+    let is_on = |at: usize| found.features[at / 32][2] & 1 << (at % 32) != 0;
+    let name = |at: usize| String::from_utf8_lossy(&names.names[at]).trim_end_matches('\0').into();
+    Ok((0..MAX.min(names.count as usize)).filter(|at| is_on(*at)).map(name).collect())
 }
 
 /// Whether a device sends packets that are not finished: many in one, or with checksums not filled
@@ -81,10 +126,10 @@ pub(crate) fn stamps_packets(device: &Device) -> bool {
 
 /// Of linux/ethtool.h, linux/sockios.h and linux/net_tstamp.h.
 mod kernel {
-    /// `ETH_FLAG_RXVLAN`.
-    pub(super) const RX_VLAN: u32 = 1 << 8;
-    /// `ETHTOOL_GFLAGS`.
-    pub(super) const GET_FLAGS: u32 = 0x25;
+    /// `ETHTOOL_GSTRINGS`, its set `ETH_SS_FEATURES`, and `ETHTOOL_GFEATURES`.
+    pub(super) const GET_STRINGS: u32 = 0x1b;
+    pub(super) const FEATURES: u32 = 4;
+    pub(super) const GET_FEATURES: u32 = 0x3a;
     /// `ETHTOOL_GTXCSUM`, `ETHTOOL_GTSO`, `ETHTOOL_GGSO`.
     pub(super) const GET_TX_CHECKSUMS: u32 = 0x16;
     pub(super) const GET_TSO: u32 = 0x1e;
@@ -127,5 +172,45 @@ fn ask(device: &Device, request: libc::Ioctl, data: *mut libc::c_char) -> io::Re
     match unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut about) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lab::{Lab, LinkOptions};
+
+    use super::*;
+
+    #[test]
+    fn root_offloads_of_vlan_tags_are_those_that_ethtool_turns_on_and_off() {
+        let test = "root_offloads_of_vlan_tags_are_those_that_ethtool_turns_on_and_off";
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: {test}: needs root");
+        }
+        let lab = Lab::new("stnative").expect("a lab");
+        let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
+        let link = lab.link(&a, &b, LinkOptions::default()).expect("a link");
+        let device = link.a.device;
+        let found = || {
+            let look = || {
+                let device = Device::find(&device).expect("a device");
+                [RECEIVES, SENDS].map(|of| vlan_offloads(&device, of).expect("it says"))
+            };
+            a.run(look).expect("the host")
+        };
+        for (set, state) in [
+            ("rxvlan", "off"),
+            ("txvlan", "off"),
+            ("rx-vlan-stag-hw-parse", "off"),
+            ("tx-vlan-stag-hw-insert", "off"),
+            ("rx-vlan-stag-hw-parse", "on"),
+            ("txvlan", "on"),
+        ] {
+            let ethtool = a.command("ethtool").args(["-K", &device, set, state]).run();
+            ethtool.expect("a veth has it");
+            let is_on = found().concat().contains(&set);
+            assert_eq!(is_on, state == "on", "{set} {state}: {:?}", found());
+        }
+        assert_eq!(found(), [vec!["rx-vlan-stag-hw-parse"], vec!["txvlan"]]);
     }
 }

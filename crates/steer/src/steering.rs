@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use lanes::{CpuSet, LaneMap};
 use libbpf_rs::{MapCore as _, MapFlags};
+use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
 use crate::cost::RunTimes;
@@ -112,12 +113,17 @@ impl Steering {
         Ok(Self { hook, _tracepoints: tracepoints, targets })
     }
 
-    /// Whether the kernel would load the programs: does so, and attaches them nowhere.
+    /// Whether the kernel would load the programs, and give a thread that takes packets its priority:
+    /// does so with one, on the CPU that it is called on, and attaches nothing.
     ///
     /// # Errors
     /// As [`attach`](Self::attach) up to there.
-    pub fn try_load(device: &Device, lanes: &LaneMap, options: &SteerOptions) -> Result<()> {
-        Targets::new(load(device, options)?, options)?.follow(lanes)
+    pub fn try_load(device: &Device, options: &SteerOptions) -> Result<()> {
+        let targets = Targets::new(load(device, options)?, options)?;
+        // The kernel waits until the thread has run, which may take long elsewhere.
+        let cpu = sched_getcpu().min(targets.loaded.cpus as usize - 1);
+        targets.enter(cpu as u32)?;
+        targets.current().threads.start(&[cpu].into_iter().collect())
     }
 
     /// Follows a change of the machine: CPUs that went are no targets any more, those that came
@@ -271,12 +277,12 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
 }
 
 fn limits(options: &SteerOptions, queues: u32) -> Limits {
-    /// A CPU that takes nothing is no target after two ticks of 4 ms, less than 10 ms.
+    /// A CPU that takes nothing is no target after two ticks of 4 ms.
     const STALL: Duration = Duration::from_millis(8);
     /// What has to wait for one that is does so once a second.
     const AWAY: Duration = Duration::from_secs(1);
-    /// Longer than threads are ordinary ones between two looks, and than the kernel lets such ones
-    /// go before real-time ones each second (`fair_server`), both 50 ms.
+    /// Longer than the kernel lets ordinary threads go before real-time ones each second
+    /// (`fair_server`), 50 ms.
     const PATIENCE: Duration = Duration::from_millis(60);
 
     Limits {

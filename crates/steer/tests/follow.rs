@@ -103,3 +103,57 @@ fn root_more_records_than_memory_allows_for_all_queues_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("expected at most 4194304 for the 64 queues"), "{error}");
 }
+
+#[test]
+fn root_a_device_that_was_renamed_is_the_same() {
+    if !root("root_a_device_that_was_renamed_is_the_same") {
+        return;
+    }
+    let lab = Lab::new("strename").expect("a lab");
+    let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
+    let link = lab.link(&a, &b, LinkOptions::default()).expect("a link");
+    let lanes = LaneMap::detect().expect("this machine");
+    let name = &link.b.device;
+    let device = b.run(|| Device::find(name)).expect("the host").expect("a device");
+    link.b.set_attribute("queues/rx-0/rps_cpus", "1").expect("root may");
+    b.ip(["link", "set", name, "down"]).expect("root may");
+    b.ip(["link", "set", name, "name", "other"]).expect("root may");
+    // And another one has its name.
+    b.ip(["link", "add", name, "type", "veth", "peer", "name", "third"]).expect("root may");
+    let plan = b.run(|| inspect(&device, &lanes)).expect("the host").expect("it is there");
+    assert_eq!(plan.device, "other");
+    assert!(plan.obstacles.iter().any(|obstacle| obstacle.id() == "rps"), "{plan:?}");
+}
+
+#[test]
+fn root_vlan_tags_of_a_veth_come_as_its_peer_sends_them() {
+    let test = "root_vlan_tags_of_a_veth_come_as_its_peer_sends_them";
+    if !root(test) {
+        return;
+    }
+    let lab = Lab::new("stvlan").expect("a lab");
+    let host = lab.host("a").expect("a host");
+    let ip = |line: &str| host.ip(line.split(' ').collect::<Vec<_>>());
+    ip("link add near type veth peer name far").expect("root may");
+    if ip("link add link near name tagged type vlan id 7").is_err()
+        && ip("link add br0 type bridge vlan_filtering 1")
+            .and_then(|_| ip("link set near master br0"))
+            .is_err()
+    {
+        return eprintln!("skipped: {test}: needs the kernel's 8021q or bridge");
+    }
+    let lanes = LaneMap::detect().expect("this machine");
+    for (far, near, refused) in [("on", "off", true), ("off", "on", false)] {
+        for (device, offload, state) in [("far", "txvlan", far), ("near", "rxvlan", near)] {
+            host.command("ethtool").args(["-K", device, offload, state]).run().expect("ethtool");
+        }
+        let off = ["-K", "far", "tx-vlan-stag-hw-insert", "off"];
+        host.command("ethtool").args(off).run().expect("ethtool");
+        let look = || inspect(&Device::find("near").expect("a device"), &lanes);
+        let plan = host.run(look).expect("the host").expect("it is there");
+        let found = plan.obstacles.iter().find(|obstacle| obstacle.id() == "vlan-offload");
+        let helps = found.map(|obstacle| obstacle.remedy("near"));
+        let expected = refused.then(|| Some("ethtool -K far txvlan off".to_owned()));
+        assert_eq!(helps, expected, "{plan:?}");
+    }
+}

@@ -41,6 +41,18 @@ impl Device {
         }
     }
 
+    /// The same device by the name that it has now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`] if it is gone.
+    pub fn renamed(&self) -> Result<Self> {
+        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
+        match netdevice::index_to_name(&socket, self.index) {
+            Ok(name) => Ok(Self { name, index: self.index }),
+            Err(_) => Err(self.gone()),
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -124,12 +136,14 @@ impl Device {
 
     fn link(&self) -> Result<Link> {
         ask(self.index).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NODEV) => Error::new(
-                ErrorKind::NoDevice,
-                format!("{self}: the device is gone (`ip -br link` lists those that are there)"),
-            ),
+            Some(Errno::NODEV) => self.gone(),
             _ => Error::io(format!("{self}: cannot ask for its state"), error),
         })
+    }
+
+    fn gone(&self) -> Error {
+        let message = "the device is gone (`ip -br link` lists those that are there)";
+        Error::new(ErrorKind::NoDevice, format!("{self}: {message}"))
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn prepare(args: &Args) -> anyhow::Result<Prepared> {
-    use privileges::{DEVICES, PROGRAMS, SYSFS, TRACEPOINTS};
+    use privileges::{DEVICES, PRIORITY, PROGRAMS, SYSFS, TRACEPOINTS};
 
     let machine = Machine::look_at(Path::new("/sys/devices/system"), args.lanes.as_deref())?;
     let lanes = machine.lanes();
@@ -127,7 +127,10 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     options.check()?;
     let device = Device::find(&args.interface)?;
-    privileges::require("steering", &[PROGRAMS, TRACEPOINTS, DEVICES, SYSFS])?;
+    let needs = [PROGRAMS, TRACEPOINTS, DEVICES, SYSFS, PRIORITY];
+    // The last one only for a priority.
+    let needed = needs.len() - usize::from(options.priority == 0);
+    privileges::require("steering", &needs[..needed])?;
     let plan = steer::inspect(&device, lanes)?;
     if args.records.is_none() {
         options.records = steer::records_for(plan.sockets);

@@ -30,11 +30,13 @@ pub enum Obstacle {
         /// The devices below it.
         members: Vec<String>,
     },
-    /// Its driver takes VLAN tags off before an XDP program sees the packet, and they are lost when
-    /// that redirects it.
+    /// VLAN tags are taken off before an XDP program sees the packet, by its driver or by a veth's
+    /// peer, and they are lost when that redirects it.
     VlanOffload {
         /// The devices above it that tell packets apart by them.
         devices: Vec<String>,
+        /// What ethtool is to turn off, after -K.
+        off: String,
     },
     /// It keeps packets in GRO after a poll, so that it is not known when they are delivered.
     GroTimeout {
@@ -96,7 +98,7 @@ impl Obstacle {
                 };
                 Some(queues.iter().map(write).collect::<Vec<_>>().join("; "))
             }
-            Obstacle::VlanOffload { .. } => Some(format!("ethtool -K {device} rxvlan off")),
+            Obstacle::VlanOffload { off, .. } => Some(format!("ethtool -K {off}")),
             Obstacle::GroTimeout { .. } => {
                 Some(format!("echo 0 > /sys/class/net/{device}/gro_flush_timeout"))
             }
@@ -131,10 +133,10 @@ impl fmt::Display for Obstacle {
                  that comes by another could overtake them",
                 members.join(", ")
             ),
-            Obstacle::VlanOffload { devices } => write!(
+            Obstacle::VlanOffload { devices, .. } => write!(
                 f,
-                "its driver takes VLAN tags off and keeps them beside the packet, where they are \
-                 lost when it is redirected, and {} above it {} them",
+                "VLAN tags come beside its packets, where they are lost when a packet is \
+                 redirected, and {} above it {} them",
                 devices.join(", "),
                 if devices.len() == 1 { "needs" } else { "need" }
             ),

@@ -96,29 +96,28 @@ pub(super) fn read(device: &Device, sysfs: &Sysfs) -> Result<Vec<Layer>> {
     let mut seen = BTreeSet::from([device.name().to_owned()]);
     let mut next = vec![device.name().to_owned()];
     while let Some(name) = next.pop() {
-        let Some(layer) = layer(&name, sysfs)? else { continue };
+        let layer = layer(&name, sysfs)?;
         next.extend(layer.above.iter().filter(|above| seen.insert((*above).clone())).cloned());
         layers.push(layer);
     }
     Ok(layers)
 }
 
-/// None if it is gone by now.
-fn layer(name: &str, sysfs: &Sysfs) -> Result<Option<Layer>> {
-    let Ok(kind) = Device::find(name).and_then(|device| device.kind()) else { return Ok(None) };
+fn layer(name: &str, sysfs: &Sysfs) -> Result<Layer> {
+    let kind = Device::find(name)?.kind()?;
     let folder = format!("class/net/{name}");
     let entries = sysfs.list(&format!("{folder}/"))?;
     let named = |prefix: &str| -> Vec<String> {
         entries.iter().filter_map(|entry| entry.strip_prefix(prefix)).map(str::to_owned).collect()
     };
     let filtering = sysfs.read(&format!("{folder}/bridge/vlan_filtering"))?;
-    Ok(Some(Layer {
+    Ok(Layer {
         name: name.to_owned(),
         kind,
         filters_vlans: filtering.is_some_and(|text| text.trim() != "0"),
         above: named("upper_"),
         below: named("lower_"),
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use crate::terminal::{width, wrap};
 
 /// `--check`.
 pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::Result<Exit> {
-    let Prepared { device, machine, options, plan } = prepared;
-    Steering::try_load(device, machine.lanes(), options)?;
+    let Prepared { device, options, plan, .. } = prepared;
+    Steering::try_load(device, options)?;
     let refused = plan.refusals(force).next().is_some();
     if as_json {
         println!("{}", serde_json::to_string_pretty(&object(prepared, force))?);
@@ -42,7 +42,7 @@ pub(super) fn refuse(device: &Device, plan: &Plan, force: bool) -> anyhow::Resul
 /// `--dry-run`.
 pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
     let Prepared { device, machine, options, plan } = prepared;
-    Steering::try_load(device, machine.lanes(), options)?;
+    Steering::try_load(device, options)?;
     let cpus = options.targets.intersection(machine.lanes().online());
     let states = u64::from(options.records) * u64::from(plan.queues);
     let kib = (u64::from(options.records) * 4 + states * 8) / 1024;
@@ -51,8 +51,12 @@ pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
         "would attach programs to the tracepoints sock_recv_length, sock_send_length, napi_poll \
          and xdp_cpumap_enqueue"
     );
+    let priority = match options.priority {
+        0 => "an ordinary kernel thread".into(),
+        priority => format!("a kernel thread of the real-time priority {priority}"),
+    };
     println!(
-        "would start a kernel thread on each of CPUs {cpus}, for up to {} packets that wait",
+        "would start {priority} on each of CPUs {cpus}, for up to {} packets that wait",
         options.queue_size
     );
     println!("would hold {} records of flows, {kib} KiB of kernel memory", options.records);
@@ -113,6 +117,13 @@ fn describe(prepared: &Prepared, force: bool) -> Vec<String> {
     if plan.obstacles.is_empty() {
         lines.push("nothing stands against it".into());
     }
+    if let Some(lease) = options.lease {
+        lines.push(format!(
+            "should this process not get to look after the host for {} s, nothing is steered until \
+             it does",
+            lease.as_secs_f64()
+        ));
+    }
     lines.push("a packet that is sent to another CPU loses:".into());
     lines.extend(steer::COSTS.iter().map(|cost| format!("  {} [{}]", cost.text, cost.id)));
     lines
@@ -136,6 +147,8 @@ fn object(prepared: &Prepared, force: bool) -> Value {
         "queues": plan.queues,
         "targets": options.targets.intersection(machine.lanes().online()).to_string(),
         "lanes": machine.lanes().to_string(),
+        "priority": options.priority,
+        "lease_seconds": options.lease.map(|lease| lease.as_secs_f64()),
         "obstacles": plan.obstacles.iter().map(obstacle).collect::<Vec<_>>(),
         "notes": plan.notes.iter().map(note).collect::<Vec<_>>(),
         "costs": steer::COSTS.map(|cost| json!({"id": cost.id, "text": cost.text})),
