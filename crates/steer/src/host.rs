@@ -154,7 +154,6 @@ fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         other => other?,
     }
     let (kind, peer) = (device.kind()?, device.peer()?);
-    let is_veth = kind.as_deref() == Some("veth");
     if let Some(kind) = kind.filter(|kind| matches!(kind.as_str(), "veth" | "tun"))
         && peer.as_ref().is_none_or(native::sends_unfinished)
     {
@@ -173,17 +172,10 @@ fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         obstacles.push(Obstacle::Group { group: name, kind, members });
     }
     let devices = stack::need_tags(device.name(), &layers);
-    if !devices.is_empty() {
-        // A veth hands over the tags as its peer has them.
-        let (sender, offloads) = match (is_veth, &peer) {
-            (false, _) => (device.name(), native::vlan_offloads(device, native::RECEIVES)?),
-            (true, Some(peer)) => (peer.name(), native::vlan_offloads(peer, native::SENDS)?),
-            (true, None) => ("PEER", native::SENDS.map(|(_, name)| name).to_vec()),
-        };
-        if !offloads.is_empty() {
-            let off: String = offloads.iter().map(|name| format!(" {name} off")).collect();
-            obstacles.push(Obstacle::VlanOffload { devices, off: format!("{sender}{off}") });
-        }
+    if !devices.is_empty()
+        && let Some(off) = tags_beside(device)?
+    {
+        obstacles.push(Obstacle::VlanOffload { devices, off });
     }
     let timeout = sysfs.read(&format!("class/net/{device}/gro_flush_timeout"))?;
     let timeout = timeout.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -213,6 +205,20 @@ fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     Ok(Plan { device: device.name().into(), queues, sockets: size::sockets()?, obstacles, notes })
 }
 
+/// What ethtool is to turn off so that VLAN tags are in the packets that the device receives; none
+/// if they are. A veth hands over the tags as its peer has them.
+fn tags_beside(device: &Device) -> Result<Option<String>> {
+    let is_veth = device.kind()?.as_deref() == Some("veth");
+    let peer = device.peer()?;
+    let (sender, offloads) = match &peer {
+        _ if !is_veth => (device.name(), native::vlan_offloads(device, native::RECEIVES)?),
+        Some(peer) => (peer.name(), native::vlan_offloads(peer, native::SENDS)?),
+        None => ("PEER", native::SENDS.map(|(_, name)| name).to_vec()),
+    };
+    let off: String = offloads.iter().map(|name| format!(" {name} off")).collect();
+    Ok((!off.is_empty()).then(|| format!("{sender}{off}")))
+}
+
 /// The queues whose packets the kernel steers, and the file for each that makes it do so.
 fn kernel_steers(device: &Device, queues: u32, sysfs: &Sysfs) -> Result<Vec<(u32, &'static str)>> {
     // Of the whole machine; not shown in every network namespace.
@@ -230,4 +236,40 @@ fn kernel_steers(device: &Device, queues: u32, sysfs: &Sysfs) -> Result<Vec<(u32
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use lab::Lab;
+
+    use super::*;
+
+    #[test]
+    fn root_vlan_tags_of_a_veth_come_as_its_peer_sends_them() {
+        let test = "root_vlan_tags_of_a_veth_come_as_its_peer_sends_them";
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: {test}: needs root");
+        }
+        let lab = Lab::new("stvlan").expect("a lab");
+        let (host, other) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
+        host.ip("link add near type veth peer name far".split(' ')).expect("root may");
+        let set = |device: &str, what: &[&str]| {
+            host.command("ethtool").args(["-K", device]).args(what).run().expect("ethtool");
+        };
+        let look = || tags_beside(&Device::find("near").expect("a device")).expect("it says");
+        let found = || host.run(look).expect("the host");
+        set("far", &["txvlan", "on", "tx-vlan-stag-hw-insert", "off"]);
+        set("near", &["rxvlan", "off"]);
+        assert_eq!(found().as_deref(), Some("far txvlan off"));
+        set("far", &["txvlan", "off", "tx-vlan-stag-hw-insert", "on"]);
+        assert_eq!(found().as_deref(), Some("far tx-vlan-stag-hw-insert off"));
+        set("far", &["tx-vlan-stag-hw-insert", "off"]);
+        set("near", &["rxvlan", "on"]);
+        assert_eq!(found(), None, "what the device itself takes off is not there");
+        // Where it is not seen.
+        let link = lab.link(&host, &other, lab::LinkOptions::default()).expect("a link");
+        let look = || tags_beside(&Device::find(&link.a.device).expect("a device"));
+        let found = host.run(look).expect("the host").expect("it says");
+        assert_eq!(found.as_deref(), Some("PEER txvlan off tx-vlan-stag-hw-insert off"));
+    }
 }

@@ -124,36 +124,3 @@ fn root_a_device_that_was_renamed_is_the_same() {
     assert_eq!(plan.device, "other");
     assert!(plan.obstacles.iter().any(|obstacle| obstacle.id() == "rps"), "{plan:?}");
 }
-
-#[test]
-fn root_vlan_tags_of_a_veth_come_as_its_peer_sends_them() {
-    let test = "root_vlan_tags_of_a_veth_come_as_its_peer_sends_them";
-    if !root(test) {
-        return;
-    }
-    let lab = Lab::new("stvlan").expect("a lab");
-    let host = lab.host("a").expect("a host");
-    let ip = |line: &str| host.ip(line.split(' ').collect::<Vec<_>>());
-    ip("link add near type veth peer name far").expect("root may");
-    if ip("link add link near name tagged type vlan id 7").is_err()
-        && ip("link add br0 type bridge vlan_filtering 1")
-            .and_then(|_| ip("link set near master br0"))
-            .is_err()
-    {
-        return eprintln!("skipped: {test}: needs the kernel's 8021q or bridge");
-    }
-    let lanes = LaneMap::detect().expect("this machine");
-    for (far, near, refused) in [("on", "off", true), ("off", "on", false)] {
-        for (device, offload, state) in [("far", "txvlan", far), ("near", "rxvlan", near)] {
-            host.command("ethtool").args(["-K", device, offload, state]).run().expect("ethtool");
-        }
-        let off = ["-K", "far", "tx-vlan-stag-hw-insert", "off"];
-        host.command("ethtool").args(off).run().expect("ethtool");
-        let look = || inspect(&Device::find("near").expect("a device"), &lanes);
-        let plan = host.run(look).expect("the host").expect("it is there");
-        let found = plan.obstacles.iter().find(|obstacle| obstacle.id() == "vlan-offload");
-        let helps = found.map(|obstacle| obstacle.remedy("near"));
-        let expected = refused.then(|| Some("ethtool -K far txvlan off".to_owned()));
-        assert_eq!(helps, expected, "{plan:?}");
-    }
-}
