@@ -414,6 +414,39 @@ fn root_sigusr1_says_how_it_goes_and_it_goes_on() {
 }
 
 #[test]
+fn root_the_thread_that_looks_goes_before_those_that_take_packets_and_does_little() {
+    if !root("root_the_thread_that_looks_goes_before_those_that_take_packets_and_does_little") {
+        return;
+    }
+    let steered = Steered::new("stlooks");
+    for (options, expected) in [(&[][..], "99 1"), (&["--priority", "0"], "0 0")] {
+        let running = steered.start(options);
+        let id = running.pid();
+        let stat = |thread: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/task/{thread}/stat"));
+            let stat = stat.expect("it runs");
+            let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
+            fields.map(str::to_owned).collect::<Vec<_>>()
+        };
+        // SCHED_FIFO is 1.
+        let priority = |thread: &str| stat(thread)[37..39].join(" ");
+        assert!(comes_true(|| priority(&id) == expected), "{options:?}: {}", priority(&id));
+        // In hundredths of a second.
+        let used = || stat(&id)[11..13].iter().map(|n| n.parse::<u64>().expect("ticks")).sum();
+        let before: u64 = used();
+        std::thread::sleep(Duration::from_secs(3));
+        let used: u64 = used() - before;
+        assert!(used <= 15, "{used} of 300 hundredths");
+        for thread in std::fs::read_dir(format!("/proc/{id}/task")).expect("it runs") {
+            let thread = thread.expect("a thread").file_name().into_string().expect("a number");
+            assert!(thread == id || priority(&thread) == "0 0", "others are ordinary");
+        }
+        eprintln!("{used} of 300 hundredths of a second");
+        assert!(running.end(Signal::TERM).status.success());
+    }
+}
+
+#[test]
 fn root_it_ends_when_the_device_is_gone() {
     if !root("root_it_ends_when_the_device_is_gone") {
         return;
