@@ -232,6 +232,13 @@ impl Accelerator {
         })
     }
 
+    /// Has the worker end, and does not wait for that.
+    pub(crate) fn stop(&self) {
+        // A worker that has ended by itself has nobody to receive it.
+        let _ = self.commands.send(Command::Stop);
+        self.shared.wake();
+    }
+
     fn ask(&self, command: fn(Sender<Result<()>>) -> Command) -> Result<()> {
         let (sender, receiver) = channel();
         let ended = || Error::new(ErrorKind::NoDevice, "the fast path has ended");
@@ -243,9 +250,7 @@ impl Accelerator {
 
 impl Drop for Accelerator {
     fn drop(&mut self) {
-        // A worker that has ended by itself has nobody to receive it.
-        let _ = self.commands.send(Command::Stop);
-        self.shared.wake();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed, and its links are closed.
             let _ = thread.join();

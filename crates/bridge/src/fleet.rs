@@ -312,6 +312,13 @@ impl Fleet {
     }
 }
 
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // All at once: leaving the ports takes each of them a while.
+        self.each().iter().for_each(|(_, accelerator)| accelerator.stop());
+    }
+}
+
 impl Seeking {
     fn may_try(&self, name: &str, now: Instant) -> bool {
         self.refused.get(name).is_none_or(|refused| refused.next <= now)
