@@ -90,7 +90,11 @@ fn settled(net: &Net, arm: Arm) -> anyhow::Result<()> {
     let forwarded = || net.fast().map(|fast| fast.stats().forwarded());
     let (begin, before) = (Instant::now(), forwarded()?);
     while arm != Arm::Linux && forwarded()? == before {
-        ensure!(begin.elapsed() < PATIENCE, "the fast path forwards nothing");
+        ensure!(
+            begin.elapsed() < PATIENCE,
+            "the fast path forwards nothing: {}",
+            net.obstacle()?.unwrap_or_else(|| "nothing stands against it".into())
+        );
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())

@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use lab::End;
 use steer::cost::{Least, RunTime, RunTimes, Sockets, Statistics};
 use trial::bench::Bar;
@@ -21,6 +21,9 @@ use crate::pmu::Pmu;
 
 /// Steps of a round.
 pub(super) const STEPS: usize = (2 * PROGRAMS.len() + CYCLES.len()) * 2;
+
+/// Times that a measurement is tried.
+const AGAIN: usize = 10;
 
 /// Whose programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,10 +146,20 @@ fn measure(rpc: &Rpc, end: &End, programs: Programs, slice: Duration) -> anyhow:
     let sockets = match programs {
         Programs::Cachelane => {
             let steering = rpc.steer(Lanes::PerCpu, true)?;
-            return during(&|| {
+            let look = || {
                 let receives = steering.counters()?.receives;
                 Ok(Sum { times: steering.run_times()?, receives })
-            });
+            };
+            // Where the hypervisor takes a CPU away for some milliseconds, it is no target for a
+            // second. What runs then is not what is measured here.
+            for _ in 0..AGAIN {
+                let before = steering.counters()?.stalls;
+                let sum = during(&look)?;
+                if steering.counters()?.stalls == before && sum.times.taken.runs > 0 {
+                    return Ok(sum);
+                }
+            }
+            bail!("CPUs stood still in {AGAIN} measurements in a row");
         }
         Programs::Least => Sockets::Ours,
         Programs::Strangers => Sockets::Nobodys,
