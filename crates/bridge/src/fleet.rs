@@ -291,7 +291,8 @@ impl Fleet {
         let now = members.config;
         members.there.push(Member { name: name.to_owned(), accelerator: Arc::clone(&accelerator) });
         drop(members);
-        // Those who are told to change meanwhile have it in their list, or it is told here.
+        // A change of before the push did not reach this accelerator, so it is made here; `tell`
+        // makes a later one.
         if now.fastpath != config.fastpath {
             accelerator.set_fastpath(now.fastpath)?;
         }

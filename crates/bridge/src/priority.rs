@@ -85,7 +85,7 @@ impl Budget {
     fn allows(&mut self, among: u32, now: Instant, used: Duration, raised: bool) -> bool {
         let at_once = nanos(AT_ONCE / among);
         let more = nanos(now.saturating_duration_since(self.at) / SHARE / among);
-        // What it takes as an ordinary thread is nobody's loss.
+        // The budget pays for the time at the priority alone.
         let less = if raised { nanos(used.saturating_sub(self.used)) } else { 0 };
         self.left = self.left.saturating_add(more).min(at_once).saturating_sub(less);
         (self.at, self.used) = (now, used);

@@ -461,8 +461,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The links go one by one, and for each the kernel waits until no packet is under way. What
-        // is the kernel's last word on it, nobody hears: it is detached all the same.
+        // First turn the packet path off: the links are closed one by one, and for each the kernel
+        // waits until no packet is under way. If this fails, closing them does the same, later.
         let _ = self.distrust();
     }
 }
