@@ -1,23 +1,5 @@
 //! Builds the BPF object and its skeleton.
 
-use std::env;
-use std::path::PathBuf;
-
-use libbpf_cargo::SkeletonBuilder;
-
 fn main() {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    // Debian's clang does not look in the multiarch folder when the target is BPF.
-    let include = format!("-I/usr/include/{arch}-linux-gnu");
-    if let Err(error) = SkeletonBuilder::new()
-        .source("src/bpf/sockmap.bpf.c")
-        .clang_args([include.as_str(), "-Wall", "-Werror"])
-        .build_and_generate(out.join("sockmap.skel.rs"))
-    {
-        panic!(
-            "building src/bpf/sockmap.bpf.c failed (are clang and libelf-dev there?): {error:?}"
-        );
-    }
-    println!("cargo::rerun-if-changed=src/bpf");
+    bpf::build::skeletons(&["sockmap"], &[]);
 }

@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
+use bpf::tcx::{self, Hook};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
@@ -38,7 +39,6 @@ use crate::{
     Error, ErrorKind, Result,
     state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
     station::Entry,
-    tcx::{self, Hook},
 };
 
 /// Asks the kernel about bridges of the namespace in which it was made.

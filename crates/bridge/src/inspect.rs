@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::decide::decide;
 use crate::host::Reader;
 use crate::owner::{self, Accelerated};
-use crate::program;
+use crate::program::{self, constants};
 use crate::{Plan, Result, tcx};
 
 /// What the fast path could do on a bridge, or does.
@@ -37,7 +37,7 @@ pub fn inspect(bridge: &str) -> Result<Inspection> {
     let ports = accelerated.as_ref().and_then(|owner| owner.ports.as_ref());
     for port in &mut state.ports {
         let flags = ports.and_then(|ports| program::port_flags(ports, port.number.into()).ok());
-        port.unseen = flags.unwrap_or_default() & program::PORT_UNSEEN != 0;
+        port.unseen = flags.unwrap_or_default() & constants::PORT_UNSEEN != 0;
     }
     let attached = state
         .ports

@@ -17,6 +17,7 @@
 //! ```
 
 mod accelerator;
+mod config;
 mod control;
 mod decide;
 mod error;
@@ -30,12 +31,16 @@ mod priority;
 mod program;
 mod reason;
 mod rules;
+mod shared;
 pub mod state;
 mod station;
+mod stats;
 mod tcx;
 mod worker;
 
-pub use accelerator::{Accelerator, Config, Stats, Table};
+pub use accelerator::Accelerator;
+pub use bpf::program_name;
+pub use config::{Config, Table};
 pub use control::register;
 pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
@@ -45,4 +50,4 @@ pub use lease::Lease;
 pub use owner::Accelerated;
 pub use reason::Reason;
 pub use station::{Change, Entry, EntryKind};
-pub use tcx::program_name;
+pub use stats::Stats;

@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::program::{STATION_AGELESS, STATION_FIXED, STATION_SLOT_SHIFT, Station};
+use crate::program::Station;
+use crate::program::constants::{STATION_AGELESS, STATION_FIXED, STATION_SLOT_SHIFT};
 use crate::state::Mac;
 use crate::{Change, Entry, EntryKind};
 

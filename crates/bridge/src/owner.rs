@@ -8,6 +8,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use bpf::Map;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
@@ -25,7 +26,7 @@ pub struct Accelerated {
     /// The id of its program, as tcx lists it.
     pub program: u32,
     /// The program's map of ports, if it may be read.
-    pub(crate) ports: Option<MapHandle>,
+    pub(crate) ports: Option<Map>,
 }
 
 /// What says that this process accelerates the bridge with this index.
@@ -93,7 +94,7 @@ fn read(info: &ProgramInfo, own: &Owner) -> Option<Accelerated> {
         pid: owner.pid,
         is_local: owner.pidns == own.pidns,
         program: info.id,
-        ports: maps().find(|map| map.name() == "ports"),
+        ports: maps().find(|map| map.name() == "ports").map(Map::from),
     })
 }
 

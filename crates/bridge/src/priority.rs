@@ -6,14 +6,11 @@
 //! its CPU. Stations that nobody knows make it work for as long as they come, so it has the
 //! priority only within a [`Budget`], and is an ordinary thread beyond it. The threads of several
 //! bridges share what one would have.
-//!
-//! `unsafe` here is one call of libc, which rustix lacks.
-#![allow(unsafe_code)]
 
-use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use bpf::thread::{Policy, set_own_policy};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The threads of this process that have a budget. Relaxed: a number that stands for itself.
@@ -47,7 +44,9 @@ impl Priority {
         if self.refused || raise == self.raised {
             return;
         }
-        match set(raise) {
+        // The least of the real-time priorities.
+        let policy = if raise { Policy::Realtime(1) } else { Policy::Ordinary };
+        match set_own_policy(policy) {
             Ok(()) => self.raised = raise,
             Err(error) => {
                 self.refused = true;
@@ -101,22 +100,6 @@ fn nanos(time: Duration) -> i64 {
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
-}
-
-/// Gives the calling thread the priority, or none; threads and processes that it makes have none.
-///
-/// # Errors
-/// `EPERM` without `CAP_SYS_NICE`, where `RLIMIT_RTPRIO` is 0, and in a cgroup without real-time.
-fn set(raised: bool) -> io::Result<()> {
-    let (policy, sched_priority) =
-        if raised { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
-    let parameters = libc::sched_param { sched_priority };
-    let policy = policy | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the parameters outlive the call; 0 stands for the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! Why a packet was left to the kernel path.
 
+use crate::program::constants;
+
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $number:ident;)+) => {
         /// Why a packet was left to the kernel path; each has a counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum Reason { $($(#[doc = $doc])+ $variant = constants::$number as isize,)+ }
 
         impl Reason {
-            /// All of them, in the order of the packet path's counters.
+            /// All of them.
             pub const ALL: &'static [Reason] = &[$(Reason::$variant,)+];
 
             /// Its name in counters.
@@ -23,65 +25,42 @@ macro_rules! reasons {
     };
 }
 
-// In the order of `enum reason` in bridge.h.
+// With their numbers in bridge.h, which are those of their counters.
 reasons! {
     /// The fast path is off, by knob or because something about the bridge needs the kernel.
-    Off = "off",
+    Off = "off", REASON_OFF;
     /// The process has not looked at the host for too long: it is stopped, or gets no CPU.
-    Lease = "lease",
+    Lease = "lease", REASON_LEASE;
     /// No whole Ethernet header in the packet's linear part.
-    Short = "short",
+    Short = "short", REASON_SHORT;
     /// A VLAN tag.
-    Vlan = "vlan",
+    Vlan = "vlan", REASON_VLAN;
     /// To a multicast, broadcast or reserved address.
-    Group = "group",
+    Group = "group", REASON_GROUP;
     /// A protocol that the kernel has to look at on this bridge.
-    Protocol = "protocol",
+    Protocol = "protocol", REASON_PROTOCOL;
     /// The destination is not in the table, or is the bridge's own.
-    UnknownDestination = "unknown_destination",
+    UnknownDestination = "unknown_destination", REASON_UNKNOWN_DST;
     /// The source is not in the table, or no station can have its address.
-    UnknownSource = "unknown_source",
+    UnknownSource = "unknown_source", REASON_UNKNOWN_SRC;
     /// The source is known on another port.
-    Moved = "moved",
+    Moved = "moved", REASON_MOVED;
     /// Source or destination is new, or has moved, a moment ago.
-    Unsettled = "unsettled",
+    Unsettled = "unsettled", REASON_UNSETTLED;
     /// The destination is on the port that the packet came from.
-    SamePort = "same_port",
+    SamePort = "same_port", REASON_SAME_PORT;
     /// Something about the port that the packet came from needs the kernel.
-    PortIn = "port_in",
+    PortIn = "port_in", REASON_PORT_IN;
     /// Something about the destination's port needs the kernel.
-    PortOut = "port_out",
+    PortOut = "port_out", REASON_PORT_OUT;
     /// Both ports are isolated.
-    Isolated = "isolated",
+    Isolated = "isolated", REASON_ISOLATED;
     /// Longer than the destination's port or its peer takes.
-    TooLong = "too_long",
+    TooLong = "too_long", REASON_TOO_LONG;
     /// A rule of netfilter's came, or went, that the process has not looked at yet.
-    Rules = "rules",
+    Rules = "rules", REASON_RULES;
     /// Sent by the kernel path to keep the kernel's own entry fresh, where no copy can do it.
-    Refresh = "refresh",
+    Refresh = "refresh", REASON_REFRESH;
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The names in bridge.h, in its order, as far as they can be compared: `UNKNOWN_DST` is
-    /// `unknown_destination` here.
-    #[test]
-    fn reasons_stand_in_the_order_of_the_header() {
-        let header = include_str!("bpf/bridge.h");
-        let start = header.find("enum reason {").expect("the enum is there");
-        let names: Vec<String> = header[start..]
-            .lines()
-            .skip(1)
-            .map(str::trim)
-            .take_while(|line| !line.starts_with("REASONS"))
-            .filter_map(|line| line.strip_prefix("REASON_")?.split(',').next())
-            .map(|name| {
-                name.to_lowercase().replace("_dst", "_destination").replace("_src", "_source")
-            })
-            .collect();
-        let ours: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
-        assert_eq!(names, ours);
-    }
-}
+const _: () = assert!(Reason::ALL.len() == constants::REASONS as usize, "each has a name");

@@ -62,15 +62,6 @@ impl Error {
         Self { kind, message: message.into(), source: Some(source) }
     }
 
-    /// What libbpf says.
-    pub(crate) fn bpf(what: &str, error: libbpf_rs::Error) -> Self {
-        let kind = match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
-            _ => io::ErrorKind::Other,
-        };
-        Self::io(what, io::Error::new(kind, error))
-    }
-
     pub(crate) fn missing(program: &str) -> Self {
         let package = package_of(program);
         Self::new(

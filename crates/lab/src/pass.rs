@@ -1,12 +1,12 @@
 //! An XDP program that lets every packet pass.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use libbpf_rs::ObjectBuilder;
+use bpf::{Object, Program};
 
 use crate::{Error, Result};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pass.bpf.o"));
+include!(concat!(env!("OUT_DIR"), "/pass.rs"));
 
 /// A loaded XDP program that lets every packet pass, to be put on a device.
 ///
@@ -15,7 +15,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pass.bpf.o"));
 /// of whoever sent it. So a program that is compared with no program has the cost of that against
 /// it, which on a card it does not have; compared with this one it has not.
 #[derive(Debug)]
-pub struct PassProgram(OwnedFd);
+pub struct PassProgram(Program);
 
 impl PassProgram {
     /// Loads it. It takes packets in several buffers.
@@ -24,13 +24,9 @@ impl PassProgram {
     /// [`ErrorKind::NotPermitted`](crate::ErrorKind::NotPermitted) without root;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) where BPF is not to be had.
     pub fn load() -> Result<Self> {
-        let load = || -> libbpf_rs::Result<Option<OwnedFd>> {
-            let object = ObjectBuilder::default().open_memory(OBJECT)?.load()?;
-            let program = object.progs().next();
-            Ok(program.map(|program| program.as_fd().try_clone_to_owned()).transpose()?)
-        };
-        let loaded = load().map_err(|error| Error::bpf("the program that passes all", error))?;
-        Ok(Self(loaded.expect("the object was built with one program")))
+        let loaded =
+            Object::load(OBJECT).map_err(Into::into).and_then(|object| object.program("pass"));
+        Ok(Self(loaded.map_err(|error| Error::io("the program that passes all", error))?))
     }
 }
 

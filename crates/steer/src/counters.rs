@@ -1,6 +1,6 @@
 //! What the programs count.
 
-use crate::program::Counts;
+use crate::program::{Counts, constants};
 
 /// What happened so far, over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,33 +34,33 @@ pub struct Counters {
     pub released: u64,
 }
 
-/// Why a packet took the kernel path, in the order of `enum reason` in steer.h.
+/// Why a packet took the kernel path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Neither IPv4 nor IPv6.
-    Other,
+    Other = constants::REASON_OTHER as isize,
     /// A header is cut short or makes no sense.
-    Short,
+    Short = constants::REASON_SHORT as isize,
     /// An IP fragment, of which ports are not known.
-    Fragment,
+    Fragment = constants::REASON_FRAGMENT as isize,
     /// Neither TCP nor UDP, or below IPv6 extension headers: tunnels, ICMP.
-    Protocol,
+    Protocol = constants::REASON_PROTOCOL as isize,
     /// No local socket has received of this flow yet, or another flow has its record.
-    Unknown,
+    Unknown = constants::REASON_UNKNOWN as isize,
     /// Its consumer runs on a CPU that is no target.
-    Target,
+    Target = constants::REASON_TARGET as isize,
     /// Its flow may not leave the kernel path yet, or has no place in the table.
-    Order,
+    Order = constants::REASON_ORDER as isize,
     /// Its consumer runs on the CPU that it arrived on.
-    Here,
+    Here = constants::REASON_HERE as isize,
     /// The driver leaves no room in front of it for its queue's number, or the CPU has no queue.
-    Unsent,
+    Unsent = constants::REASON_UNSENT as isize,
     /// It came by a receive queue that was not there at the start.
-    Queue,
+    Queue = constants::REASON_QUEUE as isize,
     /// Its consumer's CPU does not take its packets, or has too many waiting.
-    Busy,
+    Busy = constants::REASON_BUSY as isize,
     /// The process has not looked after the host for too long: it is stopped, or gets no CPU.
-    Lease,
+    Lease = constants::REASON_LEASE as isize,
 }
 
 impl Reason {
@@ -80,6 +80,8 @@ impl Reason {
         Reason::Lease,
     ];
 }
+
+const _: () = assert!(Reason::ALL.len() == constants::REASONS as usize, "each has a name");
 
 impl Reason {
     /// Its stable name.
@@ -171,44 +173,6 @@ impl Counters {
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMED.iter().map(|(name, _, _, read)| (*name, read(self)))
     }
-
-    /// Adds another's, as CPUs' counts are added up.
-    pub(crate) fn add(&mut self, one: &Counters) {
-        let Counters {
-            steered,
-            moves,
-            held,
-            kernel,
-            receives,
-            unchanged,
-            same_lane,
-            written,
-            collisions,
-            evicted,
-            overflows,
-            stalls,
-            released,
-        } = one;
-        for (sum, one) in self.kernel.iter_mut().zip(kernel) {
-            *sum = sum.wrapping_add(*one);
-        }
-        for (sum, one) in [
-            (&mut self.steered, steered),
-            (&mut self.moves, moves),
-            (&mut self.held, held),
-            (&mut self.receives, receives),
-            (&mut self.unchanged, unchanged),
-            (&mut self.same_lane, same_lane),
-            (&mut self.written, written),
-            (&mut self.collisions, collisions),
-            (&mut self.evicted, evicted),
-            (&mut self.overflows, overflows),
-            (&mut self.stalls, stalls),
-            (&mut self.released, released),
-        ] {
-            *sum = sum.wrapping_add(*one);
-        }
-    }
 }
 
 impl From<&Counts> for Counters {
@@ -249,17 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_cpus_are_added_up() {
-        let one = Counters {
+    fn counters_are_known_by_their_names() {
+        let counters = Counters {
             steered: u64::MAX,
-            kernel: [1; Reason::ALL.len()],
-            written: 3,
+            kernel: [2; Reason::ALL.len()],
+            written: 6,
             ..Counters::default()
         };
-        let mut sum = one;
-        sum.add(&one);
-        assert_eq!((sum.steered, sum.written, sum.left_alone()), (u64::MAX - 1, 6, 24));
-        let named: Vec<_> = sum.named().filter(|(_, value)| *value > 0).collect();
-        assert_eq!(named, [("steered", u64::MAX - 1), ("written", 6)]);
+        assert_eq!(counters.left_alone(), 24);
+        let named: Vec<_> = counters.named().filter(|(_, value)| *value > 0).collect();
+        assert_eq!(named, [("steered", u64::MAX), ("written", 6)]);
     }
 }

@@ -1,6 +1,6 @@
 //! What a device's driver says of itself.
 //!
-//! `unsafe` here is a call of libbpf and one of the system that have no safe wrappers.
+//! `unsafe` here is a call of the system that has no safe wrapper.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -21,22 +21,14 @@ const NEEDED: u64 = 1 | 2;
 /// # Errors
 /// `NoDevice` of [`ErrorKind`] if the device is gone, and what the system reports.
 pub(crate) fn takes_programs(device: &Device) -> Result<bool> {
-    let mut options = libbpf_sys::bpf_xdp_query_opts {
-        sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    let gone = || Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"));
-    let index = i32::try_from(device.index()).map_err(|_| gone())?;
-    // SAFETY: `options` says its own size, and outlives the call, which fills it in.
-    let error = unsafe { libbpf_sys::bpf_xdp_query(index, 0, &raw mut options) };
-    match error {
-        0 => Ok(options.feature_flags & NEEDED == NEEDED),
-        error if -error == Errno::NODEV.raw_os_error() => Err(gone()),
-        error => Err(Error::io(
-            format!("{device}: cannot ask for its driver's XDP"),
-            io::Error::from_raw_os_error(-error),
-        )),
-    }
+    bpf::xdp::query(device.index()).map(|state| state.features & NEEDED == NEEDED).map_err(
+        |error| match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => {
+                Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"))
+            }
+            _ => Error::io(format!("{device}: cannot ask for its driver's XDP"), error),
+        },
+    )
 }
 
 /// Offloads that keep VLAN tags (802.1Q, 802.1ad) beside packets, by the kernel's names and

@@ -1,25 +1,18 @@
 //! The BPF object: loads it, and reads and writes its maps.
-//!
-//! `unsafe` here is the generated skeleton's, and the byte casts of its plain structs.
-#![allow(unsafe_code)]
 
-use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
+use bpf::{Link, Map, Plain, Program};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
-use libbpf_sys::bpf_test_run_opts;
 
-use crate::cost::{RunTime, RunTimes};
+use crate::cost::RunTimes;
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
 #[cfg(test)]
 pub(crate) mod trying;
 
-#[allow(unreachable_pub, unused_qualifications, clippy::undocumented_unsafe_blocks)]
+#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 }
@@ -29,10 +22,10 @@ pub(crate) use skel::types::{
     counts as Counts, own as Own, settings as Settings, target as Target,
 };
 
-/// As in steer.h.
-pub(crate) const CPUS_MAX: usize = 1024;
-pub(crate) const WAYS: u32 = 8;
-pub(crate) const TASK_UNKNOWN: u64 = 1;
+pub(crate) use skel::constants;
+/// The most CPUs that there can be.
+pub(crate) const CPUS_MAX: usize = constants::CPUS_MAX as usize;
+pub(crate) const WAYS: u32 = constants::WAYS;
 
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Debug)]
@@ -76,12 +69,12 @@ pub struct Limits {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) programs: Programs,
-    pub(crate) targets: MapHandle,
-    pub(crate) entries: MapHandle,
-    sent: MapHandle,
-    taken: MapHandle,
-    settings: MapHandle,
-    own: MapHandle,
+    pub(crate) targets: Map,
+    pub(crate) entries: Map,
+    sent: Map,
+    taken: Map,
+    settings: Map,
+    own: Map,
     /// One more than the highest CPU that there can be.
     pub(crate) cpus: u32,
     pub(crate) queues: u32,
@@ -92,69 +85,48 @@ pub(crate) struct Loaded {
 /// The programs, to be attached or asked for what they cost.
 #[derive(Debug)]
 pub(crate) struct Programs {
-    pub(crate) steer: OwnedFd,
-    pub(crate) taken: OwnedFd,
-    recv: OwnedFd,
-    send: OwnedFd,
-    pub(crate) queued: OwnedFd,
-    pub(crate) polled: OwnedFd,
-    renew: OwnedFd,
+    pub(crate) steer: Program,
+    pub(crate) taken: Program,
+    recv: Program,
+    send: Program,
+    pub(crate) queued: Program,
+    pub(crate) polled: Program,
+    renew: Program,
 }
 
 impl Loaded {
     pub(crate) fn new(constants: &Constants) -> Result<Self> {
-        Self::try_new(constants).map_err(|error| refused("steering", &error))
-    }
-
-    fn try_new(constants: &Constants) -> libbpf_rs::Result<Self> {
         let &Constants { records, cpus, queues, .. } = constants;
-        let mut storage = MaybeUninit::uninit();
-        let mut open = skel::SteerSkelBuilder::default().open(&mut storage)?;
-        if let Some(fixed) = &mut open.maps.rodata_data {
-            fixed.hash_keys = constants.hash_keys;
-            fixed.set_mask = records / WAYS - 1;
-            fixed.cpu_mask = cpus.next_power_of_two() - 1;
-            (fixed.cpus, fixed.queues, fixed.netns) = (cpus, queues, constants.netns);
-            fixed.gro_outlasts_poll = u32::from(constants.gro_outlasts_poll);
-            fixed.keep_order = u32::from(constants.keep_order);
-            let Limits { room, stall, away, patience, lease } = constants.limits;
-            (fixed.room_of_queue, fixed.stall_ticks, fixed.away_ticks) = (room, stall, away);
-            (fixed.patience_ticks, fixed.lease_ticks) = (patience, lease);
-            fixed.tried_time = u32::from(constants.tried_time);
-        }
-        open.maps.records.set_max_entries(records / WAYS)?;
-        open.maps.flows.set_max_entries(records / WAYS * queues)?;
-        open.maps.sent.set_max_entries(cpus * queues)?;
-        open.maps.taken.set_max_entries(cpus * (queues + 1))?;
-        open.maps.passed.set_max_entries(queues)?;
-        open.maps.entries.set_max_entries(cpus)?;
-        open.progs.try_record.set_autoload(cfg!(test));
-        open.progs.try_taken.set_autoload(cfg!(test));
-        let skel = open.load()?;
-        let (programs, maps) = (&skel.progs, &skel.maps);
-        let program = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-        let programs = Programs {
-            steer: program(programs.cachelane_steer.as_fd())?,
-            taken: program(programs.cachelane_taken.as_fd())?,
-            recv: program(programs.cachelane_recv.as_fd())?,
-            send: program(programs.cachelane_send.as_fd())?,
-            queued: program(programs.cachelane_queued.as_fd())?,
-            polled: program(programs.cachelane_polled.as_fd())?,
-            renew: program(programs.cachelane_renew.as_fd())?,
-        };
-        Ok(Self {
-            programs,
-            targets: MapHandle::try_from(&maps.targets)?,
-            entries: MapHandle::try_from(&maps.entries)?,
-            sent: MapHandle::try_from(&maps.sent)?,
-            taken: MapHandle::try_from(&maps.taken)?,
-            settings: MapHandle::try_from(&maps.settings)?,
-            own: MapHandle::try_from(&maps.own)?,
-            cpus,
-            queues,
-            #[cfg(test)]
-            trying: trying::Trying::new(&skel)?,
-        })
+        let loaded = bpf::load(|storage| {
+            let mut open = skel::SteerSkelBuilder::default().open(storage)?;
+            if let Some(fixed) = &mut open.maps.rodata_data {
+                constants.write(fixed);
+            }
+            open.maps.records.set_max_entries(records / WAYS)?;
+            open.maps.flows.set_max_entries(records / WAYS * queues)?;
+            open.maps.sent.set_max_entries(cpus * queues)?;
+            open.maps.taken.set_max_entries(cpus * (queues + 1))?;
+            open.maps.passed.set_max_entries(queues)?;
+            open.maps.entries.set_max_entries(cpus)?;
+            open.progs.try_record.set_autoload(cfg!(test));
+            open.progs.try_taken.set_autoload(cfg!(test));
+            let skel = open.load()?;
+            let maps = &skel.maps;
+            Ok(Self {
+                programs: Programs::of(&skel.progs)?,
+                targets: Map::of(&maps.targets)?,
+                entries: Map::of(&maps.entries)?,
+                sent: Map::of(&maps.sent)?,
+                taken: Map::of(&maps.taken)?,
+                settings: Map::of(&maps.settings)?,
+                own: Map::of(&maps.own)?,
+                cpus,
+                queues,
+                #[cfg(test)]
+                trying: trying::Trying::new(&skel)?,
+            })
+        });
+        loaded.map_err(|error| refused("steering", &error))
     }
 
     /// Sets what the programs read while they run.
@@ -168,16 +140,9 @@ impl Loaded {
     /// The host was looked after so long ago: steering goes on for the length of the lease from
     /// then.
     pub(crate) fn renew(&self, ago: Duration) -> Result<()> {
-        let ago = Ago { ticks: u64::from(tick::ticks_in(ago)) };
-        let mut options = bpf_test_run_opts {
-            sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,
-            ctx_in: (&raw const ago).cast(),
-            ctx_size_in: size_of::<Ago>() as u32,
-            ..Default::default()
-        };
-        run(self.programs.renew.as_fd(), &mut options)
-            .map(drop)
-            .map_err(|error| Error::io("cannot renew the lease", error))
+        let mut ago = Ago { ticks: u64::from(tick::ticks_in(ago)) };
+        let run = self.programs.renew.run(&mut ago);
+        run.map(drop).map_err(|error| Error::io("cannot renew the lease", error))
     }
 
     /// Nothing is under way to a CPU, whatever was before.
@@ -192,8 +157,7 @@ impl Loaded {
 
     /// The cpumap's number.
     pub(crate) fn entries_id(&self) -> Result<u32> {
-        let info = self.entries.info().map_err(|error| system("cannot read a map", &error))?;
-        Ok(info.info.id)
+        self.entries.id().map_err(|error| Error::io("cannot read a map", error))
     }
 
     /// Whether a record is rewritten only when its flow's consumer left the lane.
@@ -215,35 +179,66 @@ impl Loaded {
 
     /// What happened so far, over all CPUs.
     pub(crate) fn counters(&self) -> Result<Counters> {
-        let mut sum = Counters::default();
-        self.counters_by_cpu()?.iter().for_each(|one| sum.add(one));
-        Ok(sum)
+        let own: Own = self.own.sum(&0_u32).map_err(unreadable)?;
+        Ok(Counters::from(&own.counts))
     }
 
     /// The same by possible CPU, in their order.
     pub(crate) fn counters_by_cpu(&self) -> Result<Vec<Counters>> {
-        let per_cpu = self.own.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
-        let per_cpu = per_cpu.map_err(|error| system("cannot read the counters", &error))?;
-        let counts = |bytes: &Vec<u8>| cast::<Own>(bytes).map(|own| Counters::from(&own.counts));
-        Ok(per_cpu.iter().flatten().filter_map(counts).collect())
+        let per_cpu = self.own.per_cpu(&0_u32).map_err(unreadable)?;
+        Ok(per_cpu.iter().map(|own: &Own| Counters::from(&own.counts)).collect())
+    }
+}
+
+fn unreadable(error: io::Error) -> Error {
+    Error::io("cannot read the counters", error)
+}
+
+impl Constants {
+    fn write(&self, fixed: &mut skel::types::rodata) {
+        let &Constants { records, cpus, queues, netns, .. } = self;
+        fixed.hash_keys = self.hash_keys;
+        fixed.set_mask = records / WAYS - 1;
+        fixed.cpu_mask = cpus.next_power_of_two() - 1;
+        (fixed.cpus, fixed.queues, fixed.netns) = (cpus, queues, netns);
+        fixed.gro_outlasts_poll = u32::from(self.gro_outlasts_poll);
+        fixed.keep_order = u32::from(self.keep_order);
+        let Limits { room, stall, away, patience, lease } = self.limits;
+        (fixed.room_of_queue, fixed.stall_ticks, fixed.away_ticks) = (room, stall, away);
+        (fixed.patience_ticks, fixed.lease_ticks) = (patience, lease);
+        fixed.tried_time = u32::from(self.tried_time);
     }
 }
 
 impl Programs {
-    /// What they cost so far.
-    pub(crate) fn run_times(&self) -> Result<RunTimes> {
-        let of = |program: &OwnedFd| RunTime::of(program.as_fd());
-        Ok(RunTimes {
-            steer: of(&self.steer)?,
-            record: of(&self.recv)? + of(&self.send)?,
-            taken: of(&self.taken)?,
-            polled: of(&self.polled)?,
-            queued: of(&self.queued)?,
+    fn of(programs: &skel::SteerProgs<'_>) -> io::Result<Self> {
+        Ok(Self {
+            steer: Program::of(&programs.cachelane_steer)?,
+            taken: Program::of(&programs.cachelane_taken)?,
+            recv: Program::of(&programs.cachelane_recv)?,
+            send: Program::of(&programs.cachelane_send)?,
+            queued: Program::of(&programs.cachelane_queued)?,
+            polled: Program::of(&programs.cachelane_polled)?,
+            renew: Program::of(&programs.cachelane_renew)?,
         })
     }
 
+    /// What they cost so far.
+    pub(crate) fn run_times(&self) -> Result<RunTimes> {
+        let read = || -> io::Result<RunTimes> {
+            Ok(RunTimes {
+                steer: self.steer.run_time()?,
+                record: self.recv.run_time()? + self.send.run_time()?,
+                taken: self.taken.run_time()?,
+                polled: self.polled.run_time()?,
+                queued: self.queued.run_time()?,
+            })
+        };
+        read().map_err(|error| Error::io("cannot read a program's statistics", error))
+    }
+
     /// Lets the record side run, for as long as the descriptors are open.
-    pub(crate) fn attach_tracepoints(&self) -> Result<Vec<OwnedFd>> {
+    pub(crate) fn attach_tracepoints(&self) -> Result<Vec<Link>> {
         [
             (&self.queued, c"xdp_cpumap_enqueue"),
             (&self.polled, c"napi_poll"),
@@ -251,78 +246,39 @@ impl Programs {
             (&self.send, c"sock_send_length"),
         ]
         .into_iter()
-        .map(|(program, name)| attach_tracepoint(program, name))
+        .map(|(program, name)| {
+            let failed = |e| Error::io(format!("cannot attach to the tracepoint {name:?}"), e);
+            program.attach_tracepoint(name).map_err(failed)
+        })
         .collect()
     }
 }
 
-/// Runs a program once, on this CPU.
-fn run(program: BorrowedFd<'_>, options: &mut bpf_test_run_opts) -> io::Result<u32> {
-    // SAFETY: the caller has set `options` to slices and structs that outlive this call, with
-    // their sizes; the kernel writes no more than these say.
-    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), options) } {
-        0 => Ok(options.retval),
-        error => Err(io::Error::from_raw_os_error(-error)),
-    }
-}
-
 /// Writes an element of a map whose values are of type `T`.
-pub(crate) fn write<T: Copy>(map: &MapHandle, key: u32, value: &T) -> Result<()> {
-    debug_assert_eq!(map.value_size() as usize, size_of::<T>());
-    // SAFETY: plain data without padding, read as bytes for the length of the call.
-    let bytes = unsafe {
-        std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>())
-    };
-    map.update(&key.to_ne_bytes(), bytes, MapFlags::ANY)
-        .map_err(|error| system(&format!("cannot write element {key} of a map"), &error))
+pub(crate) fn write<T: Plain>(map: &Map, key: u32, value: &T) -> Result<()> {
+    map.set(&key, value)
+        .map_err(|error| Error::io(format!("cannot write element {key} of a map"), error))
 }
 
 /// Reads an element of a map whose values are of type `T`.
-pub(crate) fn read<T: Copy>(map: &MapHandle, key: u32) -> Result<T> {
-    let found = map
-        .lookup(&key.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| system(&format!("cannot read element {key} of a map"), &error))?;
-    found.as_deref().and_then(cast).ok_or_else(|| {
-        Error::new(ErrorKind::Io, format!("a map has no element {key} of the expected size"))
-    })
-}
-
-fn cast<T: Copy>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: the length was just checked, the generated types are numbers, which any bytes make,
-    // and the read asks for no alignment.
-    (bytes.len() >= size_of::<T>())
-        .then(|| unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+pub(crate) fn read<T: Plain>(map: &Map, key: u32) -> Result<T> {
+    map.get(&key).map_err(|error| Error::io(format!("cannot read element {key} of a map"), error))
 }
 
 /// Programs that the kernel did not load.
-pub(crate) fn refused(which: &str, error: &libbpf_rs::Error) -> Error {
-    let (kind, why) = match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => (
+pub(crate) fn refused(which: &str, error: &bpf::Error) -> Error {
+    let (kind, why) = match error.is_permission() {
+        true => (
             ErrorKind::NotPermitted,
             format!(
                 "loading the {which} programs needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: \
                  {error:#}"
             ),
         ),
-        _ => (
+        false => (
             ErrorKind::Unsupported,
             format!("the kernel does not load the {which} programs: {error:#}"),
         ),
     };
     Error::new(kind, why)
-}
-
-pub(crate) fn attach_tracepoint(program: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
-    // SAFETY: both live as long as the call.
-    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    if fd < 0 {
-        let error = io::Error::from_raw_os_error(-fd);
-        return Err(Error::io(format!("cannot attach to the tracepoint {name:?}"), error));
-    }
-    // SAFETY: the call has just returned this descriptor, and nobody else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-pub(crate) fn system(what: &str, error: &libbpf_rs::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("{what}: {error}"))
 }

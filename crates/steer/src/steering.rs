@@ -1,17 +1,16 @@
 //! Steering on a device.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lanes::{CpuSet, LaneMap};
-use libbpf_rs::{MapCore as _, MapFlags};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
 use crate::cost::RunTimes;
-use crate::program::{self, CPUS_MAX, Constants, Limits, Loaded, TASK_UNKNOWN, Target, system};
+use crate::program::{self, CPUS_MAX, Constants, Limits, Loaded, Target, constants};
 use crate::size::{check_records, records_for};
 use crate::threads::{self, Threads};
 use crate::{Counters, Error, ErrorKind, Result, tick};
@@ -88,7 +87,7 @@ impl SteerOptions {
 pub struct Steering {
     // Dropped in this order: packets go to the kernel first.
     hook: Hook,
-    _tracepoints: Vec<OwnedFd>,
+    _tracepoints: Vec<bpf::Link>,
     targets: Targets,
 }
 
@@ -385,7 +384,7 @@ impl Targets {
         let gone = current.difference(&active);
         // Their threads are waited for, also those that have not run yet.
         for cpu in gone.iter() {
-            self.write(lanes, cpu, false, self.task(cpu)?.max(TASK_UNKNOWN))?;
+            self.write(lanes, cpu, false, self.task(cpu)?.max(constants::TASK_UNKNOWN.into()))?;
         }
         self.drain(&gone)?;
         for cpu in gone.iter() {
@@ -436,17 +435,15 @@ impl Targets {
     fn enter(&self, cpu: u32) -> Result<()> {
         let program = self.loaded.programs.taken.as_fd().as_raw_fd();
         // struct bpf_cpumap_val: the queue's size, and the program on it.
-        let value = [self.queue_size.to_ne_bytes(), program.to_ne_bytes()].concat();
-        self.loaded
-            .entries
-            .update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
-            .map_err(|error| system(&format!("cannot make CPU {cpu} a target"), &error))
+        let value = [self.queue_size, program.cast_unsigned()];
+        let set = self.loaded.entries.set(&cpu, &value);
+        set.map_err(|error| Error::io(format!("cannot make CPU {cpu} a target"), error))
     }
 
     fn remove(&self, cpu: u32) -> Result<()> {
-        match self.loaded.entries.delete(&cpu.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(system(&format!("cannot stop sending to CPU {cpu}"), &error))
+        match self.loaded.entries.remove(&cpu) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("cannot stop sending to CPU {cpu}"), error))
             }
             _ => Ok(()),
         }

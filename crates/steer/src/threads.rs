@@ -9,18 +9,14 @@
 //! looks in a row, and does not get done, gives way to all others for some milliseconds
 //! ([`Threads::look`]). That is what its queue has room for; who looks goes before these threads
 //! ([`Threads::go_before`]), so that it does not last longer.
-//!
-//! `unsafe` here is the two system calls that have no safe wrappers.
-#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
+use bpf::thread::{Policy, cpu_time, set_own_policy, set_policy};
 use lanes::CpuSet;
-use rustix::io::Errno;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -55,7 +51,7 @@ pub(crate) struct Threads {
 
 #[derive(Debug)]
 struct Thread {
-    id: libc::pid_t,
+    id: i32,
     /// When it was looked at, and the time that it had run by then.
     looked: (Instant, Duration),
     /// What its CPU had not taken then.
@@ -83,7 +79,7 @@ impl Threads {
             let id = *found
                 .get(&cpu)
                 .ok_or_else(|| self.refused("does not see", "the host's PID namespace"))?;
-            set_policy(id, libc::SCHED_FIFO, self.priority)
+            set_policy(id, Policy::Realtime(self.priority))
                 .map_err(|error| self.failed(&format!("the thread of CPU {cpu}"), error))?;
             let looked = (Instant::now(), cpu_time(id).unwrap_or_default());
             self.of_cpus.insert(cpu, Thread { id, looked, waiting: 0, busy: [0; 2] });
@@ -124,14 +120,14 @@ impl Threads {
                 rest.push(thread.id);
             }
         }
-        rest.retain(|id| set_policy(*id, libc::SCHED_IDLE, 0).is_ok());
+        rest.retain(|id| set_policy(*id, Policy::Idle).is_ok());
         if !rest.is_empty() {
             self.rests += rest.len() as u64;
             std::thread::sleep(REST);
         }
         for id in rest {
             // It may just have ended.
-            let _ = set_policy(id, libc::SCHED_FIFO, self.priority);
+            let _ = set_policy(id, Policy::Realtime(self.priority));
         }
     }
 
@@ -142,11 +138,8 @@ impl Threads {
     pub(crate) fn go_before(&self) -> Result<()> {
         match self.priority {
             0 => Ok(()),
-            priority => {
-                let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-                set_policy(0, policy, (priority + 1).min(HIGHEST))
-                    .map_err(|error| self.failed("this thread", error))
-            }
+            priority => set_own_policy(Policy::Realtime((priority + 1).min(HIGHEST)))
+                .map_err(|error| self.failed("this thread", error)),
         }
     }
 
@@ -172,9 +165,9 @@ impl Threads {
 
 /// The threads of a cpumap, by the CPU that they serve, as far as they are seen here: the last one
 /// that was started, for the one before may not have ended yet.
-fn found(map: u32) -> Result<BTreeMap<usize, libc::pid_t>> {
+fn found(map: u32) -> Result<BTreeMap<usize, i32>> {
     let failed = |error| Error::io("cannot look for the kernel's threads in /proc", error);
-    let mut found: BTreeMap<usize, (u64, libc::pid_t)> = BTreeMap::new();
+    let mut found: BTreeMap<usize, (u64, i32)> = BTreeMap::new();
     for entry in fs::read_dir("/proc").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -188,12 +181,12 @@ fn found(map: u32) -> Result<BTreeMap<usize, libc::pid_t>> {
 
 /// The CPU whose packets of this cpumap a thread takes; none if it is no such thread. Processes may
 /// call themselves what they like, so it has to be one of the kernel's.
-fn served_by(id: libc::pid_t, map: u32) -> Option<usize> {
+fn served_by(id: i32, map: u32) -> Option<usize> {
     thread_of(id, map).map(|(cpu, _)| cpu)
 }
 
 /// The same, and when it was started, in ticks since the machine was.
-fn thread_of(id: libc::pid_t, map: u32) -> Option<(usize, u64)> {
+fn thread_of(id: i32, map: u32) -> Option<(usize, u64)> {
     /// `PF_KTHREAD` of linux/sched.h.
     const KERNEL_THREAD: u32 = 0x0020_0000;
 
@@ -212,34 +205,6 @@ fn thread_of(id: libc::pid_t, map: u32) -> Option<(usize, u64)> {
 fn cpu_of(comm: &str, map: u32) -> Option<usize> {
     let (cpu, id) = comm.trim_end().strip_prefix("cpumap/")?.split_once("/map:")?;
     (id.parse() == Ok(map)).then(|| cpu.parse().ok()).flatten()
-}
-
-/// Sets a thread's policy; number 0 is the calling thread.
-fn set_policy(id: libc::pid_t, policy: libc::c_int, priority: u8) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: priority.into() };
-    // SAFETY: the parameters outlive the call, which reads them.
-    match unsafe { libc::sched_setscheduler(id, policy, &raw const parameters) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// The time that a thread has run.
-fn cpu_time(id: libc::pid_t) -> io::Result<Duration> {
-    /// `CPUCLOCK_SCHED` of linux/posix-timers.h, of the process of this number.
-    const SCHED: libc::clockid_t = 2;
-
-    let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the call writes to the struct, which outlives it, or fails.
-    let time = unsafe {
-        if libc::clock_gettime(!id << 3 | SCHED, time.as_mut_ptr()) == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call has filled it in.
-        time.assume_init()
-    };
-    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::RANGE)?;
-    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).map_err(|_| Errno::RANGE)?))
 }
 
 #[cfg(test)]

@@ -1,13 +1,9 @@
 //! A device's XDP hook: what is on it, and putting a program there.
-//!
-//! libbpf-rs has neither with the choice of driver or generic: these are the calls of libbpf
-//! itself.
-#![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::BorrowedFd;
 
-use libbpf_rs::ProgramHandle;
+use bpf::{Link, program_name, xdp};
 use rustix::io::Errno;
 
 use crate::{Device, Error, ErrorKind, Result};
@@ -30,7 +26,7 @@ pub enum Attach {
 pub struct Hook {
     device: Device,
     attached: Attach,
-    link: OwnedFd,
+    link: Link,
 }
 
 impl Hook {
@@ -47,7 +43,13 @@ impl Hook {
         multi_buffer: bool,
     ) -> Result<Self> {
         Self::refuse_if_taken(device)?;
-        let link = |attach| create_link(program, device, attach);
+        let link = |attach| {
+            let place = match attach {
+                Attach::Generic => xdp::Place::Generic,
+                Attach::Auto | Attach::Native => xdp::Place::Native,
+            };
+            xdp::attach(program, device.index(), place)
+        };
         let (created, attached) = match attach {
             Attach::Auto => match link(Attach::Native) {
                 // What the driver said tells more than that generic is not there either.
@@ -91,7 +93,7 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        detach(self.link.as_fd());
+        let _gone_with_the_device = self.link.detach();
     }
 }
 
@@ -102,10 +104,11 @@ fn worth_generic(error: &io::Error) -> bool {
 }
 
 fn programs_on(device: &Device) -> Result<Vec<u32>> {
-    programs(device).map_err(|error| match Errno::from_io_error(&error) {
+    let state = xdp::query(device.index()).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NODEV) => gone(device),
         _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
-    })
+    })?;
+    Ok(state.programs)
 }
 
 fn refuse_if_present(device: &Device) -> Result<()> {
@@ -113,9 +116,9 @@ fn refuse_if_present(device: &Device) -> Result<()> {
     if ids.is_empty() {
         return Ok(());
     }
-    let name = |id: &u32| match ProgramHandle::from_prog_id(*id) {
-        Ok(program) => format!("'{}' (id {id})", program.name().to_string_lossy()),
-        Err(_) => format!("id {id}"),
+    let name = |id: &u32| match program_name(*id) {
+        Some(name) => format!("'{name}' (id {id})"),
+        None => format!("id {id}"),
     };
     let names = ids.iter().map(name).collect::<Vec<_>>().join(", ");
     Err(Error::new(
@@ -159,71 +162,4 @@ fn explain(device: &Device, attach: Attach, multi_buffer: bool, error: io::Error
 
 fn gone(device: &Device) -> Error {
     Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"))
-}
-
-/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
-const GENERIC: u32 = 1 << 1;
-const NATIVE: u32 = 1 << 2;
-
-/// The ids of the XDP programs on a device.
-///
-/// # Errors
-/// `ENODEV` if the device is gone.
-fn programs(device: &Device) -> io::Result<Vec<u32>> {
-    let mut options = libbpf_sys::bpf_xdp_query_opts {
-        sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    // SAFETY: `options` says its own size, and outlives the call, which fills it in.
-    match unsafe { libbpf_sys::bpf_xdp_query(index(device)?, 0, &raw mut options) } {
-        0 => (),
-        error => return Err(io::Error::from_raw_os_error(-error)),
-    }
-    let mut ids =
-        vec![options.prog_id, options.drv_prog_id, options.skb_prog_id, options.hw_prog_id];
-    ids.sort_unstable();
-    ids.dedup();
-    ids.retain(|id| *id != 0);
-    Ok(ids)
-}
-
-/// Puts a program on a device, in the driver or generic, for as long as the link that is returned
-/// is open.
-///
-/// # Errors
-/// `EBUSY` or `EEXIST` if there is another, `EOPNOTSUPP` if the driver cannot, `ENODEV`, `EPERM`,
-/// and what drivers say otherwise.
-fn create_link(program: BorrowedFd<'_>, device: &Device, attach: Attach) -> io::Result<OwnedFd> {
-    let options = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
-        flags: if attach == Attach::Generic { GENERIC } else { NATIVE },
-        ..Default::default()
-    };
-    // SAFETY: the descriptor is open for as long as it is borrowed; `options` says its own size,
-    // and outlives the call.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            index(device)?,
-            libbpf_sys::BPF_XDP,
-            &raw const options,
-        )
-    };
-    if link < 0 {
-        return Err(io::Error::from_raw_os_error(-link));
-    }
-    // SAFETY: the call has just returned this descriptor, and nobody else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
-}
-
-/// Takes a link's program off its device at once, also where another process holds the link: a
-/// child between its fork and its exec does, for all that this process has open.
-fn detach(link: BorrowedFd<'_>) {
-    // SAFETY: the descriptor is open for as long as it is borrowed.
-    let _gone_with_the_device = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
-}
-
-fn index(device: &Device) -> io::Result<i32> {
-    i32::try_from(device.index())
-        .map_err(|_| io::Error::from_raw_os_error(rustix::io::Errno::NODEV.raw_os_error()))
 }

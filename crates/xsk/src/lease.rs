@@ -6,7 +6,6 @@
 //! than [`LEASE`] ago. Both read the same clock, `CLOCK_MONOTONIC_COARSE`, which costs a few loads.
 //! In a time namespace with another monotonic clock no lease holds, and all packets are the
 //! kernel's.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,9 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bpf::Words;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::ring::mapped::Region;
 
 /// How long packets go to a socket that its thread has not looked at
 /// ([`Socket::receive`](crate::Socket::receive), [`Socket::wait`](crate::Socket::wait)): after that
@@ -33,7 +31,7 @@ pub(crate) const NAP: Duration = Duration::from_millis(LEASE.as_millis() as u64 
 /// The program's map: by queue, when its socket was last looked at.
 #[derive(Debug)]
 pub(crate) struct Looks {
-    region: Region,
+    looks: Words,
     /// By queue, how many leases it ever had: only the last one is renewed.
     leases: Box<[AtomicU64]>,
 }
@@ -51,22 +49,15 @@ pub(crate) struct Lease {
 impl Looks {
     /// Maps the map of this descriptor, which has so many queues.
     pub(crate) fn map(fd: BorrowedFd<'_>, queues: u32) -> io::Result<Self> {
-        let region = Region::new(fd, 0, queues as usize * size_of::<u64>())?;
-        Ok(Self { region, leases: (0..queues).map(|_| AtomicU64::new(0)).collect() })
-    }
-
-    fn slot(&self, queue: u32) -> Option<&AtomicU64> {
-        // SAFETY: the map has an aligned number for each queue, and lives as long as the region.
-        self.leases.get(queue as usize).map(|_| unsafe {
-            self.region.start().cast::<AtomicU64>().add(queue as usize).as_ref()
-        })
+        let looks = Words::map(fd, queues)?;
+        Ok(Self { looks, leases: (0..queues).map(|_| AtomicU64::new(0)).collect() })
     }
 
     /// Writes down when a queue's socket was looked at.
     pub(crate) fn write(&self, queue: u32, at: u64) {
-        if let Some(slot) = self.slot(queue) {
+        if let Some(look) = self.looks.get(queue as usize) {
             // Relaxed: a time, by which the program finds nothing else.
-            slot.store(at, Ordering::Relaxed);
+            look.store(at, Ordering::Relaxed);
         }
     }
 }
@@ -76,7 +67,7 @@ impl Looks {
     /// When a queue's socket was looked at.
     pub(crate) fn read(&self, queue: u32) -> u64 {
         // Relaxed: as in `write`.
-        self.slot(queue).expect("a queue").load(Ordering::Relaxed)
+        self.looks[queue as usize].load(Ordering::Relaxed)
     }
 }
 

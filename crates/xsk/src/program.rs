@@ -1,16 +1,14 @@
 //! The XDP program: which packets go to the sockets.
 //!
 //! It is a link that this process owns: it goes with the process, however that ends, and the
-//! kernel gets every packet from the next one on. `unsafe` here is the generated skeleton's, and
-//! the byte cast of its plain struct.
-#![allow(unsafe_code)]
+//! kernel gets every packet from the next one on.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
+use bpf::Map;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use crate::lease::{Lease, Looks};
 use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
@@ -18,16 +16,13 @@ use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
 #[cfg(test)]
 mod tests;
 
-#[allow(unreachable_pub, unused_qualifications, clippy::undocumented_unsafe_blocks)]
+#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
 }
 
-/// As in xsk.h.
-const FILTER_EVERYTHING: u32 = 0;
-const FILTER_UDP_PORTS: u32 = 1;
-const FILTER_ETHERTYPE: u32 = 2;
-const FILTER_IP_PROTOCOL: u32 = 3;
+use skel::constants::{FILTER_ETHERTYPE, FILTER_EVERYTHING, FILTER_IP_PROTOCOL, FILTER_UDP_PORTS};
+use skel::types::{counts as Counts, filter as FilterKind};
 
 /// Room for queues that a device gets while the program is on it.
 const SPARE_QUEUES: u32 = 64;
@@ -88,10 +83,10 @@ pub struct Program {
 /// The loaded program and its maps.
 #[derive(Debug)]
 struct Loaded {
-    program: OwnedFd,
-    sockets: MapHandle,
+    program: bpf::Program,
+    sockets: Map,
     looks: Arc<Looks>,
-    counts: MapHandle,
+    counts: Map,
 }
 
 impl Program {
@@ -105,8 +100,8 @@ impl Program {
     pub fn attach(device: &Device, options: &ProgramOptions) -> Result<Self> {
         Hook::refuse_if_taken(device)?;
         let loaded = Loaded::new(options, device.queues()?.saturating_add(SPARE_QUEUES))?;
-        let program = loaded.program.as_fd();
-        let hook = Hook::attach(device, program, options.attach, options.multi_buffer)?;
+        let hook =
+            Hook::attach(device, loaded.program.as_fd(), options.attach, options.multi_buffer)?;
         Ok(Self { hook, loaded })
     }
 
@@ -133,9 +128,9 @@ impl Program {
         }
         // First the lease: the socket may have packets from the next line on.
         socket.attend(Lease::new(&self.loaded.looks, queue));
-        let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
-        self.loaded.sockets.update(&queue.to_ne_bytes(), &fd, MapFlags::ANY).map_err(|error| {
-            system(&format!("{device}: cannot send queue {queue} to its socket"), &error)
+        let fd = socket.as_fd().as_raw_fd();
+        self.loaded.sockets.set(&queue, &fd).map_err(|error| {
+            system(format!("{device}: cannot send queue {queue} to its socket"), error)
         })
     }
 
@@ -144,12 +139,12 @@ impl Program {
     /// # Errors
     /// `NoQueue` for a number that no queue of the device has.
     pub fn remove(&mut self, queue: u32) -> Result<()> {
-        self.loaded.sockets.delete(&queue.to_ne_bytes()).map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput => Error::new(
+        self.loaded.sockets.remove(&queue).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Error::new(
                 ErrorKind::NoQueue,
                 format!("{} has no queue {queue}", self.hook.device()),
             ),
-            _ => system(&format!("{}: cannot free queue {queue}", self.hook.device()), &error),
+            _ => system(format!("{}: cannot free queue {queue}", self.hook.device()), error),
         })
     }
 
@@ -160,7 +155,7 @@ impl Program {
     pub fn counters(&self) -> Result<ProgramCounters> {
         let counted = self.loaded.counters();
         let device = self.hook.device();
-        counted.map_err(|error| system(&format!("{device}: cannot read the counters"), &error))
+        counted.map_err(|error| system(format!("{device}: cannot read the counters"), error))
     }
 
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
@@ -186,11 +181,11 @@ impl Loaded {
             Filter::EtherType(kind) => (FILTER_ETHERTYPE, u32::from(*kind), &[][..]),
             Filter::IpProtocol(number) => (FILTER_IP_PROTOCOL, u32::from(*number), &[][..]),
         };
-        let load = || {
-            let mut storage = MaybeUninit::uninit();
-            let mut open = skel::XskSkelBuilder::default().open(&mut storage)?;
+        let multi_buffer = options.multi_buffer;
+        let loaded = bpf::load(|storage| {
+            let mut open = skel::XskSkelBuilder::default().open(storage)?;
             if let Some(constants) = &mut open.maps.rodata_data {
-                (constants.filter, constants.wanted) = (filter, wanted);
+                (constants.filter, constants.wanted) = (FilterKind(filter), wanted);
                 for port in ports.iter().copied().map(usize::from) {
                     constants.udp_ports[port / 64] |= 1 << (port % 64);
                 }
@@ -198,55 +193,45 @@ impl Loaded {
             }
             open.maps.sockets.set_max_entries(queues)?;
             open.maps.looks.set_max_entries(queues)?;
-            open.progs.cachelane_xsk.set_autoload(!options.multi_buffer);
-            open.progs.cachelane_xskf.set_autoload(options.multi_buffer);
+            open.progs.cachelane_xsk.set_autoload(!multi_buffer);
+            open.progs.cachelane_xskf.set_autoload(multi_buffer);
             let skel = open.load()?;
-            let program = match options.multi_buffer {
-                false => skel.progs.cachelane_xsk.as_fd(),
-                true => skel.progs.cachelane_xskf.as_fd(),
+            let program = match multi_buffer {
+                false => &skel.progs.cachelane_xsk,
+                true => &skel.progs.cachelane_xskf,
             };
             Ok(Self {
-                program: program.try_clone_to_owned()?,
-                sockets: MapHandle::try_from(&skel.maps.sockets)?,
+                program: bpf::Program::of(program)?,
+                sockets: Map::of(&skel.maps.sockets)?,
                 looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
-                counts: MapHandle::try_from(&skel.maps.counts)?,
+                counts: Map::of(&skel.maps.counts)?,
             })
-        };
-        load().map_err(|error: libbpf_rs::Error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => Error::new(
+        });
+        loaded.map_err(|error| match error.is_permission() {
+            true => Error::new(
                 ErrorKind::NotPermitted,
                 format!("loading an XDP program needs CAP_BPF and CAP_NET_ADMIN: {error:#}"),
             ),
-            _ => Error::new(
+            false => Error::new(
                 ErrorKind::Unsupported,
                 format!("the kernel does not load the XDP program: {error:#}"),
             ),
         })
     }
 
-    fn counters(&self) -> libbpf_rs::Result<ProgramCounters> {
-        type PerCpu = skel::types::counts;
-        let mut sum = ProgramCounters::default();
-        let per_cpu = self.counts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
-        for one in per_cpu.iter().flatten().filter(|one| one.len() >= size_of::<PerCpu>()) {
-            // SAFETY: the length was just checked, any bytes make the counts, and the read asks
-            // for no alignment.
-            let one = unsafe { std::ptr::read_unaligned(one.as_ptr().cast::<PerCpu>()) };
-            for (sum, one) in [
-                (&mut sum.redirected, one.redirected),
-                (&mut sum.not_chosen, one.not_chosen),
-                (&mut sum.no_socket, one.no_socket),
-                (&mut sum.unattended, one.unattended),
-                (&mut sum.malformed, one.malformed),
-                (&mut sum.fragment, one.fragment),
-            ] {
-                *sum = sum.wrapping_add(one);
-            }
-        }
-        Ok(sum)
+    fn counters(&self) -> io::Result<ProgramCounters> {
+        let sum: Counts = self.counts.sum(&0_u32)?;
+        Ok(ProgramCounters {
+            redirected: sum.redirected,
+            not_chosen: sum.not_chosen,
+            no_socket: sum.no_socket,
+            unattended: sum.unattended,
+            malformed: sum.malformed,
+            fragment: sum.fragment,
+        })
     }
 }
 
-fn system(what: &str, error: &libbpf_rs::Error) -> Error {
+fn system(what: String, error: io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("{what}: {error}"))
 }

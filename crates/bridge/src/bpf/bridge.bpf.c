@@ -5,12 +5,6 @@
  *
  * What it reads is written by the process, which follows the bridge by netlink. The lines that it
  * writes belong to the CPU that it runs on: its counts and, with the split table, its stamps.
- *
- * The kernel forgets a station that it does not see. So that it sees one whose frames are sent on
- * here, a frame of it is copied now and then: the copy is put before the port again, to the address
- * for LLDP, which the bridge learns from and forwards nowhere, and with a length of 0 instead of a
- * protocol, so that it ends at the first look of LLC, without being counted as dropped. The frame
- * itself goes where all of its flow goes, and nothing overtakes it.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -21,8 +15,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "bridge.h"
+#include "copies.h"
 #include "rules.h"
+#include "table.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -32,171 +27,6 @@ char LICENSE[] SEC("license") = "GPL";
 /* An Ethernet header and that of a PPPoE session: shorter frames br_netfilter drops, whatever it
  * claims. */
 #define PPPOE_LEN (ETH_HLEN + 8)
-/* Where copies go: the nearest bridge, for LLDP. */
-#define COPY_TARGET                                                                                \
-	{                                                                                          \
-		0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e                                                 \
-	}
-/* What a tcx program returns to let the next one look; linux/bpf.h has it from 6.6 on. */
-#define NEXT -1
-
-/* What the hash is keyed with, so that nobody can choose addresses that fall together; and how far
- * it is shifted: there are 2^(64 - hash_shift) buckets. */
-const volatile __u64 hash_seed;
-const volatile __u32 hash_shift;
-/* What marks a copy (skb->mark); nobody else knows it. */
-const volatile __u32 copy_mark;
-
-/* Whose bridge this is. As a constant it is there as soon as the program is, and until it goes. */
-const volatile struct owner owner;
-
-/* Until when the packet path believes what the process has written, in jiffies: a process that is
- * stopped, or waits for a CPU, follows nothing. */
-__u64 lease_until;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE); /* nobody maps it: for buckets that are cache lines */
-	__uint(max_entries, 1);		   /* set at load */
-	__type(key, __u32);
-	__type(value, struct bucket);
-} table SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct stamp);
-} stamps SEC(".maps");
-
-/* The same for all CPUs, as the kernel's own table has it: there to measure against. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct stamp);
-} shared_stamps SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1024); /* the most ports that a bridge has (BR_MAX_PORTS) */
-	__type(key, __u32);
-	__type(value, struct port);
-} ports SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counts);
-} counts SEC(".maps");
-
-/* How many packets of a port have got here, by interface index, where programs before ours may keep
- * them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* most bridges need none */
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u64);
-} arrivals SEC(".maps");
-
-/* Keys of stations that were seen on another port. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
-} moved SEC(".maps");
-
-/* The table's key of an address, without a VLAN. */
-static __always_inline __u64 key_of(const unsigned char *mac)
-{
-	__u64 key = 0;
-
-	__builtin_memcpy(&key, mac, ETH_ALEN);
-	return key;
-}
-
-/* The bucket where a key belongs. The mixing is MurmurHash3's (fmix64): addresses come in rows,
- * which a single multiplication leaves in heaps. */
-static __always_inline __u32 home_of(__u64 key)
-{
-	__u64 hash = key ^ hash_seed;
-
-	hash ^= hash >> 33;
-	hash *= 0xff51afd7ed558ccd;
-	hash ^= hash >> 33;
-	hash *= 0xc4ceb9fe1a85ec53;
-	return hash >> (hash_shift & 63);
-}
-
-/* Returns `at`, by way of the key that was read: a CPU that reorders reads still reads what this
- * addresses after the key, and so sees what was written before that key (see write_station). A
- * load-acquire would say the same, but BPF has it from Linux 6.15 on. */
-static __always_inline __u32 after(__u32 at, __u64 key)
-{
-	__u64 nothing = key;
-
-	/* Hidden from the compiler, which would make it 0. */
-	asm volatile("%0 ^= %1" : "+r"(nothing) : "r"(key));
-	return (at + nothing) % BUCKET_STATIONS;
-}
-
-/* Where a key stands, beginning with the bucket `home`; as key 0, where there is room. */
-static __always_inline struct bucket *find(__u64 key, __u32 home, __u32 *at)
-{
-	for (__u32 try = 0; try < BUCKETS_TRIED; try++) {
-		__u32 index = home ^ try;
-		struct bucket *bucket = bpf_map_lookup_elem(&table, &index);
-
-		if (!bucket)
-			return NULL;
-#pragma unroll
-		for (__u32 i = 0; i < BUCKET_STATIONS; i++) {
-			__u64 there = *(volatile __u64 *)&bucket->keys[i], read = there;
-
-			/* Otherwise the compiler takes `key`, which it is equal to, for it. */
-			asm volatile("" : "+r"(read));
-			if (there != key)
-				continue;
-			*at = after(i, read);
-			return bucket;
-		}
-	}
-	return NULL;
-}
-
-static __always_inline struct station *find_station(__u64 key)
-{
-	__u32 at = 0;
-	/* Nobody has address zero: it would find where there is room. */
-	struct bucket *bucket = key ? find(key, home_of(key), &at) : NULL;
-
-	return bucket ? &bucket->stations[at % BUCKET_STATIONS] : NULL;
-}
-
-/* A station as a whole: place and mark belong together. */
-static __always_inline struct station read_station(const struct station *station)
-{
-	__u64 whole = *(const volatile __u64 *)station;
-	struct station copy;
-
-	__builtin_memcpy(&copy, &whole, sizeof(copy));
-	return copy;
-}
-
-static __always_inline const struct port *port_of(struct station station)
-{
-	__u32 slot = station.place & STATION_PORT_MASK;
-
-	return bpf_map_lookup_elem(&ports, &slot);
-}
 
 /* Whether a frame may be neighbour discovery. */
 static __always_inline int may_be_nd(const struct ethhdr *eth, const void *end)
@@ -231,78 +61,7 @@ static __always_inline int is_kernels(const struct __sk_buff *skb, const struct 
 	}
 }
 
-/* Suspends a station that shows up on another port, and has the process look at it: from now on
- * the kernel alone knows where it is. Each time counts, so that the process can tell whether one
- * came while it looked. */
-static __always_inline void report_move(struct station *station, __u64 key)
-{
-	struct station now = read_station(station);
-	__u32 before;
-
-	/* Far from where it would wrap to 0, which is settled. */
-	if (now.place & STATION_FIXED || now.unsettled >> 31)
-		return;
-	before = __sync_fetch_and_add(&station->unsettled, 1);
-	/* At times again, as the ring may have been full. */
-	if (before % 256 == 0)
-		bpf_ringbuf_output(&moved, &key, sizeof(key), 0);
-}
-
-/* The way of a frame that is sent on. */
-struct way {
-	const struct port *to;
-	int straight;	     /* into the peer's namespace */
-	struct stamp *stale; /* the source's stamp, if a copy is due */
-	__u32 now;
-	int urgent; /* without a copy this frame has to take the kernel path */
-};
-
-/* Whether this CPU may make a copy that could wait. */
-static __always_inline int may_copy(const struct settings *set, struct counts *count, __u32 now)
-{
-	if (count->jiffy != now) {
-		count->jiffy = now;
-		count->in_jiffy = 0;
-	}
-	return count->in_jiffy++ < set->copies;
-}
-
-/* Stamps the station, at most once a jiffy, and sees whether the kernel has to be shown that it is
- * there. Returns whether this frame has to show it; or has `way` say that a copy is due. */
-static __always_inline int refresh_due(struct station station, const struct port *in,
-				       const struct settings *set, struct counts *count,
-				       struct way *way)
-{
-	__u32 slot = station.place >> STATION_SLOT_SHIFT;
-	__u32 now = bpf_jiffies64(), age;
-	struct stamp *stamp;
-
-	if (set->shared)
-		stamp = bpf_map_lookup_elem(&shared_stamps, &slot);
-	else
-		stamp = bpf_map_lookup_elem(&stamps, &slot);
-	if (!stamp)
-		return 1;
-	if (stamp->seen != now)
-		stamp->seen = now;
-	age = now - stamp->refreshed;
-	if (station.place & STATION_AGELESS || !(in->flags & PORT_REFRESH))
-		return 0;
-	/* A bridge that forgets at once learns nothing from a copy either. */
-	if (in->flags & PORT_COPY && set->refresh_every) {
-		way->urgent = age >= set->refresh_every;
-		if (way->urgent || (age >= set->copy_every && may_copy(set, count, now)))
-			way->stale = stamp;
-		way->now = now;
-		return 0;
-	}
-	if (age < set->refresh_every)
-		return 0;
-	stamp->refreshed = now;
-	return 1;
-}
-
-/* What stands against forwarding between two ports; REASONS if nothing does. */
+/* What stands against forwarding between two ports; FORWARD if nothing does. */
 static __always_inline enum reason refusal(const struct port *in, const struct port *out,
 					   const struct __sk_buff *skb)
 {
@@ -314,7 +73,7 @@ static __always_inline enum reason refusal(const struct port *in, const struct p
 		return REASON_ISOLATED;
 	if (skb->len > out->max_len && !skb->gso_size)
 		return REASON_TOO_LONG;
-	return REASONS;
+	return FORWARD;
 }
 
 /* Whether a port's driver takes the packet in one piece. The port's queue would ask; it also asks
@@ -331,7 +90,7 @@ static __always_inline int is_whole(const struct port *out, const struct __sk_bu
 	return skb->len < size && skb->gso_segs && skb->gso_segs <= out->gso_max_segs;
 }
 
-/* Finds the way for a frame, or a reason to leave it to the kernel; REASONS if there is none. */
+/* Finds the way for a frame, or a reason to leave it to the kernel; FORWARD if there is none. */
 static __always_inline enum reason route(struct __sk_buff *skb, const struct settings *set,
 					 struct counts *count, struct way *way)
 {
@@ -385,74 +144,16 @@ static __always_inline enum reason route(struct __sk_buff *skb, const struct set
 	if (in == out)
 		return REASON_SAME_PORT;
 	reason = refusal(in, out, skb);
-	if (reason != REASONS)
+	if (reason != FORWARD)
 		return reason;
 	if (is_ruled(skb, out, eth->h_proto))
 		return REASON_RULES;
-	if (refresh_due(source, in, set, count, way))
+	if (stamp_source(source, in, set, count, way))
 		return REASON_REFRESH;
 	way->straight =
 		out->flags & PORT_STRAIGHT && out->peer_key == target_key && is_whole(out, skb);
 	way->to = out;
-	return REASONS;
-}
-
-/* Puts a copy of the frame before its port again that the bridge learns from and nobody gets.
- * Returns whether there is one; less than 0 if the frame is spoilt, for want of memory. */
-static __always_inline int send_copy(struct __sk_buff *skb)
-{
-	struct ethhdr header, copied = {.h_dest = COPY_TARGET};
-	__u32 mark = skb->mark;
-	int failed;
-
-	if (bpf_skb_load_bytes(skb, 0, &header, sizeof(header)))
-		return 0;
-	__builtin_memcpy(copied.h_source, header.h_source, ETH_ALEN);
-	/* By helper: a program that writes packets by itself has each packet made writable first.
-	 */
-	if (bpf_skb_store_bytes(skb, 0, &copied, sizeof(copied), 0))
-		return 0;
-	skb->mark = copy_mark;
-	failed = bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	skb->mark = mark;
-	if (bpf_skb_store_bytes(skb, 0, &header, sizeof(header), 0))
-		return -1;
-	return !failed;
-}
-
-/* Whether this is a copy that comes back. */
-static __always_inline int is_copy(const struct __sk_buff *skb)
-{
-	const struct ethhdr copied = {.h_dest = COPY_TARGET};
-	const struct ethhdr *eth = (void *)(long)skb->data;
-
-	return skb->mark == copy_mark && (void *)(eth + 1) <= (void *)(long)skb->data_end &&
-	       key_of(eth->h_dest) == key_of(copied.h_dest) && !eth->h_proto;
-}
-
-/* What to do with a copy: the bridge learns from it, unless its station has shown up on another
- * port since it was made. Then the bridge knows better, or will in a moment. */
-static __always_inline int take_copy(struct __sk_buff *skb)
-{
-	const struct ethhdr *eth = (void *)(long)skb->data;
-	const struct station *known;
-	const struct port *in;
-	struct station source;
-
-	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
-		return TC_ACT_SHOT;
-	known = find_station(key_of(eth->h_source));
-	if (!known)
-		return TC_ACT_SHOT;
-	source = read_station(known);
-	in = port_of(source);
-	if (source.unsettled || !in || in->index != skb->ifindex)
-		return TC_ACT_SHOT;
-	/* The bridge has begun to forward what goes there, or somebody to watch. */
-	if (!(in->flags & PORT_COPY))
-		return TC_ACT_SHOT;
-	skb->mark = 0;
-	return NEXT;
+	return FORWARD;
 }
 
 static __always_inline void count_arrival(const struct __sk_buff *skb)
@@ -493,7 +194,7 @@ int cachelane_br(struct __sk_buff *skb)
 			reason = REASON_REFRESH;
 		count->copies += copied;
 	}
-	if (reason < REASONS) {
+	if (reason != FORWARD) {
 		count->kernel[reason]++;
 		return NEXT;
 	}
@@ -511,44 +212,6 @@ int cachelane_br(struct __sk_buff *skb)
 	/* It is for the peer's own address. Kernels before 6.12 or so keep what it was here. */
 	bpf_skb_change_type(skb, PACKET_HOST);
 	return bpf_redirect_peer(way.to->index, 0);
-}
-
-/* Writes a station as a whole. A full barrier, the partner of after(): whoever finds the key that
- * is written after it finds this station too, which nobody believes before it is settled. */
-static __always_inline void write_station(struct station *station, struct station value)
-{
-	__u64 whole;
-
-	__builtin_memcpy(&whole, &value, sizeof(whole));
-	__sync_lock_test_and_set((__u64 *)station, whole);
-}
-
-static __always_inline int write_new(__u64 key, struct station value)
-{
-	__u32 at = 0;
-	struct bucket *bucket = key ? find(0, home_of(key), &at) : NULL;
-
-	if (!bucket)
-		return 0;
-	at %= BUCKET_STATIONS;
-	write_station(&bucket->stations[at], value);
-	*(volatile __u64 *)&bucket->keys[at] = key;
-	return 1;
-}
-
-/* What is left where a station was: on no port, and never believed. */
-static __always_inline int remove_key(__u64 key)
-{
-	struct station nobody = {.unsettled = 1};
-	__u32 at = 0;
-	struct bucket *bucket = key ? find(key, home_of(key), &at) : NULL;
-
-	if (!bucket)
-		return 0;
-	at %= BUCKET_STATIONS;
-	write_station(&bucket->stations[at], nobody);
-	*(volatile __u64 *)&bucket->keys[at] = 0;
-	return 1;
 }
 
 /* Run by the process, for whom nothing but BPF could write the table a word at a time. */

@@ -3,8 +3,8 @@
 #ifndef CACHELANE_BRIDGE_H
 #define CACHELANE_BRIDGE_H
 
-/* Why a packet was left to the kernel path; the index of its counter. The process names them in
- * the same order (reason.rs). */
+/* Why a packet was left to the kernel path; the index of its counter. The process names them
+ * (reason.rs). */
 enum reason {
 	REASON_OFF,	    /* the fast path is off, by knob or for the whole bridge */
 	REASON_LEASE,	    /* the process has not looked at the host for too long */
@@ -24,6 +24,7 @@ enum reason {
 	REASON_RULES,	    /* a rule of netfilter's that the process has not looked at yet */
 	REASON_REFRESH,	    /* keeps the kernel's own entry fresh, where no copy can */
 	REASONS,
+	FORWARD = REASONS, /* no reason: the fast path takes it */
 };
 
 /* What the table says of a station. The packet path reads it, as a whole, and writes nothing in
@@ -42,28 +43,34 @@ struct bucket {
 };
 _Static_assert(sizeof(struct bucket) == 64, "a bucket is a cache line");
 
-#define BUCKET_STATIONS 4
-#define BUCKETS_TRIED	8
+enum fixed {
+	BUCKET_STATIONS = 4, /* in a bucket */
+	BUCKETS_TRIED = 8,   /* for a station, from that of its hash on */
+};
 
-#define STATION_PORT_MASK  1023
-#define STATION_AGELESS	   (1 << 10) /* the kernel does not forget it: nothing to refresh */
-#define STATION_FIXED	   (1 << 11) /* the kernel would not move it to another port */
-#define STATION_SLOT_SHIFT 12	     /* its slot in `stamps` and `shared_stamps` */
+enum station_bit {
+	STATION_PORT_MASK = 1023,
+	STATION_AGELESS = 1 << 10, /* the kernel does not forget it: nothing to refresh */
+	STATION_FIXED = 1 << 11,   /* the kernel would not move it to another port */
+	STATION_SLOT_SHIFT = 12,   /* its slot in `stamps` and `shared_stamps` */
+};
+
+enum edit {
+	EDIT_WRITE,  /* writes the station, wherever there is room; 0: there is none */
+	EDIT_REMOVE, /* 0: it is not there */
+	EDIT_READ,   /* 0: it is not there */
+	EDIT_SETTLE, /* if it is as unsettled as the request says; 0: it is not */
+};
 
 /* What the process asks of the program `edit`, which alone writes the table's keys: one request at
  * a time. */
 struct request {
 	__u64 key;
 	struct station station; /* what to write; what is there */
-	__u32 edit;		/* EDIT_* */
+	enum edit edit;
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct request) == 24, "struct request has padding");
-
-#define EDIT_WRITE  0 /* writes the station, wherever there is room; 0: there is none */
-#define EDIT_REMOVE 1 /* 0: it is not there */
-#define EDIT_READ   2 /* 0: it is not there */
-#define EDIT_SETTLE 3 /* if it is as unsettled as the request says; 0: it is not */
 
 /* What the process asks of the program `renew`, which alone writes until when the packet path
  * believes what the process has written. */
@@ -93,13 +100,15 @@ struct port {
 };
 _Static_assert(sizeof(struct port) == 40, "struct port has padding");
 
-#define PORT_IN	      1 /* packets may be taken from it */
-#define PORT_OUT      2 /* packets may be sent to it */
-#define PORT_STRAIGHT 4 /* packets for the peer's own address may skip its queue */
-#define PORT_ISOLATED 8
-#define PORT_REFRESH  16 /* the kernel learns from what it receives, and has to go on doing so */
-#define PORT_COPY     32 /* a copy does for that: the packet itself need not take the kernel path */
-#define PORT_UNSEEN   64 /* nothing of what it receives gets here: for other processes to read */
+enum port_flag {
+	PORT_IN = 1,	   /* packets may be taken from it */
+	PORT_OUT = 2,	   /* packets may be sent to it */
+	PORT_STRAIGHT = 4, /* packets for the peer's own address may skip its queue */
+	PORT_ISOLATED = 8,
+	PORT_REFRESH = 16, /* the kernel learns from what it receives, and has to go on doing so */
+	PORT_COPY = 32, /* a copy does for that: the packet itself need not take the kernel path */
+	PORT_UNSEEN = 64, /* nothing of what it receives gets here: for other processes to read */
+};
 
 /* Read for each packet, written by the process. */
 struct settings {
@@ -113,11 +122,13 @@ struct settings {
 };
 _Static_assert(sizeof(struct settings) == 28, "struct settings has padding");
 
-#define KERNEL_IPV4  1
-#define KERNEL_IPV6  2
-#define KERNEL_ARP   4
-#define KERNEL_PPPOE 8
-#define KERNEL_ND    16 /* ICMPv6, as the bridge itself tells it: right behind the IPv6 header */
+enum kernel_ethertype {
+	KERNEL_IPV4 = 1,
+	KERNEL_IPV6 = 2,
+	KERNEL_ARP = 4,
+	KERNEL_PPPOE = 8,
+	KERNEL_ND = 16, /* ICMPv6, as the bridge itself tells it: right behind the IPv6 header */
+};
 
 /* Netfilter's hooks that a forwarded frame meets, and the settings of br_netfilter. */
 #define BRIDGE_HOOKS 3
@@ -148,15 +159,13 @@ _Static_assert(sizeof(struct observation) == 88, "struct observation has padding
 
 /* Whose bridge a loaded program is for, for other processes to find among its constants. */
 struct owner {
-	__u64 magic;  /* OWNER_MAGIC */
+	__u64 magic;  /* OWNER_MAGIC (program.rs) */
 	__u64 netns;  /* the inode of the network namespace */
 	__u64 pidns;  /* the inode of the namespace that the pid is of */
 	__u32 bridge; /* the bridge's ifindex; 0: none */
 	__u32 pid;
 };
 _Static_assert(sizeof(struct owner) == 32, "struct owner has padding");
-
-#define OWNER_MAGIC 0x6361636865627264ULL
 
 /* One CPU's counts. */
 struct counts {

@@ -1,15 +1,12 @@
 //! A socket that hears of the stations of one bridge alone: those of others, and the neighbours of
 //! the IP protocols, would each wake whoever waits for it.
-//!
-//! `unsafe` here is one call of libc, which rustix lacks.
-#![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 
 use libc::{
     BPF_ABS, BPF_H, BPF_IMM, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MISC, BPF_RET,
-    BPF_TAX, BPF_W, sock_filter, sock_fprog,
+    BPF_TAX, BPF_W, sock_filter,
 };
 
 use super::neighbour::{NDA_MASTER, RTM_DELNEIGH, RTM_NEWNEIGH};
@@ -43,16 +40,5 @@ pub(super) fn only_stations_of(socket: &netlink_sys::Socket, bridge: u32) -> io:
         step(BPF_RET | BPF_K, 0, 0, u32::MAX),
         step(BPF_RET | BPF_K, 0, 0, 0),
     ];
-    let program = sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the program says how many steps it has; they outlive the call, which copies them.
-    let failed = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            size_of::<sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    bpf::attach_filter(socket.as_fd(), &mut steps)
 }

@@ -7,23 +7,19 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{GLANCE, Worker};
-use crate::Result;
-use crate::accelerator::bpf;
-use crate::state::State;
-
 /// So few packets may have ended elsewhere.
 const FEW: u64 = 16;
 
 /// The ports that have programs before ours, by interface index.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    ports: HashMap<u32, Port>,
+    pub(super) ports: HashMap<u32, Port>,
 }
 
+/// What is known of one.
 #[derive(Debug)]
-struct Port {
-    read: Instant,
+pub(super) struct Port {
+    pub(super) read: Instant,
     /// What the device had received as of the last reading.
     received: u64,
     /// What had got here as of the last reading that found more than the one before it, and what
@@ -47,12 +43,12 @@ impl Arrivals {
 }
 
 impl Port {
-    fn new() -> Port {
+    pub(super) fn new() -> Port {
         Port { read: Instant::now(), received: 0, since: None, keeps_all: false }
     }
 
     /// `arrived` was read before `received`.
-    fn learn(&mut self, arrived: u64, received: u64) {
+    pub(super) fn learn(&mut self, arrived: u64, received: u64) {
         match self.since {
             Some((known, from)) if known == arrived => {
                 // What came since the last reading may still be on its way.
@@ -62,41 +58,6 @@ impl Port {
         }
         self.received = received;
     }
-}
-
-impl Worker {
-    /// Compares what the ports with programs before ours have received with what got here.
-    pub(super) fn count_arrivals(&mut self) -> Result<()> {
-        let program = &self.shared.program;
-        let counting = |error| bpf("counting what arrives", &error);
-        let watched = watched(&self.state, program.id());
-        let gone = self.arrivals.ports.extract_if(|index, _| !watched.contains(index));
-        for (index, _) in gone {
-            program.forget_arrivals(index).map_err(counting)?;
-        }
-        for index in watched {
-            let Some(port) = self.arrivals.ports.get_mut(&index) else {
-                program.count_arrivals(index).map_err(counting)?;
-                self.arrivals.ports.insert(index, Port::new());
-                continue;
-            };
-            if port.read.elapsed() < GLANCE {
-                continue;
-            }
-            let arrived = program.arrivals(index).map_err(counting)?;
-            // One that has left is announced.
-            let Some(received) = self.reader.received(index)? else { continue };
-            port.learn(arrived, received);
-            port.read = Instant::now();
-        }
-        Ok(())
-    }
-}
-
-/// The ports that our program is attached to behind others.
-fn watched(state: &State, ours: u32) -> Vec<u32> {
-    let behind = |programs: &[u32]| programs.iter().position(|id| *id == ours) > Some(0);
-    state.ports.iter().filter(|port| behind(&port.tcx_ingress)).map(|port| port.index).collect()
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Worker, cpu_time};
-use crate::accelerator::jiffies;
+use super::Worker;
+use super::pace::cpu_time;
 use crate::lease::RENEWAL;
+use crate::shared::jiffies;
 use crate::state::Port;
 use crate::{Error, Result};
 

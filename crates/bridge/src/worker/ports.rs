@@ -3,62 +3,30 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use rustix::fd::{AsFd as _, OwnedFd};
+use bpf::tcx::{self, Hook};
 use rustix::io::Errno;
 
 use super::Worker;
-use crate::accelerator::bpf;
+use super::place::{Place, Placed};
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
-use crate::program::{self, Port};
-use crate::tcx::{self, Hook};
+use crate::program::{self, Port, constants};
 use crate::{Error, Result};
 
 /// How long a port's link stays where it is, at least, when others want to be last as well.
 const BETWEEN_MOVES: Duration = Duration::from_secs(10);
 
-/// Our place on a port's ingress; dropping it detaches, and so does the end of the process.
-#[derive(Debug)]
-pub(super) struct Link {
-    fd: OwnedFd,
-    /// When it was last moved behind others.
-    moved: Option<Instant>,
-}
-
-impl Link {
-    pub(super) fn detach(&self) -> std::io::Result<()> {
-        tcx::detach(self.fd.as_fd())
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // A device that is gone has nothing attached; closing does the rest.
-        let _ = self.detach();
-    }
-}
-
-/// What the packet path's map of ports holds in a slot.
-#[derive(Debug)]
-pub(super) struct Placed {
-    plan: PortPlan,
-    /// Where the kernel has it; 0: that is not known.
-    device: u64,
-    /// It has its flags; closed, nothing is taken from it or sent to it.
-    open: bool,
-}
-
 impl Worker {
     /// Leaves to the kernel path what was announced to have changed, before it is looked at.
     pub(super) fn close(&mut self) -> Result<()> {
         let heard = self.watch.heard();
-        if heard.concerns_all() && !self.shared.control_is(|control| control.alarmed) {
-            self.shared.change(|control| control.alarmed = true)?;
+        if heard.concerns_all() && !self.shared.gate_is(|gate| gate.alarmed) {
+            self.shared.change(|gate| gate.alarmed = true)?;
         }
         if heard.ports.is_empty() {
             return Ok(());
         }
-        if !self.shared.control_is(|control| control.unread) {
-            self.shared.change(|control| control.unread = true)?;
+        if !self.shared.gate_is(|gate| gate.unread) {
+            self.shared.change(|gate| gate.unread = true)?;
         }
         let told = |placed: &Placed| placed.open && heard.ports.contains(&placed.plan.index);
         let slots: Vec<u16> =
@@ -120,14 +88,13 @@ impl Worker {
         self.shared
             .program
             .set_port(slot.into(), port)
-            .map_err(|e| bpf("telling the packet path about a port", &e))
+            .map_err(|e| Error::io("telling the packet path about a port", e))
     }
 
     /// Attaches to the ports that are there, behind all others, or, with the fast path off, to
     /// none. Returns whether it is other ports than before that refuse that.
     pub(super) fn attach(&mut self) -> Result<bool> {
-        let (fastpath, plan) =
-            self.shared.control_is(|control| (control.fastpath, control.plan.clone()));
+        let (fastpath, plan) = self.shared.gate_is(|gate| (gate.fastpath, gate.plan.clone()));
         let before = std::mem::take(&mut self.refused);
         let none = self.links.is_empty();
         let there: HashSet<u32> = plan.ports.iter().map(|port| port.index).collect();
@@ -147,7 +114,7 @@ impl Worker {
             .collect();
         for port in plan.ports.iter().filter(|_| fastpath) {
             let settled =
-                |link: &Link| link.moved.is_none_or(|moved| moved.elapsed() > BETWEEN_MOVES);
+                |place: &Place| place.moved.is_none_or(|moved| moved.elapsed() > BETWEEN_MOVES);
             let moved = match self.links.get(&port.index) {
                 None => None,
                 Some(_) if !seen.contains(&port.index) => {
@@ -155,7 +122,7 @@ impl Worker {
                     again = true;
                     None
                 }
-                Some(link) if is_overtaken(port) && settled(link) => {
+                Some(place) if is_overtaken(port) && settled(place) => {
                     tracing::info!(
                         "port {}: going behind a tcx program that came after",
                         port.name
@@ -182,8 +149,8 @@ impl Worker {
     /// Attaches to one port. That it cannot is the port's own refusal, and tried again.
     fn attach_to(&mut self, port: &PortPlan, moved: Option<Instant>) {
         match self.shared.program.attach(port.index) {
-            Ok(fd) => {
-                self.links.insert(port.index, Link { fd, moved });
+            Ok(link) => {
+                self.links.insert(port.index, Place { link, moved });
                 self.arrivals.begin(port.index);
                 let programs = tcx::programs(port.index, Hook::Ingress);
                 let known = self.state.ports.iter_mut().find(|known| known.index == port.index);
@@ -221,13 +188,13 @@ fn entry(port: &PortPlan) -> Port {
 
 fn flags(port: &PortPlan) -> u32 {
     let flags = [
-        (port.receive.is_empty(), program::PORT_IN),
-        (port.send >= Way::Queue, program::PORT_OUT),
-        (port.send == Way::Straight, program::PORT_STRAIGHT),
-        (port.isolated, program::PORT_ISOLATED),
-        (port.refresh != Refresh::Never, program::PORT_REFRESH),
-        (port.refresh == Refresh::Copy, program::PORT_COPY),
-        (port.receive.contains(&Obstacle::Unseen), program::PORT_UNSEEN),
+        (port.receive.is_empty(), constants::PORT_IN),
+        (port.send >= Way::Queue, constants::PORT_OUT),
+        (port.send == Way::Straight, constants::PORT_STRAIGHT),
+        (port.isolated, constants::PORT_ISOLATED),
+        (port.refresh != Refresh::Never, constants::PORT_REFRESH),
+        (port.refresh == Refresh::Copy, constants::PORT_COPY),
+        (port.receive.contains(&Obstacle::Unseen), constants::PORT_UNSEEN),
     ];
     flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag)
 }

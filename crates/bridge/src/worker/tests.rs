@@ -1,12 +1,16 @@
 //! The worker against real bridges, where something of its inside has to be reached.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use bpf::tcx::{self, Hook};
 use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
+use super::pace::LOOK;
 use super::*;
 use crate::Plan;
-use crate::program::{self, Owner};
-use crate::tcx::Hook;
+use crate::program::{Owner, constants};
+use crate::tcx::tests::{fill, returning};
 use crate::{Accelerator, Way};
 
 fn root(test: &str) -> bool {
@@ -105,16 +109,16 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
         .host
         .run(|| {
             let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
-            assert!(shared.control().trusted);
+            assert!(shared.gate().trusted);
             // The smallest that the kernel gives, and a worker that is not running meanwhile.
             worker.watch = Watch::with_buffer(worker.index, 1).expect("sockets");
             let before = worker.mirror.mapped();
             run(batch("add"));
             worker.drain().expect("no other error");
-            assert!(!shared.control().trusted, "what is known is out of date");
+            assert!(!shared.gate().trusted, "what is known is out of date");
             assert_eq!(shared.gauges.overruns.load(Relaxed), 1);
             look(&mut worker);
-            assert!(shared.control().trusted);
+            assert!(shared.gate().trusted);
             // The hosts may have shown up meanwhile.
             assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped()));
             // Removals get lost as well.
@@ -178,7 +182,7 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
         let flags = |slot| shared.program.port_flags(slot).expect("the map is read");
         settled(&mut worker);
         let both = flags(slots[0]);
-        assert_eq!(both & program::PORT_IN, program::PORT_IN);
+        assert_eq!(both & constants::PORT_IN, constants::PORT_IN);
         assert_eq!(flags(slots[1]), both);
         host.command("bridge")
             .args(["link", "set", "dev", "p0", "isolated", "on"])
@@ -187,14 +191,14 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
         worker.tend().expect("no error");
         assert_eq!([flags(slots[0]), flags(slots[1])], [0, both], "nothing has been read yet");
         settled(&mut worker);
-        assert_eq!(flags(slots[0]), both | program::PORT_ISOLATED);
+        assert_eq!(flags(slots[0]), both | constants::PORT_ISOLATED);
         // What concerns all of them turns everything off.
         host.ip(["link", "set", "br0", "promisc", "on"]).expect("root may");
         worker.tend().expect("no error");
-        assert!(shared.control().alarmed && flags(slots[1]) == both);
+        assert!(shared.gate().alarmed && flags(slots[1]) == both);
         settled(&mut worker);
-        assert!(!shared.control().alarmed);
-        assert_eq!(shared.control().plan.obstacles, [crate::Obstacle::Promiscuous]);
+        assert!(!shared.gate().alarmed);
+        assert_eq!(shared.gate().plan.obstacles, [crate::Obstacle::Promiscuous]);
     })
     .expect("the host");
 }
@@ -217,7 +221,7 @@ fn root_a_port_that_comes_is_read_with_the_filters_that_it_had_before() {
             while worker.watch.heard().is_something() {
                 worker.attend().expect("no error");
             }
-            let plan = worker.shared.control().plan;
+            let plan = worker.shared.gate().plan;
             let port = plan.ports.iter().find(|port| port.name == "p1");
             port.map_or(vec!["gone"], |port| port.receive.iter().map(|o| o.id()).collect())
         };
@@ -293,7 +297,7 @@ fn root_a_port_without_room_for_our_program_is_refused_alone() {
         let fast = Accelerator::start("br0", Config::default()).expect("it starts");
         bridge.own.host.ip(["link", "set", "p0", "nomaster"]).expect("root may");
         fast.sync().expect("the bridge is there");
-        let there = tcx::tests::fill(port);
+        let there = fill(port);
         bridge.own.host.ip(["link", "set", "p0", "master", "br0"]).expect("root may");
         let against = |name: &str| -> Option<Vec<&str>> {
             let port = fast.plan().ports.into_iter().find(|port| port.name == name)?;
@@ -327,7 +331,7 @@ fn root_a_program_before_ours_that_lets_nothing_through_is_said() {
         let against = |plan: &Plan| -> Vec<&'static str> {
             plan.ports[0].receive.iter().map(crate::Obstacle::id).collect()
         };
-        let keeper = tcx::attach(tcx::tests::returning(TC_ACT_OK).as_fd(), port, Hook::Ingress);
+        let keeper = tcx::attach(returning(&lab, TC_ACT_OK).as_fd(), port, Hook::Ingress);
         let keeper = keeper.expect("there is room");
         let keeps_all = || {
             send();
@@ -341,7 +345,7 @@ fn root_a_program_before_ours_that_lets_nothing_through_is_said() {
         std::thread::sleep(LOOK * 2);
         assert_eq!(against(&fast.plan()), ["tcx-keeps-all"]);
         // What lets packets through is no obstacle.
-        tcx::tests::replace(keeper.as_fd(), tcx::tests::returning(TCX_NEXT).as_fd());
+        keeper.replace(returning(&lab, TCX_NEXT).as_fd()).expect("it is replaced");
         assert!(comes_true(|| !keeps_all()), "{:?}", fast.plan());
         assert!(comes_true(|| inspected().is_empty()));
         let until = Instant::now() + LOOK * 4;
@@ -373,7 +377,7 @@ fn root_what_cannot_be_settled_or_read_is_tried_again() {
         assert_eq!(settled.as_ref().expect_err("no answer fits").kind(), ErrorKind::Io);
         worker.bear(settled).expect("it is tried again");
         assert!(worker.unsettled.next().is_some(), "not forgotten");
-        assert!(!shared.control().trusted, "until it is over");
+        assert!(!shared.gate().trusted, "until it is over");
         let read = worker.read_table().map(drop);
         worker.bear(Err(read.expect_err("no answer fits"))).expect("it is tried again");
         worker.reader.answers_fit(true);

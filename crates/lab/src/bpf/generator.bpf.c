@@ -16,11 +16,13 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Copies a run: what a CPU's backlog takes at once (net.core.dev_weight). */
-#define BATCH 64
-/* The addresses of all frames; from the blocks for documentation. */
-#define SOURCE 0xc0000201
-#define TARGET 0xc0000202
+enum fixed {
+	/* Copies a run: what a CPU's backlog takes at once (net.core.dev_weight). */
+	BATCH = 64,
+	/* The addresses of all frames; from the blocks for documentation. */
+	SOURCE = 0xc0000201,
+	TARGET = 0xc0000202,
+};
 
 /* What the process says; one number each. */
 enum setting {
@@ -39,6 +41,13 @@ enum count {
 	ARRIVED,  /* frames at the sink */
 	COUNTS,
 };
+
+/* Whose numbers Rust has as well. */
+const volatile struct {
+	enum fixed fixed;
+	enum setting setting;
+	enum count count;
+} shared;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -19,6 +19,9 @@ enum setting {
 	SETTINGS,
 };
 
+/* Whose numbers Rust has as well. */
+const volatile enum setting shared;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SETTINGS);

@@ -6,9 +6,12 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#define TARGET 1
+enum place { SOURCE, TARGET };
 
-/* 0: the source. 1: the target. */
+/* Whose numbers Rust has as well. */
+const volatile enum place shared;
+
+/* By place. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, 2);

@@ -5,6 +5,7 @@ mod object;
 mod sink;
 
 use std::{
+    io,
     net::Ipv4Addr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -13,21 +14,22 @@ use std::{
     thread,
 };
 
-use libbpf_rs::{Object, ProgramInput};
+use bpf::Program;
 
 use super::{check_cpus, pin};
 use crate::{Error, Host, Mac, Result};
-use object::{Count, Maps, Setting, load};
-pub(super) use object::{index, missing};
+pub(super) use object::index;
+use object::{Programs, constants};
 pub use sink::FrameSink;
 
 /// Bytes of a frame, without the checksum that a wire would add: the least that Ethernet has.
 pub const FRAME_LEN: usize = 60;
 
-/// The frames' addresses and how many one run of the program makes, as in generator.bpf.c.
-const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const TARGET: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const BATCH: u64 = 64;
+/// The frames' addresses.
+const SOURCE: Ipv4Addr = Ipv4Addr::from_bits(constants::SOURCE);
+const TARGET: Ipv4Addr = Ipv4Addr::from_bits(constants::TARGET);
+/// How many one run of the program makes.
+const BATCH: u64 = constants::BATCH as u64;
 /// Runs a system call of a thread that goes on until it is stopped: a few milliseconds of work.
 const RUNS: u64 = 256;
 
@@ -72,7 +74,7 @@ impl From<Mac> for Stations {
 pub struct FrameGenerator {
     host: Host,
     device: String,
-    maps: Arc<Maps>,
+    programs: Arc<Programs>,
     frame: [u8; FRAME_LEN],
 }
 
@@ -94,20 +96,19 @@ impl FrameGenerator {
         if from.count == 0 || to.count == 0 {
             return Err(Error::invalid("0 stations: expected at least 1"));
         }
-        let maps = Maps::of(&load(None)?).map_err(|error| Error::bpf("the generator", error))?;
+        let programs = Programs::load()?;
         let settings = [
-            (Setting::Port, index(host, device)?),
-            (Setting::Sources, from.count),
-            (Setting::FirstSource, from.end()),
-            (Setting::Targets, to.count),
-            (Setting::FirstTarget, to.end()),
+            (constants::PORT, index(host, device)?),
+            (constants::SOURCES, from.count),
+            (constants::FIRST_SOURCE, from.end()),
+            (constants::TARGETS, to.count),
+            (constants::FIRST_TARGET, to.end()),
         ];
         for (setting, value) in settings {
-            maps.put(setting, value)
-                .map_err(|error| Error::bpf("setting up the generator", error))?;
+            programs.put(setting, value).map_err(|e| Error::io("setting up the generator", e))?;
         }
         let frame = frame(from.first, to.first);
-        Ok(Self { host: host.clone(), device: device.into(), maps: Arc::new(maps), frame })
+        Ok(Self { host: host.clone(), device: device.into(), programs: Arc::new(programs), frame })
     }
 
     /// Injects so many frames from the calling thread's CPU. Not while other threads inject.
@@ -118,14 +119,14 @@ impl FrameGenerator {
     pub fn inject(&self, frames: u64) -> Result<()> {
         let made = || self.counters().map(|counters| counters.injected + counters.refused);
         let until = made()? + frames;
-        let mut object = load(Some(&self.maps))?;
+        let programs = &self.programs;
         self.host.run(|| {
             // A signal cuts a run short; what was made tells what is left.
             loop {
                 match until.saturating_sub(made()?) {
                     0 => return Ok(()),
-                    few @ 1..BATCH => self.make(&mut object, few, "inject_one")?,
-                    many => self.make(&mut object, many / BATCH, "inject_batch")?,
+                    few @ 1..BATCH => self.make(&programs.inject_one, few)?,
+                    many => self.make(&programs.inject_batch, many / BATCH)?,
                 }
             }
         })?
@@ -142,14 +143,13 @@ impl FrameGenerator {
         let mut injection = Injection { shared: Arc::default(), threads: Vec::new() };
         for cpu in cpus {
             let (generator, shared) = (self.clone(), injection.shared.clone());
-            let mut object = load(Some(&self.maps))?;
             let cpu: Vec<usize> = cpu.iter().copied().collect();
             let thread = self.host.spawn_thread("inject-frames", move || {
                 // A CPU that is not there has been refused.
                 let mut going = pin(&cpu, 0);
                 // Relaxed: a run more or less does not matter.
                 while going.is_ok() && !shared.stop.load(Relaxed) {
-                    going = generator.make(&mut object, RUNS, "inject_batch");
+                    going = generator.make(&generator.programs.inject_batch, RUNS);
                 }
                 if let Err(error) = going {
                     *shared.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -165,20 +165,16 @@ impl FrameGenerator {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read.
     pub fn counters(&self) -> Result<FrameCounters> {
-        let get = |count| self.maps.read(count).map_err(|e| Error::bpf("reading the generator", e));
-        Ok(FrameCounters { injected: get(Count::Injected)?, refused: get(Count::Refused)? })
+        let get =
+            |count| self.programs.read(count).map_err(|e| Error::io("reading the generator", e));
+        Ok(FrameCounters { injected: get(constants::INJECTED)?, refused: get(constants::REFUSED)? })
     }
 
-    fn make(&self, object: &mut Object, runs: u64, program: &str) -> Result<()> {
-        let input = ProgramInput {
-            data_in: Some(&self.frame),
-            repeat: i32::try_from(runs).unwrap_or(i32::MAX) as u32,
-            ..ProgramInput::default()
-        };
-        let found = object.progs_mut().find(|found| found.name() == program);
-        match found.ok_or_else(missing).and_then(|program| program.test_run(input).map(drop)) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
-                Err(Error::bpf(&format!("injecting frames into {}", self.device), error))
+    fn make(&self, program: &Program, runs: u64) -> Result<()> {
+        let times = i32::try_from(runs).unwrap_or(i32::MAX).unsigned_abs();
+        match program.repeat(&self.frame, times, 0) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                Err(Error::io(format!("injecting frames into {}", self.device), error))
             }
             _ => Ok(()),
         }

@@ -2,6 +2,7 @@
 //! measuring what receives them. What a [`super::FrameGenerator`] makes has passed that point.
 
 use std::{
+    io,
     net::Ipv4Addr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -10,21 +11,19 @@ use std::{
     thread,
 };
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use bpf::{Map, Object, Program};
 
-use super::generator::{index, missing, udp_frame};
+use super::generator::{index, udp_frame};
 use super::{check_cpus, pin};
 use crate::{End, Error, Mac, Result};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
+include!(concat!(env!("OUT_DIR"), "/live.rs"));
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES` of linux/bpf.h.
 const LIVE_FRAMES: u32 = 1 << 1;
 /// Frames that one system call makes: seconds of work, as nothing comes for a while between two
 /// calls. Once it is to stop, the rest is dropped where it is made, in a tenth of a second.
 const FRAMES: u32 = 1 << 23;
-/// By the order of `enum setting` in live.bpf.c.
-const PORTS: u32 = 2;
 /// The frames' addresses: of the block for measuring.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 
@@ -50,7 +49,7 @@ pub struct LiveOptions {
 #[derive(Debug)]
 pub struct LiveSender {
     shared: Arc<Sending>,
-    settings: MapHandle,
+    settings: Map,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -77,8 +76,8 @@ impl LiveSender {
         let cpus: Vec<usize> = cpu.into_iter().collect();
         check_cpus(&cpus)?;
         let settings = [index(&from.host, &from.device)?, first_port.into(), ports.into()];
-        let (mut object, settings) =
-            load(settings).map_err(|error| Error::bpf("the sender of live frames", error))?;
+        let (program, settings) =
+            load(settings).map_err(|error| Error::io("the sender of live frames", error))?;
         let frame = udp_frame(size, [from.mac, to], ADDRESSES);
         let shared = Arc::new(Sending::default());
         let sending = Arc::clone(&shared);
@@ -87,8 +86,7 @@ impl LiveSender {
             let mut going = pin(&cpus, 0);
             // Relaxed: a call more or less does not matter.
             while going.is_ok() && !sending.stop.load(Relaxed) {
-                going = send(&mut object, &frame)
-                    .map_err(|error| Error::bpf("sending live frames", error));
+                going = send(&program, &frame).map_err(|e| Error::io("sending live frames", e));
             }
             if let Err(error) = going {
                 *sending.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -113,8 +111,7 @@ impl Drop for LiveSender {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         // Without it the thread takes longer to end, and that is all.
-        let none = [0; size_of::<u32>()];
-        let _ = self.settings.update(&PORTS.to_ne_bytes(), &none, MapFlags::ANY);
+        let _ = self.settings.set(&constants::PORTS, &0_u32);
         if let Some(thread) = self.thread.take() {
             // A panic has been printed, and a drop could not say more.
             let _ = thread.join();
@@ -122,29 +119,21 @@ impl Drop for LiveSender {
     }
 }
 
-fn load(values: [u32; 3]) -> libbpf_rs::Result<(Object, MapHandle)> {
-    let object = ObjectBuilder::default().open_memory(OBJECT)?.load()?;
-    let settings = {
-        let map = object.maps().find(|map| map.name() == "settings").ok_or_else(missing)?;
-        MapHandle::try_from(&map)?
-    };
-    for (number, value) in (0_u32..).zip(values) {
-        settings.update(&number.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?;
+/// Loads it with the values of `enum setting`.
+fn load(values: [u32; 3]) -> io::Result<(Program, Map)> {
+    let object = Object::load(OBJECT)?;
+    let settings = object.map("settings")?;
+    let numbers = [constants::DEVICE, constants::FIRST_PORT, constants::PORTS];
+    for (number, value) in numbers.into_iter().zip(values) {
+        settings.set(&number, &value)?;
     }
-    Ok((object, settings))
+    Ok((object.program("send_live")?, settings))
 }
 
-fn send(object: &mut Object, frame: &[u8]) -> libbpf_rs::Result<()> {
-    let program = object.progs_mut().next().ok_or_else(missing)?;
-    let input = ProgramInput {
-        data_in: Some(frame),
-        flags: LIVE_FRAMES,
-        repeat: FRAMES,
-        ..ProgramInput::default()
-    };
-    match program.test_run(input) {
+fn send(program: &Program, frame: &[u8]) -> io::Result<()> {
+    match program.repeat(frame, FRAMES, LIVE_FRAMES) {
         // A signal cuts a run short.
-        Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }
 }

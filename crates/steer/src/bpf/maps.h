@@ -36,6 +36,12 @@ const volatile __u32 lease_ticks;
 /* Not 0: a test says what time it is. */
 const volatile __u32 tried_time;
 
+/* Whose numbers the process has as well. */
+const volatile struct {
+	enum fixed fixed;
+	enum reason reason;
+} shared;
+
 volatile __u64 time_to_try;
 
 /* For the verifier: at least REASONS - 1, and below the room in struct counts. */

@@ -3,17 +3,21 @@
 #ifndef CACHELANE_STEER_H
 #define CACHELANE_STEER_H
 
-/* The most CPUs that there can be; as many as lanes knows. */
-#define CPUS_MAX 1024
+enum fixed {
+	/* The most CPUs that there can be; as many as lanes knows. */
+	CPUS_MAX = 1024,
+	/* Words of a set. A flow's word is in the set that its hash says, at any place. */
+	WAYS = 8,
+	/* In place of a thread's address: it is waited for, and has not run yet. */
+	TASK_UNKNOWN = 1,
+};
 
 /* Not a CPU: the kernel path. */
 #define KERNEL_PATH 0xffffffff
 
-/* Words of a set. A flow's word is in the set that its hash says, at any place. */
-#define WAYS 8
-
-/* Why a packet took the kernel path; the index of its counter. The process names them in the same
- * order (counters.rs). */
+/* Why a packet took the kernel path; the index of its counter. The process names them
+ * (counters.rs).
+ */
 enum reason {
 	REASON_OTHER,	 /* neither IPv4 nor IPv6 */
 	REASON_SHORT,	 /* a header is cut short or makes no sense */
@@ -82,9 +86,6 @@ struct taken {
 	__u32 reserved[15];
 };
 _Static_assert(sizeof(struct taken) == 64, "struct taken is a cache line");
-
-/* In place of a thread's address: it is waited for, and has not run yet. */
-#define TASK_UNKNOWN 1
 
 /* A CPU that flows can be sent to. */
 struct target {

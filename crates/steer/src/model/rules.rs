@@ -6,7 +6,7 @@ use super::{Count, Limits};
 pub type Lane = u32;
 
 /// Words of a set: a flow's is in the set that its hash says, at any place.
-pub const WAYS: usize = 8;
+pub const WAYS: usize = crate::program::WAYS as usize;
 
 /// The bit that every word but the empty one has.
 const USED: u32 = 1 << 31;

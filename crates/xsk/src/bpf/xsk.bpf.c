@@ -18,7 +18,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define IP_MORE_OR_OFFSET 0x3fff /* not the reserved bit and "don't fragment" */
 
-const volatile __u32 filter;	      /* FILTER_* */
+const volatile enum filter filter;
 const volatile __u32 wanted;	      /* the Ethernet type, or the IP protocol */
 const volatile __u64 udp_ports[1024]; /* a bit each: port / 64, port % 64 */
 const volatile __u64 lease_ns;	      /* a socket not looked at for so long gets no packets */

@@ -15,9 +15,11 @@ struct counts {
 _Static_assert(sizeof(struct counts) == 48, "struct counts has padding");
 
 /* Which packets go to the sockets. */
-#define FILTER_EVERYTHING  0
-#define FILTER_UDP_PORTS   1
-#define FILTER_ETHERTYPE   2
-#define FILTER_IP_PROTOCOL 3
+enum filter {
+	FILTER_EVERYTHING,
+	FILTER_UDP_PORTS,
+	FILTER_ETHERTYPE,
+	FILTER_IP_PROTOCOL,
+};
 
 #endif

@@ -1,5 +1,4 @@
 //! The program's choice against a model of it, on random packets.
-#![allow(unsafe_code)]
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -85,18 +84,8 @@ fn run(loaded: &Loaded, packet: &[u8]) -> Outcome {
 
 /// What the program does with a packet.
 fn test_run(loaded: &Loaded, packet: &[u8]) -> u32 {
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        data_in: packet.as_ptr().cast(),
-        data_size_in: packet.len() as u32,
-        ..Default::default()
-    };
-    // SAFETY: `options` says its own size and that of the packet, which the kernel reads; both
-    // outlive the call.
-    let failed =
-        unsafe { libbpf_sys::bpf_prog_test_run_opts(loaded.program.as_raw_fd(), &raw mut options) };
-    assert_eq!(failed, 0, "the program runs");
-    options.retval
+    let mut packet = bpf::Packet { data: packet.to_vec(), context: [0_u8; 0] };
+    loaded.program.run_on(&mut packet).expect("the program runs")
 }
 
 /// Packets most of which are nearly right: headers with a field or two changed, cut anywhere.
@@ -212,8 +201,8 @@ fn root_packets_go_to_a_socket_that_somebody_looks_at() {
     for multi_buffer in [false, true] {
         let options = ProgramOptions { multi_buffer, ..ProgramOptions::default() };
         let loaded = Loaded::new(&options, 1).expect("the program loads");
-        let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
-        loaded.sockets.update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY).expect("the map takes it");
+        let fd = socket.as_fd().as_raw_fd();
+        loaded.sockets.set(&0_u32, &fd).expect("the map takes it");
         // A test may lose its CPU between the look and the run, and for how long nobody knows.
         let edge = LEASE.as_nanos() as i64;
         let ages = prop_oneof![

@@ -111,11 +111,6 @@ impl Region {
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
     }
-
-    /// Where it is.
-    pub(crate) fn start(&self) -> NonNull<c_void> {
-        self.start
-    }
 }
 
 impl Drop for Region {

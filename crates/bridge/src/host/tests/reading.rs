@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd as _;
 
-use libbpf_rs::{ObjectBuilder, Program, ProgramImpl};
+use bpf::tcx::{self, Hook};
+use bpf::{Object, Program};
 
 use super::{Rig, kernel::packet_socket, wait};
 use crate::ErrorKind;
 use crate::host::{Reader, Watch};
 use crate::state::{Peer, State, StpState, Tap, Xdp};
-use crate::tcx::{self, Hook};
 
 #[test]
 fn root_devices_that_are_no_bridge_are_refused_with_what_could_be_meant() {
@@ -115,25 +115,20 @@ fn root_a_port_that_leaves_is_announced_with_its_entries() {
 #[test]
 fn root_tcx_programs_show_in_their_order() {
     let Some(rig) = Rig::new("root_tcx_programs_show_in_their_order") else { return };
-    let file = rig.bpf_object();
+    let file = std::fs::read(rig.bpf_object()).expect("it was just built");
     rig.run(|reader, before| {
         let load = || {
-            let mut object = ObjectBuilder::default().open_file(&file).expect("an object");
-            object.progs_mut().filter(|p| p.section() != "tc").for_each(|mut program| {
-                program.set_autoload(false);
-            });
-            object.load().expect("the programs are fine")
+            let object = Object::load(&file).expect("the programs are fine");
+            object.program("pass_tc").expect("it is there")
         };
-        let objects = [load(), load(), load()];
-        let programs: Vec<_> =
-            objects.iter().map(|o| o.progs().find(|p| p.section() == "tc").expect("tc")).collect();
+        let programs = [load(), load(), load()];
         let index = before.ports[0].index;
         let hooks = [Hook::Ingress, Hook::Ingress, Hook::Egress];
-        let attach = |(program, hook): (&ProgramImpl<'_>, Hook)| {
+        let attach = |(program, hook): (&Program, Hook)| {
             tcx::attach(program.as_fd(), index, hook).expect("it is attached")
         };
         let links: Vec<_> = programs.iter().zip(hooks).map(attach).collect();
-        let id = |n: usize| Program::id_from_fd(programs[n].as_fd()).expect("its id");
+        let id = |n: usize| programs[n].id().expect("its id");
         let mut expected = before.clone();
         expected.ports[0].tcx_ingress = vec![id(0), id(1)];
         expected.ports[0].tcx_egress = vec![id(2)];

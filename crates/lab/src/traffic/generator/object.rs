@@ -1,53 +1,22 @@
 //! The BPF programs of the generator and the sink, and their maps.
 
-use std::{io, os::fd::AsFd as _};
+use std::io;
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder};
+use bpf::{Map, Object, Program};
 use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
 
 use crate::{Error, Host, Result};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/generator.bpf.o"));
+include!(concat!(env!("OUT_DIR"), "/generator.rs"));
 
-/// What the programs read, by the order of `enum setting`.
-#[derive(Clone, Copy)]
-pub(super) enum Setting {
-    Port,
-    Sources,
-    FirstSource,
-    Targets,
-    FirstTarget,
-}
-
-/// What they count, by the order of `enum count`.
-#[derive(Clone, Copy)]
-pub(super) enum Count {
-    Injected,
-    Refused,
-    Arrived,
-}
-
-/// The maps, which outlive the programs: running one borrows its object, so each thread has one
-/// of its own, and all of them have these.
+/// The loaded programs, which threads may run at the same time, and their maps.
 #[derive(Debug)]
-pub(super) struct Maps {
-    settings: MapHandle,
-    counts: MapHandle,
-}
-
-/// Loads the programs, onto these maps or onto new ones.
-pub(super) fn load(maps: Option<&Maps>) -> Result<Object> {
-    let load = || {
-        let mut object = ObjectBuilder::default().open_memory(OBJECT)?;
-        for (mut map, maps) in object.maps_mut().filter_map(|map| Some((map, maps?))) {
-            let ours = [("settings", &maps.settings), ("counts", &maps.counts)];
-            if let Some((_, ours)) = ours.iter().find(|(name, _)| map.name() == *name) {
-                map.reuse_fd(ours.as_fd())?;
-            }
-        }
-        object.load()
-    };
-    load().map_err(|error| Error::bpf("loading the programs of the frame generator", error))
+pub(super) struct Programs {
+    pub(super) inject_batch: Program,
+    pub(super) inject_one: Program,
+    pub(super) sink: Program,
+    settings: Map,
+    counts: Map,
 }
 
 pub(in crate::traffic) fn index(host: &Host, device: &str) -> Result<u32> {
@@ -61,28 +30,28 @@ pub(in crate::traffic) fn index(host: &Host, device: &str) -> Result<u32> {
     })
 }
 
-impl Maps {
-    pub(super) fn of(object: &Object) -> libbpf_rs::Result<Self> {
-        let find = |name: &str| {
-            let map = object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
-            MapHandle::try_from(&map)
+impl Programs {
+    pub(super) fn load() -> Result<Self> {
+        let load = || -> io::Result<Self> {
+            let object = Object::load(OBJECT)?;
+            Ok(Self {
+                inject_batch: object.program("inject_batch")?,
+                inject_one: object.program("inject_one")?,
+                sink: object.program("sink")?,
+                settings: object.map("settings")?,
+                counts: object.map("counts")?,
+            })
         };
-        Ok(Self { settings: find("settings")?, counts: find("counts")? })
+        load().map_err(|e| Error::io("loading the programs of the frame generator", e))
     }
 
-    pub(super) fn put(&self, setting: Setting, value: u32) -> libbpf_rs::Result<()> {
-        self.settings.update(&(setting as u32).to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+    /// `setting` is one of `enum setting`.
+    pub(super) fn put(&self, setting: u32, value: u32) -> io::Result<()> {
+        self.settings.set(&setting, &value)
     }
 
-    /// The sum over all CPUs.
-    pub(super) fn read(&self, count: Count) -> libbpf_rs::Result<u64> {
-        let values = self.counts.lookup_percpu(&(count as u32).to_ne_bytes(), MapFlags::ANY)?;
-        let values = values.ok_or_else(missing)?;
-        let numbers = values.iter().filter_map(|value| value.first_chunk());
-        Ok(numbers.map(|bytes| u64::from_ne_bytes(*bytes)).sum())
+    /// The sum over all CPUs; `count` is one of `enum count`.
+    pub(super) fn read(&self, count: u32) -> io::Result<u64> {
+        self.counts.sum(&count)
     }
-}
-
-pub(in crate::traffic) fn missing() -> libbpf_rs::Error {
-    io::Error::other("the object lacks a part").into()
 }

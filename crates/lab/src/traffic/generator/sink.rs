@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd as _;
 
-use libbpf_rs::{Object, TC_EGRESS, TC_INGRESS, TcHook};
+use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook};
 
-use super::object::{Count, Maps, index, load, missing};
+use super::object::{Programs, constants, index};
 use crate::{End, Error, Host, Result};
 
 /// Counts and drops the frames of [`FrameGenerator`](super::FrameGenerator)s that a device
@@ -16,8 +16,7 @@ use crate::{End, Error, Host, Result};
 pub struct FrameSink {
     host: Host,
     index: u32,
-    object: Object,
-    maps: Maps,
+    programs: Programs,
 }
 
 impl FrameSink {
@@ -26,13 +25,12 @@ impl FrameSink {
     /// # Errors
     /// As [`FrameGenerator::new`](super::FrameGenerator::new).
     pub fn attach(end: &End) -> Result<Self> {
-        let object = load(None)?;
-        let maps = Maps::of(&object).map_err(|error| Error::bpf("the sink", error))?;
+        let programs = Programs::load()?;
         let index = index(&end.host, &end.device)?;
         end.host
-            .run(|| attach(&object, index))?
-            .map_err(|error| Error::bpf(&format!("a sink on {}", end.device), error))?;
-        Ok(Self { host: end.host.clone(), index, object, maps })
+            .run(|| attach(&programs, index))?
+            .map_err(|e| Error::io(format!("a sink on {}", end.device), bpf::io_error(e)))?;
+        Ok(Self { host: end.host.clone(), index, programs })
     }
 
     /// Frames that have arrived.
@@ -40,28 +38,27 @@ impl FrameSink {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read.
     pub fn arrived(&self) -> Result<u64> {
-        self.maps.read(Count::Arrived).map_err(|error| Error::bpf("reading the sink", error))
+        self.programs.read(constants::ARRIVED).map_err(|e| Error::io("reading the sink", e))
     }
 }
 
 impl Drop for FrameSink {
     fn drop(&mut self) {
         // The device may be gone, and a drop could not say what else is wrong.
-        let _ = self
-            .host
-            .run(|| hook(&self.object, self.index)?.attach_point(TC_INGRESS | TC_EGRESS).destroy());
+        let _ = self.host.run(|| {
+            hook(&self.programs, self.index).attach_point(TC_INGRESS | TC_EGRESS).destroy()
+        });
     }
 }
 
-fn attach(object: &Object, index: u32) -> libbpf_rs::Result<()> {
-    let mut hook = hook(object, index)?;
+fn attach(programs: &Programs, index: u32) -> libbpf_rs::Result<()> {
+    let mut hook = hook(programs, index);
     hook.create()?;
     hook.attach().map(drop)
 }
 
-fn hook(object: &Object, index: u32) -> libbpf_rs::Result<TcHook> {
-    let program = object.progs().find(|program| program.name() == "sink").ok_or_else(missing)?;
-    let mut hook = TcHook::new(program.as_fd());
+fn hook(programs: &Programs, index: u32) -> TcHook {
+    let mut hook = TcHook::new(programs.sink.as_fd());
     hook.ifindex(index as i32).attach_point(TC_INGRESS).handle(1).priority(1);
-    Ok(hook)
+    hook
 }

@@ -1,9 +1,8 @@
 //! The programs against the model, step by step on random input.
 
-use std::os::fd::AsFd as _;
+use std::collections::HashMap;
 
 use lab::{Lab, LinkOptions};
-use libbpf_rs::{MapCore as _, MapFlags};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
@@ -139,9 +138,9 @@ impl Pair {
             }
             Step::Poll { here, poll } => {
                 // Whatever is at this address, its budget cannot be read: 0.
-                let args = [1, poll.work as u64, poll.budget as u64];
+                let mut args = [1, poll.work as u64, poll.budget as u64];
                 pin(real(here));
-                let run = trying::run_tracepoint(self.loaded.programs.polled.as_fd(), &args);
+                let run = self.loaded.programs.polled.run(&mut args);
                 run.expect("the program runs");
                 self.model.polled(real(here), poll);
             }
@@ -167,7 +166,7 @@ impl Pair {
         let packet = XdpPacket { data, metadata: vec![0xab; metadata], from };
         pin(here);
         let (verdict, after) =
-            trying::run_xdp(self.loaded.programs.steer.as_fd(), &packet).expect("the program runs");
+            trying::run_xdp(&self.loaded.programs.steer, &packet).expect("the program runs");
         let mut expected = packet.clone();
         match self.model.packet(&packet.data, queue, here) {
             Verdict::Kernel(_) => prop_assert_eq!(verdict, XDP_PASS),
@@ -184,8 +183,7 @@ impl Pair {
 
     fn record(&mut self, flow: &Tuple, cpu: u32) {
         let mut tried = TriedRecord { tuple: tuple_of(flow), cpu, reserved: 0 };
-        let record = self.loaded.trying.try_record.as_fd();
-        trying::run_record(record, &mut tried).expect("the program runs");
+        self.loaded.trying.try_record.run(&mut tried).expect("the program runs");
         self.model.record(flow, cpu);
     }
 
@@ -194,8 +192,8 @@ impl Pair {
         let metadata = if marked { queue.to_ne_bytes().to_vec() } else { vec![] };
         let packet = XdpPacket { data: vec![7; 60], metadata, from: None };
         pin(here);
-        let (verdict, after) = trying::run_xdp(self.loaded.trying.try_taken.as_fd(), &packet)
-            .expect("the program runs");
+        let (verdict, after) =
+            trying::run_xdp(&self.loaded.trying.try_taken, &packet).expect("the program runs");
         prop_assert_eq!(verdict, XDP_PASS);
         prop_assert_eq!(after, XdpPacket { metadata: vec![], ..packet });
         self.model.taken(here, queue);
@@ -203,11 +201,11 @@ impl Pair {
     }
 
     fn lose(&mut self, here: u32, cpu: u32, packets: u32, other_map: bool) {
-        let id = self.loaded.entries.info().expect("the map is there").info.id;
+        let id = self.loaded.entries_id().expect("the map is there");
         let id = if other_map { id + 1 } else { id };
         pin(here);
-        let args = [u64::from(id), 8, u64::from(packets), u64::from(cpu)];
-        let run = trying::run_tracepoint(self.loaded.programs.queued.as_fd(), &args);
+        let mut args = [u64::from(id), 8, u64::from(packets), u64::from(cpu)];
+        let run = self.loaded.programs.queued.run(&mut args);
         run.expect("the program runs");
         if !other_map {
             self.model.lost(here, cpu, packets);
@@ -225,11 +223,10 @@ impl Pair {
 
     fn set_entry(&mut self, cpu: u32, there: bool) {
         let before = self.model.target(cpu);
-        let (entries, key) = (&self.loaded.entries, cpu.to_ne_bytes());
-        let queue = [64_u32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let entries = &self.loaded.entries;
         match (before.entry, there) {
-            (false, true) => entries.update(&key, &queue, MapFlags::ANY).expect("the CPU is there"),
-            (true, false) => entries.delete(&key).expect("it is there"),
+            (false, true) => entries.set(&cpu, &[64_u32, 0]).expect("the CPU is there"),
+            (true, false) => entries.remove(&cpu).expect("it is there"),
             // Replacing it would cost the kernel a thread.
             _ => (),
         }
@@ -350,7 +347,7 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
             pin(cpu);
             // The program notes the thread that it runs in.
             let packet = XdpPacket { data: vec![0; 60], ..XdpPacket::default() };
-            trying::run_xdp(loaded.trying.try_taken.as_fd(), &packet).expect("the program runs");
+            trying::run_xdp(&loaded.trying.try_taken, &packet).expect("the program runs");
             let _ = id.send(rustix::thread::gettid());
             let _ = woken.recv();
         });
@@ -372,25 +369,25 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
     })
 }
 
-/// Runs random steps of both, which have to agree after each.
-fn compare(pair: &mut Pair, cases: u32) -> Counters {
-    let mut sum = Counters::default();
+/// Runs random steps of both, which have to agree after each. Returns the counters of each case.
+fn compare(pair: &mut Pair, cases: u32) -> Vec<Counters> {
+    let mut all = Vec::new();
     let mut runner =
         TestRunner::new(Config { max_shrink_iters: 2000, ..Config::with_cases(cases) });
     let flows = FLOWS.map(|flows| prop::collection::vec(tuples(), flows));
     let input = (prop::strategy::Union::new(flows), prop::collection::vec(steps(), 1..120));
-    let shared = std::cell::RefCell::new((pair, &mut sum));
+    let shared = std::cell::RefCell::new((pair, &mut all));
     let result = runner.run(&input, |(flows, steps)| {
-        let (pair, sum) = &mut *shared.borrow_mut();
+        let (pair, all) = &mut *shared.borrow_mut();
         pair.reset();
         for step in &steps {
             pair.step(&flows, step)?;
         }
-        sum.add(&pair.model.counters());
+        all.push(pair.model.counters());
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    sum
+    all
 }
 
 #[test]
@@ -413,18 +410,30 @@ fn root_the_programs_do_what_the_model_does() {
             {
                 let mut pair = Pair::new(queues, keep_order, gro_outlasts_poll, limits, device);
                 pair.sleeper = sleeper;
-                let sum = compare(&mut pair, 700);
+                let all = compare(&mut pair, 700);
                 // The steps are such that they tell programs apart.
-                let Counters { steered, moves, held, kernel, .. } = sum;
-                assert!(steered > 200 && moves > 50, "{sum:?}");
-                assert_eq!(held > 100, keep_order, "{sum:?}");
-                assert!(sum.written > 500 && sum.evicted > 100 && sum.overflows > 100, "{sum:?}");
-                assert!(
-                    sum.same_lane > 100 && sum.unchanged > 100 && sum.collisions > 100,
-                    "{sum:?}"
+                let sums: HashMap<_, u64> = all.iter().flat_map(Counters::named).fold(
+                    HashMap::new(),
+                    |mut sums, (name, count)| {
+                        *sums.entry(name).or_default() += count;
+                        sums
+                    },
                 );
-                assert!(sum.stalls > 30, "{sum:?}");
-                assert_eq!(sum.released > 2, keep_order, "{sum:?}");
+                for (name, more_than) in [
+                    ("steered", 200),
+                    ("moves", 50),
+                    ("written", 500),
+                    ("evicted", 100),
+                    ("overflows", 100),
+                    ("same_lane", 100),
+                    ("unchanged", 100),
+                    ("collisions", 100),
+                    ("stalls", 30),
+                ] {
+                    assert!(sums[name] > more_than, "{name}: {sums:?}");
+                }
+                assert_eq!(sums["held"] > 100, keep_order, "{sums:?}");
+                assert_eq!(sums["released"] > 2, keep_order, "{sums:?}");
                 for reason in Reason::ALL {
                     let expected = match reason {
                         Reason::Order => keep_order,
@@ -432,7 +441,8 @@ fn root_the_programs_do_what_the_model_does() {
                         Reason::Queue => queues > 1,
                         _ => true,
                     };
-                    assert_eq!(kernel[reason as usize] > 20, expected, "{reason:?}: {sum:?}");
+                    let kernel: u64 = all.iter().map(|counters| counters.kernel(reason)).sum();
+                    assert_eq!(kernel > 20, expected, "{reason:?}: {kernel}, {sums:?}");
                 }
             }
         });

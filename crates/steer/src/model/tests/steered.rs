@@ -1,11 +1,10 @@
 //! A host whose flows are steered, with tables that can be looked at.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
-use libbpf_rs::{MapCore as _, MapFlags};
 use xsk::{Attach, Device, Hook};
 
 use super::KEYS;
@@ -26,7 +25,7 @@ pub(super) struct Steered {
     pub(super) queues: u32,
     row: u32,
     _hook: Hook,
-    _tracepoints: Vec<OwnedFd>,
+    _tracepoints: Vec<bpf::Link>,
     _lab: Lab,
 }
 
@@ -54,10 +53,9 @@ impl Steered {
             let loaded = loaded.expect("the programs load");
             loaded.set(true).expect("the setting is written");
             for cpu in cpus.iter().copied() {
-                let program = loaded.programs.taken.as_raw_fd();
-                let entry = [1024_u32.to_ne_bytes(), program.to_ne_bytes()].concat();
-                let entry = loaded.entries.update(&cpu.to_ne_bytes(), &entry, MapFlags::ANY);
-                entry.expect("the CPU is there");
+                let program = loaded.programs.taken.as_fd().as_raw_fd();
+                let entry = [1024, program.cast_unsigned()];
+                loaded.entries.set(&cpu, &entry).expect("the CPU is there");
                 let target = program::Target { task: 0, active: 1, lane: cpu };
                 program::write(&loaded.targets, cpu, &target).expect("it is written");
             }

@@ -1,7 +1,6 @@
 //! The threads that take packets from CPUs' queues, which the kernel moves when their CPU goes
 //! offline.
 
-use std::os::fd::AsFd as _;
 use std::thread;
 
 use super::steered::{Steered, pin};
@@ -31,7 +30,7 @@ fn root_packets_count_for_the_cpu_that_their_thread_serves_wherever_it_runs() {
         let take = || {
             pin(here);
             let packet = XdpPacket { data: vec![7; 60], ..XdpPacket::default() };
-            trying::run_xdp(on.loaded.trying.try_taken.as_fd(), &packet).expect("it runs");
+            trying::run_xdp(&on.loaded.trying.try_taken, &packet).expect("it runs");
         };
         thread::scope(|scope| {
             thread::Builder::new().name(thread.clone()).spawn_scoped(scope, take).map(drop)

@@ -1,0 +1,137 @@
+//! For build scripts: compiles BPF C, and generates what Rust needs of it.
+//!
+//! A module includes what is generated:
+//!
+//! ```ignore
+//! #[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
+//! mod skel {
+//!     include!(concat!(env!("OUT_DIR"), "/NAME.skel.rs"));
+//! }
+//! ```
+//!
+//! Beside libbpf-cargo's skeleton it has `constants`, with the numbers of all C enums, and
+//! [`Plain`](crate::Plain) for the structs of `types` of which it holds. A compiler keeps in an
+//! object only the types that it needs; for the enums that Rust needs besides, a program has a
+//! constant of a struct that names them (`const volatile struct shared shared;`).
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::btf::types::{Array, Enum, Int, IntEncoding, MemberAttr, Ptr, Struct, Union};
+use libbpf_rs::btf::{Btf, BtfType, TypeId};
+
+/// Generates `NAME.skel.rs` of `src/bpf/NAME.bpf.c` for each of these names; `args` are for the
+/// compiler.
+///
+/// # Panics
+/// If it fails, as build scripts do.
+pub fn skeletons(names: &[&str], args: &[&str]) {
+    for name in names {
+        let (mut builder, out) = compile(name, args);
+        let path = out.join(format!("{name}.skel.rs"));
+        builder.generate(&path).unwrap_or_else(|error| panic!("{name}'s skeleton: {error:?}"));
+        let mut skeleton = fs::read_to_string(&path).expect("the skeleton was just written");
+        let btf = btf(&out, name);
+        let constants = constants(&btf);
+        let plain: String = btf
+            .type_by_kind::<Struct<'_>>()
+            .filter(|found| is_plain(&btf, found))
+            .filter_map(|found| Some(found.name()?.to_string_lossy().into_owned()))
+            .filter(|name| skeleton.contains(&format!("pub struct {name} {{")))
+            .map(|name| format!("unsafe impl ::bpf::Plain for types::{name} {{}}\n"))
+            .collect();
+        skeleton += &(constants + &plain);
+        fs::write(&path, skeleton).expect("OUT_DIR can be written");
+    }
+}
+
+/// Generates `NAME.rs` of `src/bpf/NAME.bpf.c` for each of these names, for where no skeleton is
+/// needed: the object is its `OBJECT`, and it has `constants` as a skeleton has; `args` are for the
+/// compiler.
+///
+/// # Panics
+/// If it fails, as build scripts do.
+pub fn objects(names: &[&str], args: &[&str]) {
+    for name in names {
+        let (_, out) = compile(name, args);
+        let object =
+            "static OBJECT: &[u8] = include_bytes!(concat!(env!(\"OUT_DIR\"), \"/NAME.o\"));\n";
+        let text = object.replace("NAME", name) + &constants(&btf(&out, name));
+        fs::write(out.join(format!("{name}.rs")), text).expect("OUT_DIR can be written");
+    }
+}
+
+fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    // Debian's clang does not look in the multiarch folder when the target is BPF.
+    let include = format!("-I/usr/include/{arch}-linux-gnu");
+    let source = format!("src/bpf/{name}.bpf.c");
+    let mut builder = SkeletonBuilder::new();
+    builder
+        .source(&source)
+        .obj(out.join(format!("{name}.o")))
+        .clang_args([&[include.as_str(), "-Wall", "-Werror"], args].concat());
+    if let Err(error) = builder.build() {
+        panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
+    }
+    println!("cargo::rerun-if-changed=src/bpf");
+    (builder, out)
+}
+
+fn btf(out: &std::path::Path, name: &str) -> Btf<'static> {
+    Btf::from_path(out.join(format!("{name}.o"))).expect("the object was just built")
+}
+
+/// A module with a constant for each value of C's enums.
+fn constants(btf: &Btf<'_>) -> String {
+    let values = |found: Enum<'_>| {
+        let line = |member: libbpf_rs::btf::types::EnumMember<'_>| {
+            let name = member.name?.to_string_lossy();
+            Some(format!("pub const {name}: u32 = {};\n", member.value))
+        };
+        found.iter().filter_map(line).collect::<String>()
+    };
+    let all: String = btf.type_by_kind::<Enum<'_>>().map(values).collect();
+    format!(
+        "#[allow(dead_code, missing_docs, unreachable_pub)]\npub(crate) mod constants {{\n{all}}}\n"
+    )
+}
+
+/// Whether any bytes make a value of this type, and none of a value is padding.
+fn is_plain(btf: &Btf<'_>, ty: &BtfType<'_>) -> bool {
+    size_if_plain(btf, ty.type_id()).is_some()
+}
+
+/// The size of a plain type, in bytes.
+fn size_if_plain(btf: &Btf<'_>, id: TypeId) -> Option<usize> {
+    let ty = btf.type_by_id::<BtfType<'_>>(id)?.skip_mods_and_typedefs();
+    if let Ok(int) = Int::try_from(ty) {
+        let is_bool = matches!(int.encoding, IntEncoding::Bool);
+        return (!is_bool).then_some(usize::from(int.bits) / 8);
+    }
+    if Ptr::try_from(ty).is_ok() {
+        return Some(8);
+    }
+    if let Ok(found) = Enum::try_from(ty) {
+        return Some(libbpf_rs::btf::HasSize::size(&found));
+    }
+    if let Ok(array) = Array::try_from(ty) {
+        let element = size_if_plain(btf, array.contained_type().type_id())?;
+        return Some(element * array.capacity());
+    }
+    let member = |ty: TypeId, attr: MemberAttr| match attr {
+        MemberAttr::Normal { .. } => size_if_plain(btf, ty),
+        MemberAttr::BitField { .. } => None,
+    };
+    if let Ok(found) = Struct::try_from(ty) {
+        let size = libbpf_rs::btf::HasSize::size(&found);
+        let members = found.iter().map(|one| member(one.ty, one.attr));
+        return (members.sum::<Option<usize>>()? == size).then_some(size);
+    }
+    let found = Union::try_from(ty).ok()?;
+    let size = libbpf_rs::btf::HasSize::size(&found);
+    let mut members = found.iter().map(|one| member(one.ty, one.attr));
+    members.all(|one| one == Some(size)).then_some(size)
+}
