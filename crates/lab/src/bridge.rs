@@ -4,8 +4,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     Error, Host, Result,
-    lab::mac,
-    link::{End, LinkOptions, Mac, Plan, Subnet, address, pair},
+    link::{End, LinkOptions, Mac, Plan, Subnet, address, mac, pair},
 };
 
 const DEVICE: &str = "br0";

@@ -64,8 +64,9 @@ impl Sleeper {
     }
 }
 
+/// `RUSTFLAGS="--cfg loom" cargo test -p cachelane-lend --release --lib loom`
 #[cfg(all(test, loom))]
-mod tests {
+mod loom_tests {
     use std::sync::Arc;
 
     use super::*;
