@@ -34,10 +34,8 @@
 //! The lender reads three things that a borrower writes: an index, tokens, and whether it sleeps,
 //! each of them once, and checks them against accounts of its own ([`frames::LoanTable`]). It
 //! waits for no borrower, and no borrower can make it block: what a borrower has in its hands is
-//! written to and closed by threads of its own (`alarm.rs`, `reaper.rs`).
+//! written to and closed by threads of its own (`waker.rs`, `reaper.rs`).
 
-#[cfg(not(loom))]
-mod alarm;
 #[cfg(not(loom))]
 mod borrower;
 #[cfg(not(loom))]
@@ -67,6 +65,8 @@ mod sync;
 #[cfg(not(loom))]
 mod tally;
 mod wake;
+#[cfg(not(loom))]
+mod waker;
 #[cfg(not(loom))]
 mod wire;
 

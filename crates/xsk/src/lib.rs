@@ -25,6 +25,7 @@ mod lease;
 mod options;
 #[cfg(not(loom))]
 mod program;
+#[cfg_attr(loom, expect(dead_code, reason = "the sockets that use all of it are not there"))]
 mod ring;
 #[cfg(not(loom))]
 mod socket;
