@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use frames::{Accounting, Packet};
 use lend::{Borrower, BorrowerOptions, ErrorKind, Lender, LenderOptions, Loan, Wait};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Says that a process is to play a part, and which.
 const PART: &str = "CACHELANE_LEND_TEST_PART";
@@ -37,6 +38,8 @@ fn until_ready(child: &mut Child) {
 #[test]
 fn play_a_part() {
     let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET)) else { return };
+    // It ends with the thread that started it, also if that is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let socket = Path::new(&socket);
     match &*part {
         "silent" => {
