@@ -11,7 +11,7 @@ use std::{
 use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, Plan, Subnet, mac, pair},
+    link::{End, Link, LinkOptions, PlannedEnd, Subnet, mac, pair},
     tempdir::{self, TempDir},
 };
 
@@ -81,7 +81,7 @@ impl Lab {
     /// the system refuses.
     pub fn link(&self, a: &Host, b: &Host, options: LinkOptions) -> Result<Link> {
         let (subnet, tag) = self.subnet(options.subnet)?;
-        let plan = |host, number| Plan {
+        let plan = |host, number| PlannedEnd {
             host,
             device: Host::next_device(host),
             mac: mac(tag, 0, number),
@@ -89,7 +89,7 @@ impl Lab {
         };
         let (a, b) = (plan(a, 1), plan(b, 2));
         pair(&a, &b, subnet, &options)?;
-        let end = |plan: Plan<'_>, number| End {
+        let end = |plan: PlannedEnd<'_>, number| End {
             host: plan.host.clone(),
             device: plan.device,
             mac: plan.mac,

@@ -140,7 +140,7 @@ pub(crate) fn mac(link: u8, side: u8, number: u8) -> Mac {
 }
 
 /// One end of a pair that is to be made.
-pub(crate) struct Plan<'a> {
+pub(crate) struct PlannedEnd<'a> {
     pub(crate) host: &'a Host,
     pub(crate) device: String,
     pub(crate) mac: Mac,
@@ -150,8 +150,8 @@ pub(crate) struct Plan<'a> {
 
 /// Makes a veth pair inside the two namespaces, never by way of the machine's own.
 pub(crate) fn pair(
-    a: &Plan<'_>,
-    b: &Plan<'_>,
+    a: &PlannedEnd<'_>,
+    b: &PlannedEnd<'_>,
     subnet: Subnet,
     options: &LinkOptions,
 ) -> Result<()> {
