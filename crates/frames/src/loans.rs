@@ -14,11 +14,11 @@
 
 use crate::{Frame, FramePool};
 
-mod holders;
+mod counters;
 mod ledger;
 mod many;
 
-use holders::Holders;
+use counters::LoanCounters;
 use ledger::Ledger;
 
 /// How it is kept account of frames on loan.
@@ -54,7 +54,7 @@ pub struct LoanTable {
     borrowers: [Borrower; LoanTable::BORROWERS],
     /// Frames that somebody has.
     on_loan: u32,
-    books: Books,
+    accounts: Accounts,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,8 +64,8 @@ struct Borrower {
 }
 
 #[derive(Debug)]
-enum Books {
-    Counters(Holders),
+enum Accounts {
+    Counters(LoanCounters),
     /// By borrower; those that have not joined have an empty one.
     Ledgers(Box<[Ledger]>),
 }
@@ -82,8 +82,8 @@ impl LoanTable {
         let area = pool.area();
         let (first, frames) = (area.first(), area.frames());
         let borrowers = [Borrower::default(); Self::BORROWERS];
-        let books = Books::new(accounting, frames, &borrowers);
-        Self { pool: pool.clone(), first, frames, borrowers, on_loan: 0, books }
+        let accounts = Accounts::new(accounting, frames, &borrowers);
+        Self { pool: pool.clone(), first, frames, borrowers, on_loan: 0, accounts }
     }
 
     /// Admits a borrower under a number, with the most loans that it may have at a time.
@@ -96,7 +96,7 @@ impl LoanTable {
         let entry = &mut self.borrowers[usize::from(borrower)];
         assert!(entry.quota == 0, "borrower {borrower} is there already");
         *entry = Borrower { quota, out: 0 };
-        if let Books::Ledgers(ledgers) = &mut self.books {
+        if let Accounts::Ledgers(ledgers) = &mut self.accounts {
             ledgers[usize::from(borrower)] = Ledger::new(quota);
         }
     }
@@ -122,9 +122,9 @@ impl LoanTable {
 
     /// How account is kept.
     pub fn accounting(&self) -> Accounting {
-        match &self.books {
-            Books::Counters(_) => Accounting::Counters,
-            Books::Ledgers(_) => Accounting::Ledgers,
+        match &self.accounts {
+            Accounts::Counters(_) => Accounting::Counters,
+            Accounts::Ledgers(_) => Accounting::Ledgers,
         }
     }
 
@@ -137,7 +137,7 @@ impl LoanTable {
             return Err(self.on_loan);
         }
         if accounting != self.accounting() {
-            self.books = Books::new(accounting, self.frames, &self.borrowers);
+            self.accounts = Accounts::new(accounting, self.frames, &self.borrowers);
         }
         Ok(())
     }
@@ -160,12 +160,12 @@ impl LoanTable {
         borrower.out += 1;
         self.on_loan += 1;
         let number = frame.into_number();
-        match &mut self.books {
-            Books::Counters(holders) => {
-                holders.set(index, to);
+        match &mut self.accounts {
+            Accounts::Counters(counters) => {
+                counters.set(index, to);
                 Ok(index)
             }
-            Books::Ledgers(ledgers) => Ok(ledgers[usize::from(to)].enter(number)),
+            Accounts::Ledgers(ledgers) => Ok(ledgers[usize::from(to)].enter(number)),
         }
     }
 
@@ -179,7 +179,7 @@ impl LoanTable {
     /// If the frame is of another pool.
     #[inline]
     pub fn share(&mut self, frame: Frame, to: u64) -> Result<u32, Frame> {
-        let Books::Counters(holders) = &mut self.books else { return Err(frame) };
+        let Accounts::Counters(counters) = &mut self.accounts else { return Err(frame) };
         if to == 0 || bits(to).any(|at| self.borrowers[at].out == self.borrowers[at].quota) {
             return Err(frame);
         }
@@ -189,7 +189,7 @@ impl LoanTable {
         self.on_loan += 1;
         // The handle is kept as the number that it is made from again.
         let _ = frame.into_number();
-        holders.set_all(index, to);
+        counters.set_all(index, to);
         Ok(index)
     }
 
@@ -199,9 +199,9 @@ impl LoanTable {
     /// A token that is not out to this borrower. Nothing is changed then.
     #[inline]
     pub fn give_back(&mut self, token: u32, from: u8) -> Result<Option<Frame>, TokenRefused> {
-        let free = match &mut self.books {
-            Books::Counters(holders) => {
-                let who = holders.of(token).ok_or(TokenRefused::OutOfRange)?;
+        let free = match &mut self.accounts {
+            Accounts::Counters(counters) => {
+                let who = counters.of(token).ok_or(TokenRefused::OutOfRange)?;
                 let bit = 1 << from;
                 if *who & bit == 0 {
                     return Err(match *who {
@@ -212,7 +212,7 @@ impl LoanTable {
                 *who &= !bit;
                 (*who == 0).then_some(self.first + token)
             }
-            Books::Ledgers(ledgers) => Some(ledgers[usize::from(from)].strike(token)?),
+            Accounts::Ledgers(ledgers) => Some(ledgers[usize::from(from)].strike(token)?),
         };
         self.borrowers[usize::from(from)].out -= 1;
         self.on_loan -= u32::from(free.is_some());
@@ -228,11 +228,11 @@ impl LoanTable {
             *on_loan -= 1;
             freed(Frame::from_number(number));
         };
-        match &mut self.books {
-            Books::Counters(holders) => {
-                holders.release(borrower, out, |index| free(self.first + index));
+        match &mut self.accounts {
+            Accounts::Counters(counters) => {
+                counters.release(borrower, out, |index| free(self.first + index));
             }
-            Books::Ledgers(ledgers) => {
+            Accounts::Ledgers(ledgers) => {
                 let ledger = std::mem::take(&mut ledgers[usize::from(borrower)]);
                 ledger.into_frames().for_each(&mut free);
             }
@@ -252,12 +252,12 @@ impl Drop for LoanTable {
     }
 }
 
-impl Books {
+impl Accounts {
     fn new(accounting: Accounting, frames: u32, borrowers: &[Borrower]) -> Self {
         match accounting {
-            Accounting::Counters => Books::Counters(Holders::new(frames)),
+            Accounting::Counters => Accounts::Counters(LoanCounters::new(frames)),
             Accounting::Ledgers => {
-                Books::Ledgers(borrowers.iter().map(|each| Ledger::new(each.quota)).collect())
+                Accounts::Ledgers(borrowers.iter().map(|each| Ledger::new(each.quota)).collect())
             }
         }
     }

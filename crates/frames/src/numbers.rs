@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, Weak};
 
-use crate::shared::Shared;
 use crate::{Error, Result};
 
 /// By their first number, how many frames there are, and whose they are.
@@ -12,7 +11,13 @@ static AREAS: RwLock<BTreeMap<u32, Area>> = RwLock::new(BTreeMap::new());
 
 struct Area {
     frames: u32,
-    pool: Weak<Shared>,
+    pool: Option<Weak<dyn Pool>>,
+}
+
+/// Whose numbers they are.
+pub(crate) trait Pool: Send + Sync {
+    /// Takes back a frame of its own whose handle was dropped.
+    fn take_dropped(&self, number: u32);
 }
 
 /// Allots numbers for so many frames; the first of them. Numbers start at 1.
@@ -23,7 +28,7 @@ pub(crate) fn allot(frames: u32) -> Result<u32> {
             "{frames} frames are more than this process has numbers left for (2^32 in all)"
         ))
     })?;
-    areas.insert(first, Area { frames, pool: Weak::new() });
+    areas.insert(first, Area { frames, pool: None });
     Ok(first)
 }
 
@@ -45,10 +50,10 @@ fn gap(areas: &BTreeMap<u32, Area>, frames: u32) -> Option<u32> {
 }
 
 /// Says which pool has the numbers from `first` on.
-pub(crate) fn adopt(first: u32, pool: Weak<Shared>) {
+pub(crate) fn adopt(first: u32, pool: Weak<dyn Pool>) {
     let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
     if let Some(area) = areas.get_mut(&first) {
-        area.pool = pool;
+        area.pool = Some(pool);
     }
 }
 
@@ -62,10 +67,11 @@ pub(crate) fn dropped(number: u32) {
     let pool = {
         let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
         let area = areas.range(..=number).next_back();
+        let area = area.filter(|(first, area)| number - **first < area.frames);
         // Upgraded under the lock and used after it: the pool may end with this.
-        area.and_then(|(_, area)| area.pool.upgrade())
+        area.and_then(|(_, area)| area.pool.as_ref()?.upgrade())
     };
-    if let Some(pool) = pool.filter(|pool| pool.has(number)) {
+    if let Some(pool) = pool {
         pool.take_dropped(number);
     }
 }
@@ -76,7 +82,7 @@ mod tests {
 
     #[test]
     fn numbers_are_allotted_after_the_last_area_and_then_where_there_is_room() {
-        let area = |frames| Area { frames, pool: Weak::new() };
+        let area = |frames| Area { frames, pool: None };
         let mut areas = BTreeMap::new();
         assert_eq!(gap(&areas, 10), Some(1));
         areas.insert(1, area(10));

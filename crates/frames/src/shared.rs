@@ -201,12 +201,6 @@ impl Shared {
         self.places.depot(self.homes.lane_of(home))
     }
 
-    pub(crate) fn take_dropped(&self, number: u32) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        self.note(number, Event::Dropped, 0);
-        self.take_home(number);
-    }
-
     pub(crate) fn take_home(&self, number: u32) {
         self.places.push_loose(self.places.inbox(self.homes.of(number)), &[number]);
     }
@@ -337,6 +331,14 @@ impl Shared {
 
     pub(crate) fn is_fatal(&self) -> bool {
         self.fatal
+    }
+}
+
+impl numbers::Pool for Shared {
+    fn take_dropped(&self, number: u32) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        self.note(number, Event::Dropped, 0);
+        self.take_home(number);
     }
 }
 

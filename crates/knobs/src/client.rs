@@ -1,18 +1,15 @@
 //! The other end: asking a process about its knobs.
 
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Deserialize;
 
 use crate::protocol::{Counted, Got, Listed, parse_reply};
-use crate::runtime_dir::{pid_of, remove_if_stale};
+use crate::runtime_dir::{open, pid_of, remove_if_stale};
 use crate::{Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
 
 /// How long a [`Client`] waits for a process unless told otherwise.
@@ -154,19 +151,6 @@ fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
         }
         Err(errno) => Err(failure(path, errno.into())),
     }
-}
-
-/// A socket connected to `path`; without a timeout it does not wait for a place in a full queue.
-pub(crate) fn open(path: &Path, timeout: Option<Duration>) -> rustix::io::Result<OwnedFd> {
-    let flags = match timeout {
-        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        Some(_) => SocketFlags::CLOEXEC,
-    };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The send timeout also bounds connect.
-    set_socket_timeout(&socket, Timeout::Send, timeout)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 /// The error for trouble with the socket at `path`.

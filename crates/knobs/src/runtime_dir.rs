@@ -7,12 +7,15 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, geteuid, test_kill_process};
 
-use crate::client::open;
 use crate::{Error, ErrorKind, Result};
 
 /// The directory of this user's control sockets: `$CACHELANE_RUNTIME_DIR`, else `/run/cachelane`
@@ -82,6 +85,19 @@ pub(crate) fn socket_path(dir: &Path, name: &str, pid: u32) -> Result<PathBuf> {
     }
     let message = format!("process name {name:?} is not lowercase letters, digits, - and _");
     Err(Error::new(ErrorKind::BadName, message))
+}
+
+/// A socket connected to `path`; without a timeout it does not wait for a place in a full queue.
+pub(crate) fn open(path: &Path, timeout: Option<Duration>) -> rustix::io::Result<OwnedFd> {
+    let flags = match timeout {
+        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(_) => SocketFlags::CLOEXEC,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The send timeout also bounds connect.
+    set_socket_timeout(&socket, Timeout::Send, timeout)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Removes a socket that nobody listens to and whose process is gone; true if nobody listens.

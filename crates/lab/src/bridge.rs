@@ -4,8 +4,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     Error, Host, Result,
-    lab::mac,
-    link::{End, LinkOptions, Mac, Plan, Subnet, address, pair},
+    link::{End, LinkOptions, Mac, PlannedEnd, Subnet, address, mac, pair},
 };
 
 const DEVICE: &str = "br0";
@@ -71,8 +70,10 @@ impl Bridge {
             let device = member.next_device();
             let port = format!("p{}", number - 1);
             let addressed = (!options.quiet).then_some(number);
-            let there = Plan { host: member, device, mac: mac(tag, 0, number), number: addressed };
-            let here = Plan { host: &host, device: port, mac: mac(tag, 1, number), number: None };
+            let there =
+                PlannedEnd { host: member, device, mac: mac(tag, 0, number), number: addressed };
+            let here =
+                PlannedEnd { host: &host, device: port, mac: mac(tag, 1, number), number: None };
             pair(&there, &here, subnet, &options.link)?;
             host.ip(["link", "set", &here.device, "master", DEVICE])?;
             ports.push(here.device);

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, Mac, Plan, Subnet, pair},
+    link::{End, Link, LinkOptions, PlannedEnd, Subnet, mac, pair},
     tempdir::{self, TempDir},
 };
 
@@ -81,7 +81,7 @@ impl Lab {
     /// the system refuses.
     pub fn link(&self, a: &Host, b: &Host, options: LinkOptions) -> Result<Link> {
         let (subnet, tag) = self.subnet(options.subnet)?;
-        let plan = |host, number| Plan {
+        let plan = |host, number| PlannedEnd {
             host,
             device: Host::next_device(host),
             mac: mac(tag, 0, number),
@@ -89,7 +89,7 @@ impl Lab {
         };
         let (a, b) = (plan(a, 1), plan(b, 2));
         pair(&a, &b, subnet, &options)?;
-        let end = |plan: Plan<'_>, number| End {
+        let end = |plan: PlannedEnd<'_>, number| End {
             host: plan.host.clone(),
             device: plan.device,
             mac: plan.mac,
@@ -120,12 +120,6 @@ impl Lab {
             .map_err(|_| Error::invalid(format!("{}: more than {SUBNETS} links", self.name)))?;
         Ok((given.unwrap_or_else(|| Subnet::numbered(number)), number))
     }
-}
-
-/// A hardware address of the locally administered range, the same in each run: the link's
-/// number, which side of the link, and the host's number.
-pub(crate) fn mac(link: u8, side: u8, number: u8) -> Mac {
-    Mac([0x02, 0x63, 0x6c, link, side, number])
 }
 
 fn check_name(name: &str) -> Result<()> {

@@ -133,8 +133,14 @@ impl fmt::Display for Mac {
     }
 }
 
+/// A hardware address of the locally administered range, the same in each run: the link's
+/// number, which side of the link, and the host's number.
+pub(crate) fn mac(link: u8, side: u8, number: u8) -> Mac {
+    Mac([0x02, 0x63, 0x6c, link, side, number])
+}
+
 /// One end of a pair that is to be made.
-pub(crate) struct Plan<'a> {
+pub(crate) struct PlannedEnd<'a> {
     pub(crate) host: &'a Host,
     pub(crate) device: String,
     pub(crate) mac: Mac,
@@ -144,8 +150,8 @@ pub(crate) struct Plan<'a> {
 
 /// Makes a veth pair inside the two namespaces, never by way of the machine's own.
 pub(crate) fn pair(
-    a: &Plan<'_>,
-    b: &Plan<'_>,
+    a: &PlannedEnd<'_>,
+    b: &PlannedEnd<'_>,
     subnet: Subnet,
     options: &LinkOptions,
 ) -> Result<()> {

@@ -13,10 +13,10 @@ use crate::{Error, Result};
 
 mod channel;
 mod connect;
-mod ears;
+mod wakeups;
 
 use channel::{Area, Channel, Limits};
-use ears::{Ears, Heard};
+use wakeups::Wakeups;
 
 /// What a borrower asks its lender for.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl Default for BorrowerOptions {
 /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
 #[derive(Debug)]
 pub struct Borrower {
-    ears: Ears,
+    wakeups: Wakeups,
     memory: Memory,
     area: Area,
     back: Arc<Memory>,
@@ -218,7 +218,7 @@ impl Borrower {
             return Ok(there);
         }
         if timeout == Some(Duration::ZERO) {
-            self.hear(Some(Duration::ZERO))?;
+            self.wait_once(Some(Duration::ZERO))?;
             return Ok(self.look()?.unwrap_or(Wait::TimedOut));
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -275,7 +275,7 @@ impl Borrower {
         let slept = match self.look() {
             Ok(None) => {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                self.hear(left)
+                self.wait_once(left)
             }
             there => there.map(|_| Wait::Ready),
         };
@@ -284,14 +284,12 @@ impl Borrower {
         slept
     }
 
-    fn hear(&mut self, timeout: Option<Duration>) -> Result<Wait> {
-        let heard = self.ears.wait(timeout);
-        match heard.map_err(|e| Error::io("cannot wait for the lender", e))? {
-            Heard::Nothing => return Ok(Wait::TimedOut),
-            Heard::Something => {}
-            Heard::End => self.gone = true,
-        }
-        Ok(Wait::Ready)
+    /// Waits for a wake-up, or the lender's end.
+    fn wait_once(&mut self, timeout: Option<Duration>) -> Result<Wait> {
+        let waited = self.wakeups.wait(timeout);
+        let waited = waited.map_err(|e| Error::io("cannot wait for the lender", e))?;
+        self.gone |= waited == Wait::Closed;
+        Ok(waited)
     }
 
     /// Whether there is something to receive, or never will be.

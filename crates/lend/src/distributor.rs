@@ -35,7 +35,7 @@ mod channel;
 mod command;
 mod copies;
 
-pub(crate) use channel::{Channel, Party};
+pub(crate) use channel::{Channel, JoinedBorrower};
 pub(crate) use command::{Command, Report};
 pub(crate) use copies::Copies;
 
@@ -74,7 +74,7 @@ pub struct Distributor {
     /// On their way into the cache; empty between calls.
     free: Vec<Frame>,
     commands: Mailbox<Command>,
-    control: Post<Report>,
+    reports: Post<Report>,
     tally: Arc<Tally>,
 }
 
@@ -85,7 +85,7 @@ impl Distributor {
         accounting: Accounting,
         hasher: FlowHasher,
         commands: Mailbox<Command>,
-        control: Post<Report>,
+        reports: Post<Report>,
         tally: Arc<Tally>,
     ) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Distributor {
             frozen: false,
             free: Vec::new(),
             commands,
-            control,
+            reports,
             tally,
         }
     }
@@ -362,7 +362,7 @@ impl Distributor {
             if taken.must_go {
                 self.release(slot);
                 // It fails only when the lender has ended.
-                self.control.send(Report::Offender { slot });
+                self.reports.send(Report::Offender { slot });
             }
         }
         if returned > 0 {
@@ -405,7 +405,7 @@ impl Drop for Distributor {
     fn drop(&mut self) {
         slots(self.present).for_each(|slot| self.release(slot));
         self.pool.send_home(self.free.drain(..));
-        self.control.send(Report::Gone { distributor: self.index });
+        self.reports.send(Report::Gone { distributor: self.index });
     }
 }
 

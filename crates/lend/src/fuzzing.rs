@@ -9,14 +9,14 @@ use frames::{
     Accounting, AreaOptions, FrameArea, FramePool, HugePages, LaneCache, Packet, PoolOptions,
 };
 
-use crate::alarm::Alarm;
-use crate::distributor::{Channel, Command, Distributor, Party, Report};
+use crate::distributor::{Channel, Command, Distributor, JoinedBorrower, Report};
 use crate::hash::FlowHasher;
 use crate::layout::{LINE, LOAN_MORE, LOAN_SHARED, Layout};
 use crate::mailbox::{Mailbox, Post, mailbox};
 use crate::memory::Memory;
 use crate::ring::LoanReader;
 use crate::tally::{ChannelTally, Tally, read};
+use crate::waker::Waker;
 
 mod handshake;
 mod model;
@@ -56,8 +56,8 @@ pub struct Rings {
 /// A borrower's memories, and what it has of them.
 struct Peer {
     out: Arc<Memory>,
-    party: Arc<Party>,
-    /// What the party has, as the borrower has it.
+    borrower: Arc<JoinedBorrower>,
+    /// What the lender has of it, as the borrower has it.
     back: Memory,
     loans: LoanReader,
     tally: Arc<ChannelTally>,
@@ -193,13 +193,13 @@ impl Rings {
         for word in 0..LAYOUT.back_len() / 4 {
             peer.back.word(word * 4).store(0, Ordering::Relaxed);
         }
-        peer.party.offences.store(0, Ordering::Relaxed);
+        peer.borrower.offences.store(0, Ordering::Relaxed);
         peer.loans = LoanReader::new(&peer.out, LAYOUT, 0);
         (peer.next, peer.old) = (0, [0; 8]);
         peer.held.clear();
         peer.tally = Arc::default();
-        let (party, tally) = (Arc::clone(&peer.party), Arc::clone(&peer.tally));
-        let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, party, tally));
+        let (borrower, tally) = (Arc::clone(&peer.borrower), Arc::clone(&peer.tally));
+        let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, borrower, tally));
         let mirror = self.accounting == Accounting::Counters && slot == BORROWERS - 1;
         assert!(self.commands.send(Command::Join {
             slot,
@@ -369,15 +369,15 @@ impl Peer {
         let theirs = Memory::for_other(c"fuzz-back", LAYOUT.back_len()).expect("memory");
         let back = Memory::of_other(&theirs, LAYOUT.back_len(), true).expect("a mapping");
         let ours = Memory::theirs(&theirs, LAYOUT.back_len()).expect("a mapping");
-        let party = Arc::new(Party {
+        let borrower = Arc::new(JoinedBorrower {
             back: Arc::new(ours),
-            alarm: Arc::new(Alarm::new().expect("an alarm")),
+            waker: Arc::new(Waker::new().expect("a waker")),
             offences: AtomicU32::new(0),
             forgiven,
         });
         let loans = LoanReader::new(&out, LAYOUT, 0);
         let tally = Arc::default();
-        Self { out, party, back, loans, tally, next: 0, old: [0; 8], held: Vec::new() }
+        Self { out, borrower, back, loans, tally, next: 0, old: [0; 8], held: Vec::new() }
     }
 }
 

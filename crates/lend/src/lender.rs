@@ -2,17 +2,17 @@
 //!
 //! # Threads
 //!
-//! A lender has one thread of its own, for **control**: it accepts connections, shakes hands,
-//! notices who is gone. Packets go through the caller's threads, each with a [`Distributor`]. The
+//! A lender has one thread of its own, the **control thread**: it accepts connections, shakes
+//! hands, notices who is gone. Packets go through the caller's threads, each with a [`Distributor`]. The
 //! control thread never touches an account: it sends commands, and the distributors report. So a
 //! distributor never waits, neither for the control thread nor for a borrower.
 //!
 //! # A borrower's way
 //!
-//! It connects, is **half-open** until its hello has come, and then is refused, or has a **slot**:
-//! the control thread makes its memories, and has the welcome sent; when the borrower has mapped them,
-//! what it writes is sealed and mapped here (`Memory::theirs`), and each distributor gets its channel.
-//! From then on its socket shows that it lives. When that ends, or a distributor reports that it
+//! It connects, and when its hello has come it is refused, or has a **slot** and is **pending**: the
+//! control thread makes its memories, and has the welcome sent. When the borrower has mapped them,
+//! what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its channel, and
+//! it has **joined**. From then on its socket shows that it lives. When that ends, or a distributor reports that it
 //! offended too often, it is **leaving**: every distributor takes back what it has and says so, and
 //! only then are slot and quota somebody else's.
 //!
@@ -22,25 +22,26 @@
 //! a socket, to take what it sent, to close it is to wake all that wait at its other end, and that
 //! is as many as the borrower likes; and what comes to its end there can be a file that never ends.
 //! The control thread accepts, polls and peeks, which does none of this. A thread for each
-//! borrower welcomes it and wakes it (`alarm.rs`); refusals, sockets and memories are the
+//! borrower welcomes it and wakes it (`waker.rs`); refusals, sockets and memories are the
 //! reaper's (`reaper.rs`).
 //!
 //! # What it costs to be besieged
 //!
 //! Whoever may open the socket can connect as often as the machine lets it. The lender accepts
-//! [`ACCEPTS_PER_SECOND`](handshake::ACCEPTS_PER_SECOND) connections; beyond that it does not look,
+//! [`ACCEPTS_PER_SECOND`](door::ACCEPTS_PER_SECOND) connections; beyond that it does not look,
 //! the queue of the socket fills, and the kernel turns others away without waking anybody. Of those
-//! accepted at most [`HALF_OPEN`](handshake::HALF_OPEN) are half-open: the one that was silent
+//! accepted at most [`CONNECTIONS`](door::CONNECTIONS) are without a hello: the one that was silent
 //! for longest makes room for the next, so that silence does not keep those out that speak. Joins
 //! are limited by [`LenderOptions::joins_per_second`], and of everything one user gets a share
 //! ([`LenderOptions::user_share`]).
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use frames::{Accounting, FramePool, LoanTable};
 
@@ -53,21 +54,25 @@ use crate::{Error, ErrorKind, Result};
 
 pub(crate) mod admission;
 mod control;
-mod handshake;
+mod door;
 mod join;
 mod listener;
 mod passing;
 mod rate;
 mod roster;
+mod slots;
 mod status;
 mod switch;
 mod users;
 
 pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals};
 
-use control::{Control, Parts};
+use control::ControlThread;
+use door::Door;
 use listener::Listener;
+use rate::Rate;
 use roster::Roster;
+use users::Users;
 
 /// More threads than any machine has queues for; borrowers refuse more channels.
 const DISTRIBUTORS: u32 = 1 << 12;
@@ -194,7 +199,7 @@ impl LenderOptions {
 #[derive(Debug)]
 pub struct Lender {
     roster: Arc<Roster>,
-    control: Post<Request>,
+    requests: Post<Request>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -225,7 +230,7 @@ impl Lender {
         let area = duplicate_area(pool)?;
         let reaper = Reaper::new().map_err(|e| Error::io("the lender's reaper", e))?;
         let made = |e| Error::io("the lender's mailboxes", e);
-        let (control, requests) = mailbox().map_err(made)?;
+        let (post, requests) = mailbox().map_err(made)?;
         let (report, reports) = mailbox().map_err(made)?;
         let hasher = FlowHasher::default();
         let tallies: Vec<Arc<Tally>> = (0..distributors).map(|_| Arc::default()).collect();
@@ -240,9 +245,10 @@ impl Lender {
             all.push(new.private(options.private));
         }
         let roster = Arc::new(Roster::new(options.accounting, tallies));
-        let control_thread = Control::new(Parts {
-            options: options.clone(),
-            listener: Listener::open(options, &reaper)?,
+        let listener = Listener::open(options, &reaper)?;
+        let joins = options.joins_per_second;
+        let control_thread = ControlThread {
+            door: Door::new(listener, reaper.clone(), Arc::clone(&roster), options.handshake),
             pool: pool.clone(),
             area: Arc::new(reaper.keep(area)),
             reaper,
@@ -251,11 +257,18 @@ impl Lender {
             report,
             reports,
             roster: Arc::clone(&roster),
-        });
+            accounting: options.accounting,
+            slots: BTreeMap::new(),
+            joins: Rate::new(joins, joins, Instant::now()),
+            users: Users::new(options),
+            generations: 0,
+            round: 0,
+            options: options.clone(),
+        };
         let thread =
             thread::Builder::new().name("lend-control".into()).spawn(|| control_thread.run());
         let thread = thread.map_err(|e| Error::io("the lender's control thread", e))?;
-        Ok((Lender { roster, control, thread: Some(thread) }, all))
+        Ok((Lender { roster, requests: post, thread: Some(thread) }, all))
     }
 
     /// Who borrows, by slot.
@@ -284,7 +297,7 @@ impl Lender {
     pub fn set_accounting(&self, to: Accounting) -> Result<()> {
         let ended = || Error::new(ErrorKind::Io, "the lender's control thread has ended");
         let (reply, answer) = sync_channel(1);
-        self.control.send(Request::SetAccounting(to, reply));
+        self.requests.send(Request::SetAccounting(to, reply));
         answer.recv().map_err(|_| ended())?
     }
 
@@ -296,7 +309,7 @@ impl Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        self.control.send(Request::Close);
+        self.requests.send(Request::Close);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

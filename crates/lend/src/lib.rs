@@ -34,47 +34,28 @@
 //! The lender reads three things that a borrower writes: an index, tokens, and whether it sleeps,
 //! each of them once, and checks them against accounts of its own ([`frames::LoanTable`]). It
 //! waits for no borrower, and no borrower can make it block: what a borrower has in its hands is
-//! written to and closed by threads of its own (`alarm.rs`, `reaper.rs`).
+//! written to and closed by threads of its own (`waker.rs`, `reaper.rs`).
 
-#[cfg(not(loom))]
-mod alarm;
-#[cfg(not(loom))]
 mod borrower;
-#[cfg(not(loom))]
 mod distributor;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(not(loom))]
 mod hash;
-#[cfg(not(loom))]
 pub mod layout;
-#[cfg(not(loom))]
 mod lender;
-#[cfg(not(loom))]
 mod mailbox;
-#[cfg(not(loom))]
 mod memory;
-#[cfg(not(loom))]
 mod reaper;
-#[cfg(not(loom))]
 mod ring;
-#[cfg(not(loom))]
 mod spread;
 mod sync;
-#[cfg(not(loom))]
 mod tally;
 mod wake;
-#[cfg(not(loom))]
+mod waker;
 mod wire;
 
-#[cfg(not(loom))]
 pub use borrower::{Borrower, BorrowerOptions, Loan, Wait};
-#[cfg(not(loom))]
 pub use distributor::Distributor;
-#[cfg(not(loom))]
 pub use error::{Error, ErrorKind, Result};
-#[cfg(not(loom))]
 pub use lender::{BorrowerStatus, Lender, LenderCounters, LenderOptions, Offences, Refusals};

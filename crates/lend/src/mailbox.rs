@@ -4,9 +4,9 @@
 //!
 //! # Protocol
 //!
-//! Who sends puts the message into the channel, makes the event readable, and sets `waiting`
-//! (release). Who takes clears `waiting` (acquire), reads the event, and empties the channel. So
-//! the event is never readable without `waiting` being set after it: a thread that polls the event
+//! Who sends puts the message into the channel, makes the event readable, and sets the flag
+//! (release). Who takes clears the flag (acquire), reads the event, and empties the channel. So
+//! the event is never readable without the flag being set after it: a thread that polls the event
 //! finds messages or has taken them, and does not spin.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,28 +22,29 @@ use rustix::io::{Result, read, write};
 #[derive(Debug)]
 pub(crate) struct Post<T> {
     sender: Sender<T>,
-    bell: Arc<Bell>,
+    waiting: Arc<Waiting>,
 }
 
 /// Where they arrive.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     receiver: Receiver<T>,
-    bell: Arc<Bell>,
+    waiting: Arc<Waiting>,
 }
 
+/// Whether there are messages.
 #[derive(Debug)]
-struct Bell {
-    waiting: AtomicBool,
+struct Waiting {
+    flag: AtomicBool,
     event: OwnedFd,
 }
 
 /// A mailbox, and where to send to it.
 pub(crate) fn mailbox<T>() -> Result<(Post<T>, Mailbox<T>)> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let bell = Arc::new(Bell { waiting: AtomicBool::new(false), event });
+    let waiting = Arc::new(Waiting { flag: AtomicBool::new(false), event });
     let (sender, receiver) = mpsc::channel();
-    Ok((Post { sender, bell: Arc::clone(&bell) }, Mailbox { receiver, bell }))
+    Ok((Post { sender, waiting: Arc::clone(&waiting) }, Mailbox { receiver, waiting }))
 }
 
 impl<T> Post<T> {
@@ -53,16 +54,16 @@ impl<T> Post<T> {
             return false;
         }
         // It fails only if the event is readable as it is.
-        let _ = write(&self.bell.event, &1_u64.to_ne_bytes());
+        let _ = write(&self.waiting.event, &1_u64.to_ne_bytes());
         // Release: the partner is in `Mailbox::take`.
-        self.bell.waiting.store(true, Ordering::Release);
+        self.waiting.flag.store(true, Ordering::Release);
         true
     }
 }
 
 impl<T> Clone for Post<T> {
     fn clone(&self) -> Self {
-        Self { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+        Self { sender: self.sender.clone(), waiting: Arc::clone(&self.waiting) }
     }
 }
 
@@ -71,15 +72,15 @@ impl<T> Mailbox<T> {
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         // Relaxed: `take` orders it.
-        self.bell.waiting.load(Ordering::Relaxed)
+        self.waiting.flag.load(Ordering::Relaxed)
     }
 
     /// Takes the messages that there are.
     pub(crate) fn take(&self) -> impl Iterator<Item = T> {
         // Acquire: what was sent before the flag was set is seen.
-        if self.bell.waiting.swap(false, Ordering::Acquire) {
+        if self.waiting.flag.swap(false, Ordering::Acquire) {
             // There is nothing to read if somebody else's message was taken with the last ones.
-            let _ = read(&self.bell.event, &mut [0; 8]);
+            let _ = read(&self.waiting.event, &mut [0; 8]);
         }
         self.receiver.try_iter()
     }
@@ -93,7 +94,7 @@ impl<T> Mailbox<T> {
 impl<T> AsFd for Mailbox<T> {
     /// Readable when there are messages.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.event.as_fd()
+        self.waiting.event.as_fd()
     }
 }
 

@@ -12,10 +12,12 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use parking_lot::Mutex;
 
 /// Threads at a time.
 const WORKERS: usize = 32;
@@ -117,7 +119,7 @@ fn start(crew: Arc<Mutex<Crew>>) -> bool {
 fn hand_out(queue: Receiver<Job>, start: impl Fn(Arc<Mutex<Crew>>) -> bool) {
     let crew = Arc::new(Mutex::new(Crew::default()));
     for job in queue {
-        let mut own = lock(&crew);
+        let mut own = crew.lock();
         own.jobs.push_back(job);
         if own.workers == WORKERS {
             continue;
@@ -127,7 +129,7 @@ fn hand_out(queue: Receiver<Job>, start: impl Fn(Arc<Mutex<Crew>>) -> bool) {
         if start(Arc::clone(&crew)) {
             continue;
         }
-        let mut own = lock(&crew);
+        let mut own = crew.lock();
         // Those that are there look for jobs before they end, under this lock.
         let is_alone = own.workers == 1;
         own.workers -= usize::from(!is_alone);
@@ -140,7 +142,7 @@ fn hand_out(queue: Receiver<Job>, start: impl Fn(Arc<Mutex<Crew>>) -> bool) {
 
 fn work(crew: &Mutex<Crew>) {
     loop {
-        let mut own = lock(crew);
+        let mut own = crew.lock();
         let Some(job) = own.jobs.pop_front() else {
             own.workers -= 1;
             return;
@@ -148,10 +150,6 @@ fn work(crew: &Mutex<Crew>) {
         drop(own);
         job();
     }
-}
-
-fn lock(crew: &Mutex<Crew>) -> MutexGuard<'_, Crew> {
-    crew.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

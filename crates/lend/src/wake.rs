@@ -19,12 +19,12 @@ use crate::sync::{AtomicU32, Ordering, fence};
 
 /// What the lender's side of a channel remembers.
 #[derive(Debug, Default)]
-pub(crate) struct Waker {
+pub(crate) struct WakeOnce {
     /// The odd number for which the borrower was last woken; 0 for none.
     woken: u32,
 }
 
-impl Waker {
+impl WakeOnce {
     /// Whether the borrower is to be woken, after its ring's index was stored (L0).
     #[inline]
     pub(crate) fn must_wake(&mut self, asleep: &AtomicU32) -> bool {
@@ -52,7 +52,7 @@ impl Sleeper {
     pub(crate) fn lie_down(&mut self, asleep: &AtomicU32) {
         // S0. Relaxed: the fence orders it.
         asleep.store(self.awake.wrapping_add(1), Ordering::Relaxed);
-        // Between S0 and S1; the partner is that of `Waker::must_wake`.
+        // Between S0 and S1; the partner is that of `WakeOnce::must_wake`.
         fence(Ordering::SeqCst);
     }
 
@@ -64,13 +64,15 @@ impl Sleeper {
     }
 }
 
+/// `RUSTFLAGS="--cfg loom" cargo test -p cachelane-lend --release --lib loom`
 #[cfg(all(test, loom))]
-mod tests {
+mod loom_tests {
     use std::sync::Arc;
 
     use super::*;
 
-    /// A borrower that finds nothing sleeps until it is woken: never with a loan in its ring.
+    /// A borrower that finds nothing sleeps until it is woken: never with a loan in its ring, nor
+    /// when it is the second time that it sleeps.
     #[test]
     fn nobody_sleeps_on_a_loan() {
         loom::model(|| {
@@ -78,18 +80,23 @@ mod tests {
             let lender = {
                 let (index, asleep) = (Arc::clone(&index), Arc::clone(&asleep));
                 loom::thread::spawn(move || {
-                    let mut waker = Waker::default();
-                    // L0, as `LoanWriter::publish` does.
-                    index.store(1, Ordering::Release);
-                    waker.must_wake(&asleep)
+                    let mut wake_once = WakeOnce::default();
+                    for loans in 1..=2 {
+                        // L0, as `LoanWriter::publish` does.
+                        index.store(loans, Ordering::Release);
+                        wake_once.must_wake(&asleep);
+                    }
+                    wake_once.woken
                 })
             };
             let mut sleeper = Sleeper::default();
             sleeper.lie_down(&asleep);
+            sleeper.get_up(&asleep);
+            sleeper.lie_down(&asleep);
             // S1.
-            let sleeps = index.load(Ordering::Acquire) == 0;
+            let sleeps = index.load(Ordering::Acquire) < 2;
             let woken = lender.join().expect("the lender");
-            assert!(!sleeps || woken, "asleep with a loan in the ring");
+            assert!(!sleeps || woken == 3, "asleep with a loan in the ring");
         });
     }
 }

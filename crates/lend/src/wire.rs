@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::io::{Errno, Result};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -13,6 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The descriptors of a welcome: area, out, back.
 pub(crate) const DESCRIPTORS: usize = 3;
+
+/// What is polled of a borrower's socket.
+pub(crate) const EVENTS: PollFlags = PollFlags::IN.union(PollFlags::RDHUP);
 
 /// Sends a message, with descriptors or with none. It does not wait.
 pub(crate) fn send(
@@ -85,7 +89,7 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Recei
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::event::{PollFd, Timespec, poll};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::pipe::pipe;
 

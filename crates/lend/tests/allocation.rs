@@ -57,9 +57,7 @@ fn receiving_giving_back_and_waiting_allocate_nothing() {
 #[test]
 fn lending_and_collecting_allocate_nothing_in_a_steady_state() {
     for accounting in BOTH {
-        let mut rig = Rig::new(1024, 1, |options| {
-            (options.quota, options.accounting) = (64, accounting);
-        });
+        let mut rig = Rig::keeping(1024, 1, accounting, 64);
         // One that takes, and one that does not: what is meant for it is dropped after a while.
         let (mut client, _full) = (rig.connect("one", 0), rig.connect("full", 0));
         rig.until("they are there", |rig| rig.distributors[0].is_wanted());

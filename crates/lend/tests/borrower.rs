@@ -35,9 +35,7 @@ fn consume(mut borrower: Borrower) -> JoinHandle<Vec<(u16, u32)>> {
 #[test]
 fn every_packet_reaches_one_borrower_and_a_flow_stays_with_one_and_in_order() {
     for accounting in BOTH {
-        let mut rig = Rig::new(1024, 2, |options| {
-            (options.accounting, options.quota) = (accounting, 64);
-        });
+        let mut rig = Rig::keeping(1024, 2, accounting, 64);
         let borrowers: Vec<_> = ["a", "b", "c"].map(|name| connect(&rig, name, 0)).into();
         assert_eq!((borrowers[0].channels(), borrowers[0].quota()), (2, 64));
         let borrowers: Vec<_> = borrowers.into_iter().map(consume).collect();
@@ -95,9 +93,7 @@ fn packets_in_several_frames_come_whole() {
 #[test]
 fn what_is_kept_counts_against_its_keeper_only_and_comes_back_when_it_ends() {
     for accounting in BOTH {
-        let mut rig = Rig::new(256, 1, |options| {
-            (options.accounting, options.quota) = (accounting, 64);
-        });
+        let mut rig = Rig::keeping(256, 1, accounting, 64);
         let mut miser = connect(&rig, "miser", 4);
         rig.until("it has joined", |rig| rig.distributors[0].is_wanted());
         rig.lend(0, 0..10);
@@ -140,9 +136,7 @@ fn a_mirror_gets_every_packet_beside_its_owner_and_ledgers_have_none() {
     rig.close();
     assert_eq!(beside.wait(None).expect("in step"), Wait::Closed);
 
-    let rig = Rig::new(64, 1, |options| {
-        (options.accounting, options.quota) = (Accounting::Ledgers, 32);
-    });
+    let rig = Rig::keeping(64, 1, Accounting::Ledgers, 32);
     let refused = Borrower::connect(&rig.socket, &mirror).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(refused.to_string().contains("the lender refuses: "), "{refused}");

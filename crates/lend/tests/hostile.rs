@@ -217,7 +217,7 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
     const MAPPINGS: usize = 20_000;
     for accounting in BOTH {
         let mut pair = Pair::new(accounting);
-        let invited = Client::invited(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
+        let invited = Client::pending(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
         let [_, _, back] = &invited.memories;
         let len = invited.welcome.back_len;
         let maps: Vec<Map> = (0..MAPPINGS).map(|_| Map::new(back, len, true).unwrap()).collect();
@@ -255,10 +255,10 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
 #[test]
 fn who_does_not_say_that_it_has_mapped_is_lent_nothing_and_nothing_of_it_is_read() {
     let mut pair = Pair::new(Accounting::Counters);
-    let mut silent = Client::invited(&pair.rig.socket, &hello("silent", 8, false)).unwrap();
-    let odd = Client::invited(&pair.rig.socket, &hello("odd", 8, false)).unwrap();
-    let sealed = Client::invited(&pair.rig.socket, &hello("sealed", 8, false)).unwrap();
-    let gone = Client::invited(&pair.rig.socket, &hello("gone", 8, false)).unwrap();
+    let mut silent = Client::pending(&pair.rig.socket, &hello("silent", 8, false)).unwrap();
+    let odd = Client::pending(&pair.rig.socket, &hello("odd", 8, false)).unwrap();
+    let sealed = Client::pending(&pair.rig.socket, &hello("sealed", 8, false)).unwrap();
+    let gone = Client::pending(&pair.rig.socket, &hello("gone", 8, false)).unwrap();
     // An offence, were it read.
     silent.back.word(silent.layout.back_channel(0)).store(1 << 30, Ordering::Release);
     for _ in 0..10 {
@@ -314,9 +314,7 @@ fn a_borrower_that_is_always_asleep_and_reads_no_wake_up_delays_nobody() {
 #[test]
 fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
     for accounting in BOTH {
-        let mut rig = Rig::new(1024, 1, |options| {
-            (options.quota, options.accounting) = (64, accounting);
-        });
+        let mut rig = Rig::keeping(1024, 1, accounting, 64);
         let mut good = rig.connect("good", 0);
         rig.collect();
         let over = AtomicBool::new(false);

@@ -3,41 +3,20 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::part::{Part, playing, ready_for_ever};
 use common::*;
 use frames::{Accounting, Packet};
 use lend::{Borrower, BorrowerOptions, ErrorKind, Lender, LenderOptions, Loan, Wait};
 
-/// Says that a process is to play a part, and which.
-const PART: &str = "CACHELANE_LEND_TEST_PART";
-const SOCKET: &str = "CACHELANE_LEND_TEST_SOCKET";
-
-/// Runs this program again.
-fn spawn(part: &str, socket: &Path) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "play_a_part", "--nocapture", "--test-threads=1"]);
-    command.env(PART, part).env(SOCKET, socket);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-/// Waits until it says that it is where it should be.
-fn until_ready(child: &mut Child) {
-    let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
-    let line = lines.next().expect("a line").unwrap();
-    let rest = || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n");
-    assert!(line == "ready", "the child says: {line}\n{}", rest());
-}
-
 /// Not a test: what the processes do that the others start.
 #[test]
 fn play_a_part() {
-    let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET)) else { return };
-    let socket = Path::new(&socket);
+    let Some((part, socket)) = playing() else { return };
+    let socket = &*socket;
     match &*part {
         "silent" => {
             let _socket = dial(socket).unwrap();
@@ -46,13 +25,6 @@ fn play_a_part() {
         "lender, counters" => lend_for_ever(socket, Accounting::Counters),
         "lender, ledgers" => lend_for_ever(socket, Accounting::Ledgers),
         part => borrow_for_ever(socket, part),
-    }
-}
-
-fn ready_for_ever() -> ! {
-    eprintln!("ready");
-    loop {
-        std::thread::park();
     }
 }
 
@@ -130,10 +102,7 @@ fn kill_borrowers(accounting: Accounting, count: u32) {
                             "mirror" if accounting == Accounting::Ledgers => "hoarder",
                             part => part,
                         };
-                        let mut child = spawn(part, socket);
-                        until_ready(&mut child);
-                        child.kill().unwrap();
-                        child.wait().unwrap();
+                        drop(Part::play(part, socket));
                     }
                 })
             })
@@ -234,8 +203,7 @@ fn a_lender_that_is_killed_while_it_lends_is_a_clean_end_for_its_borrowers() {
         let socket = dir.path().join("lend");
         for _ in 0..3 {
             // The second one takes the place of the first.
-            let mut lender = spawn(part, &socket);
-            until_ready(&mut lender);
+            let lender = Part::play(part, &socket);
             let got = [const { AtomicU64::new(0) }; 3];
             std::thread::scope(|scope| {
                 let socket = &socket;
@@ -247,8 +215,7 @@ fn a_lender_that_is_killed_while_it_lends_is_a_clean_end_for_its_borrowers() {
                     assert!(Instant::now() < end, "no traffic: {got:?}");
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                lender.kill().unwrap();
-                lender.wait().unwrap();
+                drop(lender);
                 for borrower in borrowers {
                     assert!(borrower.join().unwrap() >= 10_000);
                 }

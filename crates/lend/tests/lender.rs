@@ -20,9 +20,7 @@ fn tokens(loans: &[Loan]) -> impl Iterator<Item = u32> {
 #[test]
 fn a_packet_comes_as_it_was_received_and_its_frame_is_free_once_it_is_returned() {
     for accounting in BOTH {
-        let mut rig = Rig::new(256, 1, |options| {
-            (options.accounting, options.quota) = (accounting, 64);
-        });
+        let mut rig = Rig::keeping(256, 1, accounting, 64);
         assert!(!rig.distributors[0].is_wanted());
         let mut client = rig.connect("one", 0);
         assert_eq!((client.welcome.quota, client.welcome.slots), (64, 64));
@@ -70,9 +68,7 @@ fn owners(rig: &mut Rig, clients: &mut [&mut Client]) -> BTreeMap<u16, usize> {
 #[test]
 fn a_flow_stays_with_its_borrower_and_a_join_or_a_leave_moves_its_share_only() {
     for accounting in BOTH {
-        let mut rig = Rig::new(512, 1, |options| {
-            (options.accounting, options.quota) = (accounting, 64);
-        });
+        let mut rig = Rig::keeping(512, 1, accounting, 64);
         let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| rig.connect(name, 0));
         rig.collect();
         let three = owners(&mut rig, &mut [&mut a, &mut b, &mut c]);
@@ -230,9 +226,7 @@ fn where_a_packet_lies_in_its_frame_is_told() {
 #[test]
 fn a_token_goes_back_in_the_channel_that_it_came_from() {
     for accounting in BOTH {
-        let mut rig = Rig::new(512, 3, |options| {
-            (options.accounting, options.quota) = (accounting, 32);
-        });
+        let mut rig = Rig::keeping(512, 3, accounting, 32);
         let mut client = rig.connect("one", 0);
         assert_eq!(client.welcome.channels, 3);
         rig.collect();

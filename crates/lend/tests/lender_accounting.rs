@@ -166,9 +166,7 @@ fn the_accounting_is_changed_back_and_forth_under_traffic_and_no_frame_is_lost()
 #[test]
 fn a_lender_that_ends_says_so_in_every_channel_and_on_the_socket() {
     for accounting in BOTH {
-        let mut rig = Rig::new(256, 2, |options| {
-            (options.quota, options.accounting) = (64, accounting);
-        });
+        let mut rig = Rig::keeping(256, 2, accounting, 64);
         let mut client = rig.connect("one", 0);
         let options = BorrowerOptions::default();
         let mut borrower = Borrower::connect(&rig.socket, &options).unwrap();
@@ -201,9 +199,7 @@ fn a_lender_that_ends_says_so_in_every_channel_and_on_the_socket() {
 fn distributors_and_lender_end_in_any_order() {
     for accounting in BOTH {
         for first in ["lender", "distributors", "one distributor"] {
-            let mut rig = Rig::new(256, 2, |options| {
-                (options.quota, options.accounting) = (64, accounting);
-            });
+            let mut rig = Rig::keeping(256, 2, accounting, 64);
             let mut client = rig.connect("one", 0);
             rig.collect();
             rig.lend(0, 0..10);

@@ -120,14 +120,14 @@ fn who_says_nothing_makes_room_for_who_speaks() {
     let rig = Rig::new(64, 1, |options| {
         (options.quota, options.handshake) = (32, Duration::from_secs(600));
     });
-    // More than may be half-open: those that were silent for longest go.
+    // More connections than may be without a hello: those that were silent for longest go.
     let silent: Vec<OwnedFd> = (0..100).map(|_| dial(&rig.socket).unwrap()).collect();
     let client = rig.connect("one", 0);
     for socket in &silent[..36] {
         let (welcome, _) = answer(socket).unwrap().unwrap();
         is(&welcome, Status::Busy, "too many connections without a hello");
     }
-    // Whoever spoke was accepted as the 101st, and is half-open no more.
+    // Whoever spoke was accepted as the 101st, and has said hello since.
     assert_eq!(rig.lender.counters().refused.busy, 37);
     assert_eq!(rig.lender.counters().refused.total(), 37);
     drop(client);

@@ -4,55 +4,24 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::part::{Part, playing, ready_for_ever};
 use common::*;
 use lend::LenderOptions;
 use zerocopy::IntoBytes as _;
 
-/// Says that a process is to play a part, and which.
-const PART: &str = "CACHELANE_LEND_TEST_PART";
-const SOCKET: &str = "CACHELANE_LEND_TEST_SOCKET";
-
 const HOSTILE: u32 = 65_534;
 const HONEST: u32 = 65_533;
-
-/// A process of another user, killed when it is dropped.
-struct Part(Child);
-
-impl Part {
-    /// Runs this program again, and waits until it says that it is where it should be.
-    fn play(part: &str, socket: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "play_a_part", "--nocapture", "--test-threads=1"]);
-        command.env(PART, part).env(SOCKET, socket);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
-        let line = lines.next().expect("a line").unwrap();
-        let rest = || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n");
-        assert!(line == "ready", "{part} says: {line}\n{}", rest());
-        Self(child)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
 
 /// Not a test: what the processes do that the others start.
 #[test]
 fn play_a_part() {
-    let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET)) else { return };
-    let socket = Path::new(&socket);
+    let Some((part, socket)) = playing() else { return };
+    let socket = &*socket;
     let user = if part.starts_with("honest") { HONEST } else { HOSTILE };
     // SAFETY: it takes a number; the C library changes all threads.
     assert_eq!(unsafe { libc::setuid(user) }, 0);
@@ -112,10 +81,7 @@ fn play_a_part() {
         }
         part => panic!("{part}"),
     }
-    eprintln!("ready");
-    loop {
-        std::thread::park();
-    }
+    ready_for_ever()
 }
 
 fn join(socket: &Path) -> Client {
@@ -191,8 +157,7 @@ fn root_one_user_cannot_take_the_joins_slots_loans_and_memory_of_another() {
     rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
     drop(Part::play("hostile: joins and keeps all", &rig.socket));
     drop(honest);
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
@@ -208,44 +173,40 @@ fn root_a_user_is_refused_what_is_beyond_its_share_and_root_is_not() {
     });
     let ours: Vec<_> = (0..32).map(|_| rig.connect("ours", 0)).collect();
     drop((ours, hostile));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
 fn root_whoever_says_nothing_makes_room_for_other_users_that_are_slow() {
-    let Some(mut rig) = rig(|_| {}) else { return };
+    let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: says nothing", &rig.socket);
     drop(Part::play("honest: slow", &rig.socket));
     assert!(rig.lender.counters().refused.busy > 64, "{:?}", rig.lender.counters());
     drop(hostile);
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
 fn root_a_user_has_two_mirrors_and_root_as_many_as_it_wants() {
-    let Some(mut rig) = rig(|_| {}) else { return };
+    let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: mirrors", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 3);
     let counters = rig.lender.counters();
     assert_eq!((counters.refused.user, counters.refused.total()), (1, 1));
     let ours: Vec<_> = (0..4).map(|_| rig.mirror("ours", 8)).collect();
     drop((ours, hostile));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
 fn root_where_borrowers_are_apart_no_user_has_a_mirror_but_root() {
-    let Some(mut rig) = rig(|options| options.private = true) else { return };
+    let Some(rig) = rig(|options| options.private = true) else { return };
     let hostile = Part::play("hostile: mirrors of what others get", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 1);
     assert_eq!(rig.lender.counters().refused.user, 1);
     let ours = rig.mirror("ours", 8);
     drop((ours, hostile));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
@@ -267,8 +228,7 @@ fn root_a_user_with_many_borrowers_gets_no_more_flows_than_one_with_one() {
     assert_eq!(honest_got + hostile_got, 8192);
     assert!((3600..=4600).contains(&honest_got), "{honest_got} of 8192");
     drop((honest, hostile));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
@@ -283,8 +243,7 @@ fn root_whoever_left_and_keeps_memory_is_never_forgotten_and_users_come_later_wh
     drop(rig.connect("ours", 8));
     drop(hostile);
     drop(Part::play("honest: one", &rig.socket));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }
 
 #[test]
@@ -303,6 +262,5 @@ fn root_an_area_that_is_kept_counts_for_as_long_as_it_is_kept() {
     drop(hostile);
     rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
     drop((rig.connect("ours", 0), ours));
-    rig.until("all have left", |rig| rig.lender.borrowers().is_empty());
-    rig.close();
+    rig.close_empty();
 }

@@ -11,7 +11,7 @@ use rustix::net::Shutdown;
 use crate::backend::Lease;
 use crate::config::Engine;
 use crate::counters::Counters;
-use crate::flow::{Flow, Leg, Mode, Resources, SourceReset, State, Turn};
+use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
 use crate::socket;
 use crate::sockmap::Opened;
 
@@ -132,7 +132,7 @@ impl Relaying {
     /// Hands the direction that carries bulk to the sockmap engine, if one does.
     pub(crate) fn hand_over(&mut self, client: &Leg, resources: &Resources) -> Option<Handed> {
         let sockmap = resources.sockmap.as_ref()?;
-        let taken = |flow: &Flow| matches!(flow.mode, Mode::Sockmap(_));
+        let taken = |flow: &Flow| matches!(flow.engine, FlowEngine::Sockmap(_));
         if taken(&self.up) || taken(&self.down) {
             return None;
         }
@@ -161,17 +161,18 @@ impl Relaying {
 }
 
 /// Passes the source's FIN on once every byte before it is written. The target must not take
-/// this end for a good one if the bytes of `other`, its own, are lost: that is an error.
+/// this end for a good one if the bytes of its own, those of the `reverse` flow, are lost: that is
+/// an error.
 fn end_of(
     flow: &mut Flow,
     target: &Leg,
-    other: State,
+    reverse: State,
     resources: &Resources,
 ) -> Result<(), SourceReset> {
     if !flow.is_drained(target, resources) {
         return Ok(());
     }
-    if other == State::Lost {
+    if reverse == State::Lost {
         return Err(SourceReset);
     }
     // Refused only by a socket that is closed already, which its own flow finds out.
@@ -180,16 +181,16 @@ fn end_of(
     Ok(())
 }
 
-/// Whether a leg was reset and nobody is going to find out by reading from it: because its FIN was
-/// read before, or because `other`, where its bytes go, takes none. A reset overtakes them.
-fn is_cut_off(leg: &Leg, from: &Flow, other: &Leg, to: &Flow) -> bool {
-    match from.state {
+/// Whether a flow's source was reset and nobody is going to find out by reading from it: because
+/// its FIN was read before, or because the target takes none of its bytes. A reset overtakes them.
+fn is_cut_off(source: &Leg, flow: &Flow, target: &Leg, reverse: &Flow) -> bool {
+    match flow.state {
         // Without an error, a leg is broken also when both ends have sent their FIN in peace.
         State::Open => {
-            let reset = leg.reset || (leg.broken && to.state == State::Lost);
-            reset && !other.writable
+            let reset = source.reset || (source.broken && reverse.state == State::Lost);
+            reset && !target.writable
         }
-        _ => leg.broken && !to.is_over(),
+        _ => source.broken && !reverse.is_over(),
     }
 }
 

@@ -50,9 +50,9 @@ pub(crate) struct Leg {
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) state: State,
-    pub(crate) mode: Mode,
+    pub(crate) engine: FlowEngine,
     held: Held,
-    /// The auto engine's choice, where the mode follows what the flow turns out to need.
+    /// The auto engine's choice, where the engine follows what the flow turns out to need.
     auto: Option<Box<Auto>>,
     adapts: bool,
     bulk: Bulk,
@@ -75,7 +75,7 @@ pub(crate) enum State {
 
 /// How the flow moves bytes now.
 #[derive(Debug)]
-pub(crate) enum Mode {
+pub(crate) enum FlowEngine {
     Copy,
     Splice,
     Sockmap(Taken),
@@ -137,7 +137,7 @@ impl Flow {
         Flow {
             state: State::Open,
             // The sockmap engine, too, takes over only when a flow turns out to be bulk.
-            mode: if engine == Engine::Splice { Mode::Splice } else { Mode::Copy },
+            engine: if engine == Engine::Splice { FlowEngine::Splice } else { FlowEngine::Copy },
             held: Held::Nothing,
             auto: None,
             adapts: engine == Engine::Auto,
@@ -170,23 +170,23 @@ impl Flow {
         let measures = self.auto.is_some() && self.bulk.is_batching();
         let clock = measures.then(auto::thread_time);
         let before = self.written;
-        let turn = match self.mode {
-            Mode::Copy => self.pump_copy(source, target, resources),
-            Mode::Splice => self.pump_splice(source, target, resources),
-            Mode::Sockmap(_) => self.pump_sockmap(source, target, forwarded, resources),
+        let turn = match self.engine {
+            FlowEngine::Copy => self.pump_copy(source, target, resources),
+            FlowEngine::Splice => self.pump_splice(source, target, resources),
+            FlowEngine::Sockmap(_) => self.pump_sockmap(source, target, forwarded, resources),
         };
         let counters = &resources.counters;
         let moved = self.written - before;
         Counters::add(forwarded(counters), moved);
-        match self.mode {
-            Mode::Splice => Counters::add(&counters.bytes_spliced, moved),
+        match self.engine {
+            FlowEngine::Splice => Counters::add(&counters.bytes_spliced, moved),
             _ => Counters::add(&counters.bytes_copied, moved),
         }
         if let (Some(auto), Some(start)) = (&mut self.auto, clock) {
             auto.note(moved, auto::thread_time().saturating_sub(start));
         }
         // The verdict runs only when a socket turns readable, so its sources are left as they are.
-        let batches = !matches!(self.mode, Mode::Sockmap(_))
+        let batches = !matches!(self.engine, FlowEngine::Sockmap(_))
             && self.bulk.moved(moved, &source.socket, resources.shares.chunk);
         match turn {
             Ok(Turn::Waits) if batches && !self.is_over() => Ok(Turn::Polls),
@@ -199,15 +199,15 @@ impl Flow {
         if !self.adapts || matches!(self.held, Held::Pipe { .. }) {
             return;
         }
-        self.mode = match (self.bulk.is_batching(), &self.auto) {
-            (false, _) => Mode::Copy,
+        self.engine = match (self.bulk.is_batching(), &self.auto) {
+            (false, _) => FlowEngine::Copy,
             (true, None) => {
                 self.auto = Some(Box::new(Auto::new()));
-                Mode::Splice
+                FlowEngine::Splice
             }
             (true, Some(auto)) => match auto.way() {
-                Way::Copy => Mode::Copy,
-                Way::Splice => Mode::Splice,
+                Way::Copy => FlowEngine::Copy,
+                Way::Splice => FlowEngine::Splice,
             },
         };
     }
@@ -217,8 +217,10 @@ impl Flow {
         if self.state != State::Ended || !matches!(self.held, Held::Nothing) {
             return false;
         }
-        match (&mut self.mode, &resources.sockmap) {
-            (Mode::Sockmap(taken), Some(sockmap)) => sockmap.is_drained(taken, &target.socket),
+        match (&mut self.engine, &resources.sockmap) {
+            (FlowEngine::Sockmap(taken), Some(sockmap)) => {
+                sockmap.is_drained(taken, &target.socket)
+            }
             _ => true,
         }
     }
@@ -233,7 +235,7 @@ impl Flow {
         /// As much as a default socket buffer holds: a flow that sent it is no request.
         const BULK: u64 = 128 * 1024;
         self.state == State::Open
-            && matches!(self.mode, Mode::Copy)
+            && matches!(self.engine, FlowEngine::Copy)
             && matches!(self.held, Held::Nothing)
             && !source.readable
             && !source.hup
@@ -248,14 +250,14 @@ impl Flow {
     /// Goes on in the verdict's hands.
     pub(crate) fn hand_over(&mut self, taken: Taken, source: &Leg) {
         self.bulk.stop(&source.socket);
-        self.mode = Mode::Sockmap(taken);
+        self.engine = FlowEngine::Sockmap(taken);
     }
 
     /// Bytes that the target has, whoever moved them.
     pub(crate) fn moved(&self) -> u64 {
-        match &self.mode {
-            Mode::Sockmap(taken) => self.written + taken.redirected(),
-            Mode::Copy | Mode::Splice => self.written,
+        match &self.engine {
+            FlowEngine::Sockmap(taken) => self.written + taken.redirected(),
+            FlowEngine::Copy | FlowEngine::Splice => self.written,
         }
     }
 
@@ -267,7 +269,7 @@ impl Flow {
             Held::Pipe { pipe, length: 0 } => resources.pipes.push(pipe),
             Held::Pipe { .. } | Held::Nothing => {}
         }
-        if let (Mode::Sockmap(taken), Some(sockmap)) = (self.mode, &resources.sockmap) {
+        if let (FlowEngine::Sockmap(taken), Some(sockmap)) = (self.engine, &resources.sockmap) {
             sockmap.forget(taken);
         }
     }

@@ -14,7 +14,7 @@ use rustix::thread::{gettid, sched_setaffinity};
 
 use crate::config::{Config, Engine};
 use crate::counters::{Counters, Stats};
-use crate::shared::{Mode, Shared};
+use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::worker::Worker;
 use crate::{Error, ErrorKind, socket};
@@ -189,7 +189,7 @@ impl Relay {
     /// whether all of them ended by themselves; the rest is still there until the relay is
     /// dropped, and may be waited for again.
     pub fn drain(&self, timeout: Duration) -> bool {
-        self.shared.advance(Mode::Drain);
+        self.shared.advance(Stage::Drain);
         let workers = self.crew().workers.len();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + timeout;
@@ -245,7 +245,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.shared.advance(Mode::Stop);
+        self.shared.advance(Stage::Stop);
         for hand in &mut self.crew().workers {
             // A worker that panicked has said so on stderr.
             let _ = hand.thread.take().map(JoinHandle::join);

@@ -14,10 +14,10 @@ use crate::config::{Config, Engine};
 use crate::socket::Shares;
 use crate::sockmap::Sockmap;
 
-/// What the workers are to do.
+/// What the workers are to do: a relay goes through these in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Mode {
+pub(crate) enum Stage {
     Run = 0,
     /// Accept no more, return when the last connection has ended.
     Drain = 1,
@@ -39,8 +39,8 @@ pub(crate) struct Shared {
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
     engine: AtomicU8,
     /// Release when it is set, Acquire where workers read it: what was done before (counters,
-    /// a closed resource) is seen by a worker that sees the new mode.
-    mode: AtomicU8,
+    /// a closed resource) is seen by a worker that sees the new stage.
+    stage: AtomicU8,
     /// Relaxed: a count. A worker that stopped accepting at the limit is woken through `wakes`
     /// by the one that brings the count below it.
     active: AtomicUsize,
@@ -61,7 +61,7 @@ impl Shared {
             idle_timeout: config.idle_timeout,
             limit,
             engine: AtomicU8::new(config.engine as u8),
-            mode: AtomicU8::new(Mode::Run as u8),
+            stage: AtomicU8::new(Stage::Run as u8),
             active: AtomicUsize::new(0),
             sockmap: OnceLock::new(),
             wakes: Mutex::new(Vec::new()),
@@ -76,17 +76,17 @@ impl Shared {
         self.engine.store(engine as u8, Relaxed);
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        match self.mode.load(Acquire) {
-            0 => Mode::Run,
-            1 => Mode::Drain,
-            _ => Mode::Stop,
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Acquire) {
+            0 => Stage::Run,
+            1 => Stage::Drain,
+            _ => Stage::Stop,
         }
     }
 
-    /// Goes on to `mode`, never back, and wakes every worker.
-    pub(crate) fn advance(&self, mode: Mode) {
-        self.mode.fetch_max(mode as u8, Release);
+    /// Goes on to `stage`, never back, and wakes every worker.
+    pub(crate) fn advance(&self, stage: Stage) {
+        self.stage.fetch_max(stage as u8, Release);
         self.wake_all();
     }
 
@@ -154,8 +154,8 @@ mod tests {
         let backends = vec!["127.0.0.1:1".parse().unwrap()];
         let config = Config::new(backends.clone(), backends, [0].into_iter().collect());
         let shared = Shared::new(&config, 1);
-        shared.advance(Mode::Stop);
-        shared.advance(Mode::Drain);
-        assert_eq!(shared.mode(), Mode::Stop);
+        shared.advance(Stage::Stop);
+        shared.advance(Stage::Drain);
+        assert_eq!(shared.stage(), Stage::Stop);
     }
 }

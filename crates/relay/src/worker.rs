@@ -20,7 +20,7 @@ use crate::config::Engine;
 use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
 use crate::flow::Resources;
-use crate::shared::{Mode, Shared};
+use crate::shared::{Shared, Stage};
 use watch::{SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
@@ -92,20 +92,20 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         loop {
-            match self.shared.mode() {
-                Mode::Run => {
+            match self.shared.stage() {
+                Stage::Run => {
                     self.set_accepting(self.may_accept());
                     if self.resources.sockmap.is_none() {
                         self.resources.sockmap = self.shared.sockmap();
                     }
                 }
-                Mode::Drain => {
+                Stage::Drain => {
                     self.close_listeners();
                     if self.connections.is_empty() {
                         return;
                     }
                 }
-                Mode::Stop => {
+                Stage::Stop => {
                     self.close_listeners();
                     return self.end_all();
                 }

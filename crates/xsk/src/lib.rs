@@ -13,42 +13,24 @@
 //! Linux only. Copy mode needs 5.11 or later; what newer kernels add is used where it is there,
 //! and [`Socket::in_force`] says what is.
 
-#[cfg(not(loom))]
 mod device;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod hook;
-#[cfg(not(loom))]
 mod lease;
-#[cfg(not(loom))]
 mod options;
-#[cfg(not(loom))]
 mod program;
 mod ring;
-#[cfg(not(loom))]
 mod socket;
 mod sync;
-#[cfg(not(loom))]
 mod sys;
-#[cfg(not(loom))]
 mod umem;
 
-#[cfg(not(loom))]
 pub use device::Device;
-#[cfg(not(loom))]
 pub use error::{Error, ErrorKind, Result};
-#[cfg(not(loom))]
 pub use frames::Packet;
-#[cfg(not(loom))]
 pub use hook::{Attach, Hook};
-#[cfg(not(loom))]
 pub use lease::LEASE;
-#[cfg(not(loom))]
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
-#[cfg(not(loom))]
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
-#[cfg(not(loom))]
 pub use socket::{Outstanding, Socket, Statistics};
-#[cfg(not(loom))]
 pub use umem::Umem;

@@ -29,7 +29,6 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
-#[cfg(not(loom))]
 pub(crate) mod mapped;
 
 /// Set by the kernel in a ring's flags when it has to be woken (`XDP_RING_NEED_WAKEUP`).

@@ -24,6 +24,7 @@ use crate::{Device, Error, InForce, Packet, Result, SocketOptions, Umem};
 mod buffers;
 mod close;
 mod open;
+mod queue;
 
 /// A socket on one queue of a device. One thread's.
 ///

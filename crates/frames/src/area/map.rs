@@ -36,7 +36,8 @@ pub(super) fn map(options: &AreaOptions) -> Result<Mapping> {
     let bytes = options.frames as usize * options.frame_size as usize;
     let rounded = bytes.next_multiple_of(HUGE);
     let made = |mut mapping: Mapping| {
-        mapping.misplaced = nodes::place(&mapping, options);
+        let memory = NonNull::slice_from_raw_parts(mapping.start, mapping.bytes);
+        mapping.misplaced = nodes::place(memory, mapping.page, options);
         present(mapping)
     };
     let huge = || made(pages(rounded, true, shared)?);

@@ -4,8 +4,8 @@
 
 use std::io;
 use std::ops::Range;
+use std::ptr::NonNull;
 
-use super::map::Mapping;
 use super::{AreaOptions, page_frames};
 use crate::Error;
 use crate::homes::Cut;
@@ -16,13 +16,14 @@ const MOST_NODES: usize = 1024;
 const WORD: usize = usize::BITS as usize;
 
 /// Asks the kernel for memory of each home's node, before there is any; says the first refusal.
-/// A node that is full gives what it has, and other nodes the rest.
-pub(super) fn place(mapping: &Mapping, options: &AreaOptions) -> Option<Error> {
-    let ranges = ranges(mapping.bytes, mapping.page, options);
+/// A node that is full gives what it has, and other nodes the rest. `memory` is mapped, in pages of
+/// `page` bytes.
+pub(super) fn place(memory: NonNull<[u8]>, page: usize, options: &AreaOptions) -> Option<Error> {
+    let ranges = ranges(memory.len(), page, options);
     let wanted = options.nodes.iter().zip(ranges).enumerate();
     let mut refused = wanted.filter_map(|(home, (node, range))| {
         let node = (*node)?;
-        let error = prefer(mapping, range, node).err()?;
+        let error = prefer(memory, range, node).err()?;
         Some(Error::memory(format!("cannot put the memory of home {home} on node {node}"), error))
     });
     let first = refused.next();
@@ -47,7 +48,7 @@ fn ranges(mapped: usize, page: usize, options: &AreaOptions) -> Vec<Range<usize>
     (0..homes).map(range).collect()
 }
 
-fn prefer(mapping: &Mapping, range: Range<usize>, node: u32) -> io::Result<()> {
+fn prefer(memory: NonNull<[u8]>, range: Range<usize>, node: u32) -> io::Result<()> {
     let node = node as usize;
     if range.is_empty() {
         return Ok(());
@@ -57,12 +58,12 @@ fn prefer(mapping: &Mapping, range: Range<usize>, node: u32) -> io::Result<()> {
     }
     let mut nodes = [0_usize; MOST_NODES / WORD];
     nodes[node / WORD] = 1 << (node % WORD);
-    // SAFETY: the range is in the mapping, which is ours; where its memory will be changes nothing
-    // of what is in it. The kernel reads one node less than it is told.
+    // SAFETY: where memory will be changes nothing of what is in it. The kernel reads one node less
+    // than it is told.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
-            mapping.start.as_ptr().add(range.start),
+            memory.cast::<u8>().as_ptr().wrapping_add(range.start),
             range.len(),
             libc::MPOL_PREFERRED as libc::c_ulong,
             nodes.as_ptr(),

@@ -3,7 +3,7 @@
 //! loan costs (`cachelane bench lend --only accounting`). For the same reason both are always
 //! inlined: what the caller's closures count stays in registers.
 
-use super::{Books, LoanTable, TokenRefused};
+use super::{Accounts, LoanTable, TokenRefused};
 use crate::Frame;
 
 impl LoanTable {
@@ -21,21 +21,21 @@ impl LoanTable {
     ) {
         let count = frames.len() as u32;
         assert!(count <= self.room(to), "{count} loans, and room for {}", self.room(to));
-        // Before the first: what was lent is in the books if a later frame turns out foreign.
+        // Before the first: what was lent is in the accounts if a later frame turns out foreign.
         self.borrowers[usize::from(to)].out += count;
         self.on_loan += count;
         let (first, most) = (self.first, self.frames);
-        match &mut self.books {
-            Books::Counters(holders) => {
+        match &mut self.accounts {
+            Accounts::Counters(counters) => {
                 for frame in frames {
                     let index = frame.number().wrapping_sub(first);
                     assert!(index < most, "a frame of another pool");
                     let _ = frame.into_number();
-                    holders.set(index, to);
+                    counters.set(index, to);
                     each(index);
                 }
             }
-            Books::Ledgers(ledgers) => {
+            Accounts::Ledgers(ledgers) => {
                 let ledger = &mut ledgers[usize::from(to)];
                 for frame in frames {
                     assert!(frame.number().wrapping_sub(first) < most, "a frame of another pool");
@@ -58,11 +58,11 @@ impl LoanTable {
         // Loans that are over, and those of them whose frames others have.
         let (mut returned, mut kept) = (tokens.len() as u32, 0);
         let first = self.first;
-        match &mut self.books {
-            Books::Counters(holders) => {
+        match &mut self.accounts {
+            Accounts::Counters(counters) => {
                 let bit = 1 << from;
                 for token in tokens {
-                    match holders.of(token) {
+                    match counters.of(token) {
                         Some(who) if *who == bit => {
                             *who = 0;
                             freed(Frame::from_number(first + token));
@@ -77,7 +77,7 @@ impl LoanTable {
                     }
                 }
             }
-            Books::Ledgers(ledgers) => {
+            Accounts::Ledgers(ledgers) => {
                 let ledger = &mut ledgers[usize::from(from)];
                 for token in tokens {
                     match ledger.strike(token) {

@@ -9,7 +9,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{
     ExchangeWindow,
-    exchange::{Plan, Session},
+    exchange::Session,
+    slot::{Close, Plan},
 };
 use crate::{Host, Result};
 
@@ -29,18 +30,6 @@ pub struct ConnectOptions {
     pub verify: bool,
     /// The CPU that the thread is pinned to; none: not pinned.
     pub cpu: Option<usize>,
-}
-
-/// Who closes a connection after its exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
-    /// The client, as soon as it has the response.
-    Client,
-    /// The client, by a reset, which leaves nothing in TIME_WAIT.
-    Reset,
-    /// The server, which must be told so by
-    /// [`EchoOptions::close_after`](super::EchoOptions::close_after); the client follows.
-    Server,
 }
 
 impl Default for ConnectOptions {
@@ -81,8 +70,6 @@ impl ConnectSession {
 
     /// What happens in the next `time`.
     pub fn measure(&self, time: Duration) -> ExchangeWindow {
-        self.0.take_window();
-        std::thread::sleep(time);
-        self.0.take_window()
+        self.0.measure(time)
     }
 }

@@ -8,7 +8,6 @@
 use std::{
     collections::VecDeque,
     io,
-    net::SocketAddr,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,10 +17,10 @@ use std::{
 };
 
 use super::{
-    Close, Latency, check_cpus, pattern, pin,
+    Latency, check_cpus, pattern, pin,
     poller::{Poller, Ready},
     reserve_fds,
-    slot::{Batch, Next, Scratch, Slot},
+    slot::{Batch, Next, Plan, Scratch, Slot},
 };
 use crate::{Error, Host, Result};
 
@@ -60,19 +59,6 @@ impl ExchangeWindow {
     pub fn rate(&self) -> f64 {
         self.exchanges as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
-}
-
-/// What the loop does.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) target: SocketAddr,
-    pub(super) connections: usize,
-    pub(super) request: usize,
-    pub(super) response: usize,
-    pub(super) verify: bool,
-    /// One exchange per connection, and how it is closed; none: keep them open.
-    pub(super) close: Option<Close>,
-    pub(super) cpus: Vec<usize>,
 }
 
 /// A running loop; dropping it closes its connections.
@@ -147,6 +133,12 @@ impl Session {
         tally.window.longest_pending = window.longest_pending;
         tally.since = now;
         window
+    }
+
+    pub(super) fn measure(&self, time: Duration) -> ExchangeWindow {
+        self.take_window();
+        thread::sleep(time);
+        self.take_window()
     }
 }
 

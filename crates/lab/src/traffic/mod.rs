@@ -52,7 +52,7 @@ use rustix::{
 };
 
 pub use bulk::{Bulk, BulkOptions, BulkServer, BulkSession, Direction};
-pub use connect::{Close, ConnectOptions, ConnectSession};
+pub use connect::{ConnectOptions, ConnectSession};
 pub use echo::{EchoCounters, EchoOptions, EchoServer};
 pub use exchange::ExchangeWindow;
 pub use frames::{Frame, FrameCapture, FrameSender, FrameTarget};
@@ -64,6 +64,7 @@ pub use moves::Moves;
 pub use paced::PacedFrames;
 pub use rr::{RrOptions, RrSession};
 pub use rule::{Rule, Spinners};
+pub use slot::Close;
 pub use stream::StreamTotals;
 pub use udp::{FlowCounters, UdpCounters, UdpOptions, UdpReceiver, UdpSender};
 

@@ -2,10 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{
-    ExchangeWindow,
-    exchange::{Plan, Session},
-};
+use super::{ExchangeWindow, exchange::Session, slot::Plan};
 use crate::{Host, Result};
 
 /// What is exchanged. The server is an [`EchoServer`](super::EchoServer) with the same sizes.
@@ -74,8 +71,6 @@ impl RrSession {
 
     /// What happens in the next `time`.
     pub fn measure(&self, time: Duration) -> ExchangeWindow {
-        self.0.take_window();
-        std::thread::sleep(time);
-        self.0.take_window()
+        self.0.measure(time)
     }
 }

@@ -9,10 +9,34 @@ use std::{
 use rustix::net::sockopt::set_socket_linger;
 
 use super::{
-    Close, begin_connect,
-    exchange::Plan,
+    begin_connect,
     poller::{EventFlags, Poller},
 };
+
+/// What the loop does.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) target: SocketAddr,
+    pub(super) connections: usize,
+    pub(super) request: usize,
+    pub(super) response: usize,
+    pub(super) verify: bool,
+    /// One exchange per connection, and how it is closed; none: keep them open.
+    pub(super) close: Option<Close>,
+    pub(super) cpus: Vec<usize>,
+}
+
+/// Who closes a connection after its exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// The client, as soon as it has the response.
+    Client,
+    /// The client, by a reset, which leaves nothing in TIME_WAIT.
+    Reset,
+    /// The server, which must be told so by
+    /// [`EchoOptions::close_after`](super::EchoOptions::close_after); the client follows.
+    Server,
+}
 
 /// One connection of the loop, over and over where it is closed after each exchange.
 #[derive(Default)]

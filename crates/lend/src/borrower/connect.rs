@@ -12,8 +12,8 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::channel::{Area, Channel};
-use super::ears::{Ears, Heard};
-use super::{Borrower, BorrowerOptions};
+use super::wakeups::Wakeups;
+use super::{Borrower, BorrowerOptions, Wait};
 use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Mapped, Status, VERSIONS, Welcome};
 use crate::lender::admission::printable;
 use crate::memory::Memory;
@@ -211,9 +211,9 @@ impl Peer<'_> {
         // `check` has seen that there are no more than 2^12.
         let channels =
             (0..channels as u16).map(|number| Channel::new(&out, &back, layout, number)).collect();
-        let ears = self.joined(socket)?;
+        let wakeups = self.joined(socket)?;
         Ok(Borrower {
-            ears,
+            wakeups,
             memory,
             area: Area { frame_size, frames, borrower: number() },
             back,
@@ -227,18 +227,18 @@ impl Peer<'_> {
     }
 
     /// Says that all is mapped, and waits until the lender lends to us.
-    fn joined(&self, socket: OwnedFd) -> Result<Ears> {
+    fn joined(&self, socket: OwnedFd) -> Result<Wakeups> {
         match wire::send(&socket, &Mapped { magic: MAGIC }, &[]) {
             // It closed already; perhaps it is about to end.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(e) => return Err(Error::io(self.says("cannot say that all is mapped"), e)),
         }
-        let ears = Ears::new(socket);
+        let wakeups = Wakeups::new(socket);
         let left = self.until.saturating_duration_since(Instant::now());
-        match ears.wait(Some(left)).map_err(|e| Error::io(self.says("cannot wait"), e))? {
-            Heard::Something => Ok(ears),
-            Heard::Nothing => Err(self.timed_out("did not take us in")),
-            Heard::End => {
+        match wakeups.wait(Some(left)).map_err(|e| Error::io(self.says("cannot wait"), e))? {
+            Wait::Ready => Ok(wakeups),
+            Wait::TimedOut => Err(self.timed_out("did not take us in")),
+            Wait::Closed => {
                 let what = "the lender closed the connection and did not say why";
                 Err(Error::new(ErrorKind::Refused, self.says(what)))
             }

@@ -15,7 +15,7 @@ use super::*;
 use crate::ErrorKind;
 use crate::layout::{self, Hello, MAGIC, Mapped, Status, Welcome};
 use crate::ring::{LoanWriter, TokenReader};
-use crate::wake::Waker;
+use crate::wake::WakeOnce;
 use crate::wire::{self, Received};
 
 mod handshake;
@@ -35,7 +35,7 @@ struct Lender {
     asleep: Memory,
     loans: Vec<LoanWriter>,
     tokens: Vec<TokenReader>,
-    waker: Waker,
+    wake_once: WakeOnce,
 }
 
 impl Lender {
@@ -62,7 +62,7 @@ impl Lender {
             asleep,
             loans: (0..2).map(|at| LoanWriter::new(&out, LAYOUT, at)).collect(),
             tokens: (0..2).map(|at| TokenReader::new(&back, LAYOUT, at)).collect(),
-            waker: Waker::default(),
+            wake_once: WakeOnce::default(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Lender {
     /// Publishes, and wakes a sleeper; whether there was one.
     fn publish(&mut self, channel: usize) -> bool {
         self.loans[channel].publish();
-        let wakes = self.waker.must_wake(self.asleep.word(Layout::ASLEEP));
+        let wakes = self.wake_once.must_wake(self.asleep.word(Layout::ASLEEP));
         if wakes {
             rustix::io::write(&self.socket, &[0]).unwrap();
         }

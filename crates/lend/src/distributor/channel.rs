@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use frames::{Frame, LoanTable};
 
 use super::copies::Copies;
-use crate::alarm::Alarm;
 use crate::layout::{Layout, Loan};
 use crate::memory::Memory;
 use crate::ring::{LoanWriter, OutOfStep, TokenReader};
 use crate::tally::{ChannelTally, Tally, add};
-use crate::wake::Waker;
+use crate::wake::WakeOnce;
+use crate::waker::Waker;
 
-/// A borrower, as all distributors have it.
+/// A borrower that has joined, as all distributors have it.
 #[derive(Debug)]
-pub(crate) struct Party {
+pub(crate) struct JoinedBorrower {
     /// The memory that the borrower writes.
     pub(crate) back: Arc<Memory>,
-    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) waker: Arc<Waker>,
     /// What it did that no honest borrower does, in all channels together.
     pub(crate) offences: AtomicU32,
     /// As many are forgiven.
@@ -30,8 +30,8 @@ pub(crate) struct Party {
 pub(crate) struct Channel {
     out: LoanWriter,
     back: TokenReader,
-    waker: Waker,
-    party: Arc<Party>,
+    wake_once: WakeOnce,
+    borrower: Arc<JoinedBorrower>,
     tally: Arc<ChannelTally>,
     /// Of a borrower with an area of its own.
     copies: Option<Copies>,
@@ -54,14 +54,14 @@ impl Channel {
         out: &Arc<Memory>,
         layout: Layout,
         channel: u32,
-        party: Arc<Party>,
+        borrower: Arc<JoinedBorrower>,
         tally: Arc<ChannelTally>,
     ) -> Self {
         Self {
             out: LoanWriter::new(out, layout, channel),
-            back: TokenReader::new(&party.back, layout, channel),
-            waker: Waker::default(),
-            party,
+            back: TokenReader::new(&borrower.back, layout, channel),
+            wake_once: WakeOnce::default(),
+            borrower,
             tally,
             copies: None,
             lent: 0,
@@ -174,14 +174,14 @@ impl Channel {
     #[cold]
     fn blame(&self, offences: u32) -> bool {
         // Relaxed: a number that guards no memory. If it ever wraps, so many were forgiven.
-        let before = self.party.offences.fetch_add(offences, Ordering::Relaxed);
-        before.saturating_add(offences) > self.party.forgiven
+        let before = self.borrower.offences.fetch_add(offences, Ordering::Relaxed);
+        before.saturating_add(offences) > self.borrower.forgiven
     }
 
     /// Wakes the borrower if it sleeps: after what it was lent was published.
     pub(crate) fn wake(&mut self) {
-        if self.waker.must_wake(self.party.back.word(Layout::ASLEEP)) {
-            self.party.alarm.ring();
+        if self.wake_once.must_wake(self.borrower.back.word(Layout::ASLEEP)) {
+            self.borrower.waker.wake();
         }
     }
 

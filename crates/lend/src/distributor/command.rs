@@ -46,9 +46,9 @@ pub(crate) enum Report {
     Offender { slot: u8 },
     /// This borrower has its welcome and has mapped what came with it, and so have we what it
     /// writes; or why not.
-    Mapped { slot: u8, member: u64, back: rustix::io::Result<Memory> },
+    Mapped { slot: u8, generation: u64, back: rustix::io::Result<Memory> },
     /// To wake this borrower takes too long.
-    Slow { slot: u8, member: u64 },
+    Slow { slot: u8, generation: u64 },
     /// There will be no answers any more: the distributor was dropped.
     Gone { distributor: u32 },
 }
@@ -78,7 +78,7 @@ impl Distributor {
                 }
                 Command::Leave { slot } => {
                     self.release(slot);
-                    self.control.send(Report::Left { distributor: self.index, slot });
+                    self.reports.send(Report::Left { distributor: self.index, slot });
                 }
                 Command::Count { round, freeze } => self.count(round, freeze),
                 Command::Resume(accounting) => {
@@ -97,7 +97,7 @@ impl Distributor {
         let with_loans = slots(self.present).map(|slot| (slot, self.out(slot)));
         let loans: Vec<_> = with_loans.filter(|(_, out)| *out > 0).collect();
         self.frozen |= freeze && loans.is_empty();
-        self.control.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
+        self.reports.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
     }
 }
 

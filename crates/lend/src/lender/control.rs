@@ -1,34 +1,31 @@
 //! The control thread's loop.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use frames::{Accounting, FramePool};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
-use super::admission::{Refusal, Terms};
-use super::handshake::{ACCEPTS_AT_ONCE, ACCEPTS_PER_SECOND, EXHAUSTED, HalfOpen};
-use super::join::Invitation;
-use super::listener::Listener;
+use super::door::{At, Door, EXHAUSTED};
 use super::rate::Rate;
 use super::roster::Roster;
-use super::users::{Charge, Users};
+use super::slots::{Slot, SlotState};
+use super::users::Users;
 use super::{LenderOptions, Request};
-use crate::alarm::Alarm;
 use crate::distributor::{Command, Report};
-use crate::layout::{Hello, Status};
+use crate::layout::Hello;
 use crate::mailbox::{Mailbox, Post};
 use crate::reaper::{Reaped, Reaper};
-use crate::wire::{Received, peek};
+use crate::wire::{EVENTS, Received, peek};
 
 /// What the control thread has.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlThread {
     pub(super) options: LenderOptions,
-    pub(super) listener: Listener,
+    pub(super) door: Door,
     pub(super) pool: FramePool,
     /// The area's descriptor, to be handed out.
     pub(super) area: Arc<Reaped<OwnedFd>>,
@@ -36,116 +33,37 @@ pub(super) struct Control {
     /// By distributor; none for one that was dropped.
     pub(super) distributors: Vec<Option<Post<Command>>>,
     pub(super) requests: Mailbox<Request>,
-    /// For those who wake borrowers.
+    /// For the threads that wake borrowers.
     pub(super) report: Post<Report>,
     pub(super) reports: Mailbox<Report>,
     pub(super) roster: Arc<Roster>,
     pub(super) accounting: Accounting,
-    /// In the order in which they came.
-    pub(super) half_open: VecDeque<HalfOpen>,
-    /// By slot.
-    pub(super) tenants: BTreeMap<u8, Tenant>,
-    pub(super) accepts: Rate,
+    /// Those that somebody has.
+    pub(super) slots: BTreeMap<u8, Slot>,
     pub(super) joins: Rate,
     pub(super) users: Users,
-    /// Nothing is accepted before.
-    pub(super) paused_until: Option<Instant>,
-    /// How many ever joined.
-    pub(super) members: u64,
+    /// How many borrowers ever had a slot.
+    pub(super) generations: u64,
     /// How often the distributors were asked what is on loan.
     pub(super) round: u64,
 }
 
-/// Who has a slot.
-#[derive(Debug)]
-pub(super) struct Tenant {
-    pub(super) charge: Charge,
-    /// The how manieth it was: of a slot there can be several.
-    pub(super) member: u64,
-    pub(super) mirror: bool,
-    pub(super) state: Tenancy,
-}
-
-impl Tenant {
-    /// On what terms it was invited, if it has not joined yet.
-    pub(super) fn invited(&self) -> Option<&Terms> {
-        match &self.state {
-            Tenancy::Invited(invitation) => Some(&invitation.terms),
-            Tenancy::Here { .. } | Tenancy::Leaving(_) => None,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Tenancy {
-    /// It maps what it got; no distributor knows of it.
-    Invited(Box<Invitation>),
-    Here {
-        socket: Arc<Reaped<OwnedFd>>,
-        alarm: Arc<Alarm>,
-    },
-    /// These distributors have not said yet that it is gone.
-    Leaving(BTreeSet<u32>),
-}
-
 /// What there was to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+enum Source {
     Mail,
-    Listener,
-    HalfOpen(usize),
-    Tenant(u8),
+    Door(At),
+    Slot(u8),
 }
 
 /// Why a borrower goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+enum Why {
     Left,
     Disconnected,
 }
 
-/// What a new control thread gets.
-pub(super) struct Parts {
-    pub(super) options: LenderOptions,
-    pub(super) listener: Listener,
-    pub(super) pool: FramePool,
-    pub(super) area: Arc<Reaped<OwnedFd>>,
-    pub(super) reaper: Reaper,
-    pub(super) distributors: Vec<Option<Post<Command>>>,
-    pub(super) requests: Mailbox<Request>,
-    pub(super) report: Post<Report>,
-    pub(super) reports: Mailbox<Report>,
-    pub(super) roster: Arc<Roster>,
-}
-
-impl Control {
-    pub(super) fn new(parts: Parts) -> Self {
-        let Parts { options, listener, pool, area, reaper, distributors, .. } = parts;
-        let Parts { requests, report, reports, roster, .. } = parts;
-        let now = Instant::now();
-        Self {
-            accounting: options.accounting,
-            half_open: VecDeque::new(),
-            tenants: BTreeMap::new(),
-            accepts: Rate::new(ACCEPTS_PER_SECOND, ACCEPTS_AT_ONCE, now),
-            joins: Rate::new(options.joins_per_second, options.joins_per_second, now),
-            users: Users::new(&options),
-            paused_until: None,
-            members: 0,
-            round: 0,
-            options,
-            listener,
-            pool,
-            area,
-            reaper,
-            distributors,
-            requests,
-            report,
-            reports,
-            roster,
-        }
-    }
-
+impl ControlThread {
     /// Until the lender ends.
     pub(super) fn run(mut self) {
         loop {
@@ -154,15 +72,17 @@ impl Control {
                 return self.end();
             }
             // Before others are accepted: who has spoken makes no room for who comes now.
-            self.shake_hands(&ready);
+            for guest in self.door.hear(|at| ready.contains(&Source::Door(at))) {
+                self.greet(guest);
+            }
             if self.users.look(Instant::now()) {
                 self.roster.state().lingering = self.users.lingering() as u64;
             }
             for source in &ready {
                 match *source {
-                    Source::Tenant(slot) => self.hear(slot),
-                    Source::Listener => self.accept(),
-                    Source::Mail | Source::HalfOpen(_) => {}
+                    Source::Slot(slot) => self.hear(slot),
+                    Source::Door(At::Listener) => self.door.accept(),
+                    Source::Mail | Source::Door(At::Connection(_)) => {}
                 }
             }
         }
@@ -171,27 +91,22 @@ impl Control {
     /// Waits until there is something to do, or it is time for something.
     fn wait(&mut self) -> Vec<Source> {
         let now = Instant::now();
-        let pause = self.paused_until.and_then(|until| until.checked_duration_since(now));
-        let deadline = self.half_open.front().map(|first| first.deadline - now.min(first.deadline));
-        let timeout = [pause, deadline, self.users.next_look(now)].into_iter().flatten().min();
+        let timeout = [self.door.next(now), self.users.next_look(now)].into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             // Rounded up by the kernel to its ticks, so that a deadline has passed afterwards.
             tv_nsec: time.subsec_nanos().into(),
         });
-        let listens = pause.is_none().then_some((Source::Listener, self.listener.as_fd()));
         let mail = [self.requests.as_fd(), self.reports.as_fd()].map(|fd| (Source::Mail, fd));
-        let half_open = self.half_open.iter().enumerate();
-        let half_open = half_open.map(|(at, each)| (Source::HalfOpen(at), each.socket.as_fd()));
-        let tenants = self.tenants.iter().filter_map(|(slot, tenant)| match &tenant.state {
-            Tenancy::Here { socket, .. } => Some((Source::Tenant(*slot), socket.as_fd())),
-            Tenancy::Invited(_) | Tenancy::Leaving(_) => None,
+        let door = self.door.polled(now).map(|(at, fd)| (Source::Door(at), fd));
+        let joined = self.slots.iter().filter_map(|(number, slot)| match &slot.state {
+            SlotState::Joined { socket, .. } => Some((Source::Slot(*number), socket.as_fd())),
+            SlotState::Pending(_) | SlotState::Leaving(_) => None,
         });
         let (sources, mut polled): (Vec<_>, Vec<_>) = mail
             .into_iter()
-            .chain(listens)
-            .chain(half_open)
-            .chain(tenants)
+            .chain(door)
+            .chain(joined)
             .map(|(source, fd)| (source, PollFd::from_borrowed_fd(fd, EVENTS)))
             .unzip();
         match poll(&mut polled, timeout.as_ref()) {
@@ -229,13 +144,13 @@ impl Control {
             Report::Offender { slot } => self.part(slot, Why::Disconnected),
             Report::Gone { distributor } => {
                 self.distributors[distributor as usize] = None;
-                let slots: Vec<u8> = self.tenants.keys().copied().collect();
+                let slots: Vec<u8> = self.slots.keys().copied().collect();
                 slots.into_iter().for_each(|slot| self.acknowledged(distributor, slot));
             }
-            Report::Mapped { slot, member, back } if self.is_member(slot, member) => {
+            Report::Mapped { slot, generation, back } if self.is_there(slot, generation) => {
                 self.mapped(slot, back);
             }
-            Report::Slow { slot, member } if self.is_member(slot, member) => {
+            Report::Slow { slot, generation } if self.is_there(slot, generation) => {
                 self.roster.state().slow += 1;
                 self.part(slot, Why::Disconnected);
             }
@@ -246,54 +161,54 @@ impl Control {
         }
     }
 
-    /// Whether a slot is this member's, and not a later one's, and it is not leaving.
-    fn is_member(&self, slot: u8, member: u64) -> bool {
-        self.tenants.get(&slot).is_some_and(|tenant| {
-            tenant.member == member && !matches!(tenant.state, Tenancy::Leaving(_))
+    /// Whether a slot is this borrower's, and not a later one's, and it is not leaving.
+    fn is_there(&self, slot: u8, generation: u64) -> bool {
+        self.slots.get(&slot).is_some_and(|slot| {
+            slot.generation == generation && !matches!(slot.state, SlotState::Leaving(_))
         })
     }
 
     /// A distributor has nothing of a borrower's any more.
-    fn acknowledged(&mut self, distributor: u32, slot: u8) {
-        let Some(tenant) = self.tenants.get_mut(&slot) else { return };
-        if let Tenancy::Leaving(waiting) = &mut tenant.state {
+    fn acknowledged(&mut self, distributor: u32, number: u8) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        if let SlotState::Leaving(waiting) = &mut slot.state {
             waiting.remove(&distributor);
             if waiting.is_empty() {
-                self.vacate(slot);
+                self.vacate(number);
             }
         }
     }
 
     /// A borrower goes: its socket is closed now, its slot is free when all have said so.
-    pub(super) fn part(&mut self, slot: u8, why: Why) {
-        let Some(tenant) = self.tenants.get_mut(&slot) else { return };
-        let Tenancy::Here { alarm, .. } = &tenant.state else { return };
-        alarm.end();
+    fn part(&mut self, number: u8, why: Why) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let SlotState::Joined { waker, .. } = &slot.state else { return };
+        waker.end();
         let mut waiting = BTreeSet::new();
         for (index, distributor) in (0..).zip(&self.distributors) {
-            if distributor.as_ref().is_some_and(|post| post.send(Command::Leave { slot })) {
+            if distributor.as_ref().is_some_and(|post| post.send(Command::Leave { slot: number })) {
                 waiting.insert(index);
             }
         }
         if waiting.is_empty() {
-            self.vacate(slot);
+            self.vacate(number);
         } else {
             // This has the socket closed.
-            tenant.state = Tenancy::Leaving(waiting);
+            slot.state = SlotState::Leaving(waiting);
         }
         let mut state = self.roster.state();
-        let member = state.members.remove(&slot);
+        let borrower = state.borrowers.remove(&number);
         match why {
             Why::Left => state.left += 1,
             Why::Disconnected => state.disconnected += 1,
         }
         // Without the lock.
-        drop((state, member));
+        drop((state, borrower));
     }
 
     /// A slot is free. Its user is charged for it until it lets go of what was made for it.
     pub(super) fn vacate(&mut self, slot: u8) {
-        if let Some(Tenant { charge, .. }) = self.tenants.remove(&slot) {
+        if let Some(Slot { charge, .. }) = self.slots.remove(&slot) {
             self.users.left(charge);
             self.roster.state().lingering = self.users.lingering() as u64;
         }
@@ -301,7 +216,7 @@ impl Control {
 
     /// Something happened at a borrower's socket.
     fn hear(&mut self, slot: u8) {
-        let Some(Tenant { state: Tenancy::Here { socket, .. }, .. }) = self.tenants.get(&slot)
+        let Some(Slot { state: SlotState::Joined { socket, .. }, .. }) = self.slots.get(&slot)
         else {
             return;
         };
@@ -316,24 +231,20 @@ impl Control {
     }
 
     /// The lender ends.
-    fn end(mut self) {
-        for HalfOpen { socket, .. } in std::mem::take(&mut self.half_open) {
-            self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));
-        }
+    fn end(self) {
+        self.door.close();
         for post in self.distributors.iter().flatten() {
             post.send(Command::Close);
         }
-        for tenant in self.tenants.values() {
-            match &tenant.state {
-                Tenancy::Invited(invitation) => invitation.alarm.end(),
-                Tenancy::Here { alarm, .. } => alarm.end(),
-                Tenancy::Leaving(_) => {}
+        for slot in self.slots.values() {
+            match &slot.state {
+                SlotState::Pending(pending) => pending.waker.end(),
+                SlotState::Joined { waker, .. } => waker.end(),
+                SlotState::Leaving(_) => {}
             }
         }
-        let members = std::mem::take(&mut self.roster.state().members);
+        let borrowers = std::mem::take(&mut self.roster.state().borrowers);
         // Without the lock.
-        drop(members);
+        drop(borrowers);
     }
 }
-
-pub(super) const EVENTS: PollFlags = PollFlags::IN.union(PollFlags::RDHUP);

@@ -1,4 +1,4 @@
-//! What a borrower gets: its memories, its channels, its welcome.
+//! From a hello to a borrower: what it gets, which is memories, channels and a welcome.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use zerocopy::FromZeros as _;
 
-use super::admission::{Refusal, Terms};
-use super::control::{Control, EVENTS, Tenancy, Tenant};
-use super::roster::Entry;
+use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
+use super::control::ControlThread;
+use super::door::{Guest, blank, take_hello};
+use super::roster::BorrowerRecord;
+use super::slots::{PendingBorrower, Slot, SlotState};
 use super::users::{Charge, Peer};
-use crate::alarm::{Alarm, attend};
-use crate::distributor::{Channel, Command, Copies, Party, Report};
-use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Mapped, Status, VERSIONS, Welcome};
+use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
+use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
 use crate::tally::ChannelTally;
-use crate::wire::{Received, peek, receive, send};
+use crate::waker::{Waker, spawn};
+use crate::wire::{EVENTS, Received, peek, receive, send};
 
 /// How long a borrower has to map what it got.
 const MAPPING: Duration = Duration::from_secs(10);
@@ -39,28 +40,74 @@ struct Outfit {
     area_len: u64,
 }
 
-/// What is kept for a borrower that maps what it got.
-#[derive(Debug)]
-pub(super) struct Invitation {
-    pub(super) terms: Terms,
-    peer: Peer,
-    layout: Layout,
-    out: Arc<Memory>,
-    own_area: Option<Arc<Memory>>,
-    socket: Arc<Reaped<OwnedFd>>,
-    pub(super) alarm: Arc<Alarm>,
-}
+impl ControlThread {
+    /// Admits whoever said hello, or says why not.
+    pub(super) fn greet(&mut self, Guest { socket, peer, hello }: Guest) {
+        let now = Instant::now();
+        let terms = match decide(&hello, &self.situation(peer.uid, now)) {
+            Ok(terms) => terms,
+            Err(refusal) => return self.door.refuse(socket, &refusal),
+        };
+        if !self.joins.take(now) {
+            debug_assert!(false, "it was not busy");
+        }
+        self.users.join(peer.uid, now);
+        self.admit(socket, peer, terms);
+    }
 
-impl Control {
-    /// Invites who is at the other end to be a borrower.
-    pub(super) fn admit(&mut self, socket: Reaped<OwnedFd>, peer: Peer, terms: Terms) {
-        let made = self.outfit(&terms).and_then(|outfit| Ok((outfit, Arc::new(Alarm::new()?))));
-        let (outfit, alarm) = match made {
+    fn situation(&mut self, uid: u32, now: Instant) -> Situation {
+        let mut borrowed: u64 = self.slots.values().map(|slot| slot.charge.loans).sum();
+        if self.options.private {
+            // An area of its own is there for as long as somebody holds it.
+            borrowed += self.users.lingering_loans();
+        }
+        let frames = u64::from(self.pool.area().frames() - self.options.reserve);
+        let mut slots = 0..self.options.borrowers as u8;
+        let channels = self.distributors.len() as u32;
+        Situation {
+            accounting: self.accounting,
+            free_slot: slots.find(|slot| !self.slots.contains_key(slot)),
+            borrowers: self.slots.len(),
+            left: frames.saturating_sub(borrowed),
+            channels,
+            quota: self.options.quota,
+            is_busy: self.joins.wait(now).is_some(),
+            private: self.options.private,
+            user: self.user_situation(uid, frames, now),
+        }
+    }
+
+    fn user_situation(&mut self, uid: u32, frames: u64, now: Instant) -> Option<UserSituation> {
+        if !self.users.is_limited(uid) {
+            return None;
+        }
+        let (borrowers, loans) = self.users.has(uid, self.slots.values().map(|slot| &slot.charge));
+        let is_its = |slot: &&Slot| slot.mirror && slot.charge.uid == uid;
+        let mirrors = self.slots.values().filter(is_its).count();
+        let is_crowded = self.users.is_crowded(self.slots.values().map(|slot| &slot.charge));
+        let one = u64::from(self.options.quota) * self.distributors.len() as u64;
+        let most_loans = self.users.share(frames, one);
+        Some(UserSituation {
+            uid,
+            borrowers,
+            most_borrowers: self.users.share(self.options.borrowers as u64, 1) as usize,
+            left: most_loans.saturating_sub(loans),
+            most_loans,
+            is_busy: self.users.is_busy(uid, now),
+            is_crowded,
+            mirrors,
+        })
+    }
+
+    /// Makes what a borrower gets, and hands it out.
+    fn admit(&mut self, socket: Reaped<OwnedFd>, peer: Peer, terms: Terms) {
+        let made = self.outfit(&terms).and_then(|outfit| Ok((outfit, Arc::new(Waker::new()?))));
+        let (outfit, waker) = match made {
             Ok(made) => made,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
-                self.count(|refused| &mut refused.failed);
-                return self.tell(socket, &Refusal::new(Status::Busy, reason));
+                self.door.count(|refused| &mut refused.failed);
+                return self.door.tell(socket, &Refusal::new(Status::Busy, reason));
             }
         };
         let welcome = self.welcome(&terms, &outfit);
@@ -68,16 +115,16 @@ impl Control {
         let (own_area, own_fd) = own_area.unzip();
         let Terms { slot, quota, mirror, .. } = terms;
         let loans = u64::from(quota) * u64::from(layout.channels);
-        self.members += 1;
-        let (socket, member) = (Arc::new(socket), self.members);
+        self.generations += 1;
+        let (socket, generation) = (Arc::new(socket), self.generations);
         let charge = Charge { uid: peer.uid, loans, memories: self.reaper.keep(witnesses) };
-        let (here, bell) = (Arc::clone(&socket), Arc::clone(&alarm));
-        let invitation =
-            Invitation { terms, peer, layout, out, own_area, socket: here, alarm: bell };
-        let state = Tenancy::Invited(Box::new(invitation));
-        self.tenants.insert(slot, Tenant { charge, member, mirror, state });
+        let (kept, wakes) = (Arc::clone(&socket), Arc::clone(&waker));
+        let pending =
+            PendingBorrower { terms, peer, layout, out, own_area, socket: kept, waker: wakes };
+        let state = SlotState::Pending(Box::new(pending));
+        self.slots.insert(slot, Slot { charge, generation, mirror, state });
         let (area, report) = (Arc::clone(&self.area), self.report.clone());
-        let (bell, reaper) = (Arc::clone(&alarm), self.reaper.clone());
+        let (ends, reaper) = (Arc::clone(&waker), self.reaper.clone());
         let begin = move |socket: &Reaped<OwnedFd>| {
             take_hello(socket);
             let [out, handed_out] = &descriptors;
@@ -85,33 +132,33 @@ impl Control {
             let descriptors = [area, out.as_fd(), handed_out.as_fd()];
             let mapped = send(socket, &welcome, &descriptors)
                 .map_err(|_| Errno::PIPE)
-                .and_then(|()| hear_mapped(socket, &bell));
+                .and_then(|()| hear_mapped(socket, &ends));
             // Only now, and here: who makes holes in it meanwhile makes this thread wait.
             let back = mapped.and_then(|()| Memory::theirs(&back, layout.back_len()));
             let is_there = back.is_ok();
             let back = back.map(|back| back.reaped(&reaper));
-            report.send(Report::Mapped { slot, member, back });
+            report.send(Report::Mapped { slot, generation, back });
             is_there
         };
         let report = self.report.clone();
         let offends = move || {
-            report.send(Report::Slow { slot, member });
+            report.send(Report::Slow { slot, generation });
         };
-        if attend(alarm, socket, begin, offends).is_err() {
-            self.count(|refused| &mut refused.failed);
+        if spawn(waker, socket, begin, offends).is_err() {
+            self.door.count(|refused| &mut refused.failed);
             self.vacate(slot);
         }
     }
 
-    /// Makes a borrower of one that was invited, and lends to it from now on; unless something came
-    /// in between.
-    pub(super) fn mapped(&mut self, slot: u8, back: rustix::io::Result<Memory>) {
-        let Some(tenant) = self.tenants.get_mut(&slot) else { return };
-        let Tenancy::Invited(invitation) = &tenant.state else { return };
+    /// A pending borrower has mapped what it got: it joins, and is lent to from now on; unless
+    /// something came in between.
+    pub(super) fn mapped(&mut self, number: u8, back: rustix::io::Result<Memory>) {
+        let Some(slot) = self.slots.get_mut(&number) else { return };
+        let SlotState::Pending(pending) = &slot.state else { return };
         let back = match back {
             Ok(back) => Arc::new(back),
             Err(why) => {
-                self.count(|refused| match why {
+                self.door.count(|refused| match why {
                     Errno::TIMEDOUT => &mut refused.late,
                     Errno::PIPE => &mut refused.gone,
                     // Of what it says, or because it has sealed what it was to map.
@@ -119,32 +166,33 @@ impl Control {
                     _ => &mut refused.failed,
                 });
                 // This has the socket closed.
-                return self.vacate(slot);
+                return self.vacate(number);
             }
         };
-        let (socket, alarm) = (Arc::clone(&invitation.socket), Arc::clone(&invitation.alarm));
-        let here = Tenancy::Here { socket, alarm: Arc::clone(&alarm) };
-        let Tenancy::Invited(invitation) = std::mem::replace(&mut tenant.state, here) else {
+        let (socket, waker) = (Arc::clone(&pending.socket), Arc::clone(&pending.waker));
+        let joined = SlotState::Joined { socket, waker: Arc::clone(&waker) };
+        let SlotState::Pending(pending) = std::mem::replace(&mut slot.state, joined) else {
             return;
         };
-        let party = Arc::new(Party {
+        let borrower = Arc::new(JoinedBorrower {
             back,
-            alarm: Arc::clone(&alarm),
+            waker: Arc::clone(&waker),
             offences: AtomicU32::new(0),
             forgiven: self.options.offences,
         });
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
-        self.join(&invitation, &party, &channels);
-        let Invitation { terms: Terms { quota, mirror, name, .. }, peer, .. } = *invitation;
+        self.join(&pending, &borrower, &channels);
+        let PendingBorrower { terms: Terms { quota, mirror, name, .. }, peer, .. } = *pending;
         let Peer { pid, uid } = peer;
-        let entry = Entry { name, pid, uid, mirror, quota, since: Instant::now(), party, channels };
+        let since = Instant::now();
+        let record = BorrowerRecord { name, pid, uid, mirror, quota, since, borrower, channels };
         let mut state = self.roster.state();
         state.joined += 1;
-        state.members.insert(slot, entry);
+        state.borrowers.insert(number, record);
         drop(state);
         // After all this: who hears it is known, and is lent to with the distributors' next turn.
-        alarm.ring();
+        waker.wake();
     }
 
     fn outfit(&self, terms: &Terms) -> rustix::io::Result<Outfit> {
@@ -180,17 +228,23 @@ impl Control {
         Ok((Arc::new(area.reaped(&self.reaper)), fd))
     }
 
-    fn join(&self, invitation: &Invitation, party: &Arc<Party>, tallies: &[Arc<ChannelTally>]) {
-        let Invitation { layout, out, own_area, peer, .. } = invitation;
+    /// Has each distributor lend to a borrower.
+    fn join(
+        &self,
+        pending: &PendingBorrower,
+        borrower: &Arc<JoinedBorrower>,
+        tallies: &[Arc<ChannelTally>],
+    ) {
+        let PendingBorrower { layout, out, own_area, peer, .. } = pending;
         let user = peer.uid;
-        let Terms { slot, quota, mirror, .. } = invitation.terms;
+        let Terms { slot, quota, mirror, .. } = pending.terms;
         for (index, (post, tally)) in (0..).zip(self.distributors.iter().zip(tallies)) {
             let Some(post) = post else { continue };
-            let (party, tally) = (Arc::clone(party), Arc::clone(tally));
+            let (borrower, tally) = (Arc::clone(borrower), Arc::clone(tally));
             let copies = own_area.as_ref().map(|area| {
                 Copies::new(Arc::clone(area), self.pool.area().frame_size(), quota, index)
             });
-            let channel = Channel::new(out, *layout, index, party, tally);
+            let channel = Channel::new(out, *layout, index, borrower, tally);
             let channel = channel.with_copies(copies);
             let channel = Box::new(channel);
             // It fails only for one that was dropped, which is about to be known.
@@ -218,26 +272,10 @@ impl Control {
             ..blank()
         }
     }
-
-    /// Says why not. Who does not listen misses it.
-    pub(super) fn tell(&self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
-        let mut welcome = Welcome { status: refusal.status as u16, ..blank() };
-        let text = refusal.reason.as_bytes();
-        // One byte stays 0, for those who read it as a C string.
-        let mut end = text.len().min(welcome.reason.len() - 1);
-        while !refusal.reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        welcome.reason[..end].copy_from_slice(&text[..end]);
-        self.reaper.run(move || {
-            take_hello(&socket);
-            let _ = send(&socket, &welcome, &[]);
-        });
-    }
 }
 
 /// Waits until the borrower says that it has mapped what it got, or the lender ends.
-fn hear_mapped(socket: &Reaped<OwnedFd>, alarm: &Alarm) -> rustix::io::Result<()> {
+fn hear_mapped(socket: &Reaped<OwnedFd>, waker: &Waker) -> rustix::io::Result<()> {
     let until = Instant::now() + MAPPING;
     loop {
         // It stays where it is if it is something else: descriptors that come with it are not ours.
@@ -250,24 +288,13 @@ fn hear_mapped(socket: &Reaped<OwnedFd>, alarm: &Alarm) -> rustix::io::Result<()
             Ok(Received::Closed) | Err(_) => return Err(Errno::PIPE),
         }
         let left = until.saturating_duration_since(Instant::now());
-        let mut polled = [PollFd::new(socket, EVENTS), PollFd::new(alarm, PollFlags::IN)];
+        let mut polled = [PollFd::new(socket, EVENTS), PollFd::new(waker, PollFlags::IN)];
         let polled = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
-        if alarm.is_over() {
+        if waker.is_over() {
             return Err(Errno::CANCELED);
         }
         if polled == Ok(0) {
             return Err(Errno::TIMEDOUT);
         }
     }
-}
-
-/// Takes what was peeked, if anything was: who is told something without is told of a reset first.
-fn take_hello(socket: &Reaped<OwnedFd>) {
-    let _ = receive::<Hello>(socket);
-}
-
-/// A message that says which versions we speak, and nothing else.
-fn blank() -> Welcome {
-    let (version_min, version_max) = VERSIONS;
-    Welcome { magic: MAGIC, version_min, version_max, ..Welcome::new_zeroed() }
 }

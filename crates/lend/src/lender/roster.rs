@@ -1,14 +1,15 @@
 //! Who is there and what was done: written by the control thread, read by all.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use frames::Accounting;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::status::{BorrowerStatus, LenderCounters, Offences, Refusals};
-use crate::distributor::Party;
+use crate::distributor::JoinedBorrower;
 use crate::tally::{ChannelTally, Tally, read};
 
 /// What the control thread and those who ask have in common.
@@ -22,7 +23,7 @@ pub(super) struct Roster {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) accounting: Accounting,
-    pub(super) members: BTreeMap<u8, Entry>,
+    pub(super) borrowers: BTreeMap<u8, BorrowerRecord>,
     pub(super) joined: u64,
     pub(super) left: u64,
     pub(super) disconnected: u64,
@@ -33,16 +34,16 @@ pub(super) struct State {
     pub(super) lingering: u64,
 }
 
-/// A borrower.
+/// A borrower that has joined.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct BorrowerRecord {
     pub(super) name: String,
     pub(super) pid: Option<u32>,
     pub(super) uid: u32,
     pub(super) mirror: bool,
     pub(super) quota: u32,
     pub(super) since: Instant,
-    pub(super) party: Arc<Party>,
+    pub(super) borrower: Arc<JoinedBorrower>,
     /// By distributor.
     pub(super) channels: Vec<Arc<ChannelTally>>,
 }
@@ -51,7 +52,7 @@ impl Roster {
     pub(super) fn new(accounting: Accounting, tallies: Vec<Arc<Tally>>) -> Self {
         let state = State {
             accounting,
-            members: BTreeMap::new(),
+            borrowers: BTreeMap::new(),
             joined: 0,
             left: 0,
             disconnected: 0,
@@ -66,7 +67,7 @@ impl Roster {
 
     /// What is under the lock; held for moments only.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn accounting(&self) -> Accounting {
@@ -74,7 +75,7 @@ impl Roster {
     }
 
     pub(super) fn borrowers(&self) -> Vec<BorrowerStatus> {
-        self.state().members.iter().map(|(slot, entry)| entry.status(*slot)).collect()
+        self.state().borrowers.iter().map(|(slot, record)| record.status(*slot)).collect()
     }
 
     pub(super) fn counters(&self) -> LenderCounters {
@@ -106,7 +107,7 @@ impl Roster {
     }
 }
 
-impl Entry {
+impl BorrowerRecord {
     fn status(&self, slot: u8) -> BorrowerStatus {
         let sum =
             |of: fn(&ChannelTally) -> &AtomicU64| self.channels.iter().map(|t| read(of(t))).sum();
@@ -122,7 +123,7 @@ impl Entry {
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
             dropped: sum(|tally| &tally.dropped),
-            offences: self.party.offences.load(Ordering::Relaxed).into(),
+            offences: self.borrower.offences.load(Ordering::Relaxed).into(),
             since: self.since,
         }
     }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use frames::Accounting;
 
-use super::control::{Control, Tenant};
+use super::control::ControlThread;
+use super::slots::Slot;
 use crate::distributor::{Command, Report};
 use crate::{Error, ErrorKind, Result};
 
 /// How long the distributors have for an answer, all together.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Control {
+impl ControlThread {
     pub(super) fn set_accounting(&mut self, to: Accounting) -> Result<()> {
         if to == self.accounting {
             return Ok(());
@@ -38,10 +39,10 @@ impl Control {
 
     fn refuse_mirrors(&self, to: Accounting) -> Result<()> {
         let state = self.roster.state();
-        let mirrors = state.members.values().filter(|entry| entry.mirror);
-        let mirrors = mirrors.map(|entry| entry.name.as_str());
-        let invited = self.tenants.values().filter_map(Tenant::invited).filter(|all| all.mirror);
-        let names: Vec<&str> = mirrors.chain(invited.map(|terms| terms.name.as_str())).collect();
+        let mirrors = state.borrowers.values().filter(|record| record.mirror);
+        let mirrors = mirrors.map(|record| record.name.as_str());
+        let pending = self.slots.values().filter_map(Slot::pending).filter(|all| all.mirror);
+        let names: Vec<&str> = mirrors.chain(pending.map(|terms| terms.name.as_str())).collect();
         if to == Accounting::Counters || names.is_empty() {
             return Ok(());
         }
@@ -90,7 +91,7 @@ impl Control {
             return Ok(());
         }
         let state = self.roster.state();
-        let name = |slot| state.members.get(slot).map_or("one that is leaving", |e| &e.name);
+        let name = |slot| state.borrowers.get(slot).map_or("one that is leaving", |it| &it.name);
         let each: Vec<_> = loans.iter().map(|(slot, n)| format!("{} {n}", name(slot))).collect();
         let (borrowers, frames) = (loans.len(), loans.values().sum::<u64>());
         let message = format!(

@@ -15,7 +15,6 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 
 use super::LenderOptions;
-use super::control::Tenant;
 use super::rate::Rate;
 use crate::memory::Witness;
 use crate::reaper::Reaped;
@@ -92,13 +91,12 @@ impl Users {
     /// How many borrowers a user has, those of its that linger among them, and the loans that are
     /// reserved for them.
     pub(super) fn has<'a>(
-        &mut self,
+        &'a mut self,
         uid: u32,
-        tenants: impl Iterator<Item = &'a Tenant>,
+        charges: impl Iterator<Item = &'a Charge>,
     ) -> (usize, u64) {
         self.lingering.retain(|charge| charge.uid != uid || charge.is_held());
-        let all = tenants.map(|tenant| &tenant.charge).chain(&self.lingering);
-        let its = all.filter(|charge| charge.uid == uid);
+        let its = charges.chain(&self.lingering).filter(|charge| charge.uid == uid);
         its.fold((0, 0), |(borrowers, loans), charge| (borrowers + 1, loans + charge.loans))
     }
 
@@ -121,8 +119,8 @@ impl Users {
     }
 
     /// Whether there would be no room to watch all of these, beside those that left, and one more.
-    pub(super) fn is_crowded<'a>(&mut self, tenants: impl Iterator<Item = &'a Tenant>) -> bool {
-        let limited = tenants.filter(|tenant| self.is_limited(tenant.charge.uid)).count();
+    pub(super) fn is_crowded<'a>(&mut self, charges: impl Iterator<Item = &'a Charge>) -> bool {
+        let limited = charges.filter(|charge| self.is_limited(charge.uid)).count();
         if self.lingering.len() + limited >= self.watched {
             self.lingering.retain(Charge::is_held);
         }

@@ -23,6 +23,8 @@ use rustix::net::{
 };
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
+pub mod part;
+
 pub const BOTH: [Accounting; 2] = [Accounting::Counters, Accounting::Ledgers];
 
 /// A lender with one thread's distributors, all driven by the test.
@@ -58,6 +60,13 @@ impl Rig {
         let (lender, distributors) = Lender::open(&pool, distributors, &options).unwrap();
         let cache = pool.cache(0).unwrap();
         Self { pool, cache, lender, distributors, socket, dir }
+    }
+
+    /// One that keeps account like this, with so large a quota.
+    pub fn keeping(frames: u32, distributors: u32, accounting: Accounting, quota: u32) -> Self {
+        Self::new(frames, distributors, |options| {
+            (options.accounting, options.quota) = (accounting, quota);
+        })
     }
 
     pub fn connect(&self, name: &str, quota: u32) -> Client {
@@ -128,6 +137,12 @@ impl Rig {
             }
             change.join().unwrap()
         })
+    }
+
+    /// Waits until all borrowers have left, and ends everything.
+    pub fn close_empty(mut self) {
+        self.until("all have left", |rig| rig.lender.borrowers().is_empty());
+        self.close();
     }
 
     /// Ends everything: no frame is missing.
@@ -277,13 +292,13 @@ pub fn answer(socket: &OwnedFd) -> rustix::io::Result<Option<(Welcome, Vec<Owned
 impl Client {
     /// A borrower, or the refusal.
     pub fn connect(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
-        let client = Self::invited(path, hello)?;
+        let client = Self::pending(path, hello)?;
         assert!(client.say_mapped(), "it was not taken in");
         Ok(client)
     }
 
     /// One that has not said yet that all is mapped, or the refusal.
-    pub fn invited(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
+    pub fn pending(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
         let socket = dial(path).expect("connect");
         say(&socket, hello.as_bytes()).expect("say hello");
         let (welcome, descriptors) = answer(&socket).expect("an answer").expect("not the end");

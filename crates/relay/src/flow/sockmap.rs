@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::{Flow, Held, Leg, Mode, ROUNDS, Resources, SourceReset, State, Turn};
+use super::{Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn};
 use crate::counters::Counters;
 use crate::sockmap::{Sockmap, Taken};
 
@@ -98,9 +98,9 @@ impl Flow {
     }
 
     fn taken(&mut self) -> Option<&mut Taken> {
-        match &mut self.mode {
-            Mode::Sockmap(taken) => Some(taken),
-            Mode::Copy | Mode::Splice => None,
+        match &mut self.engine {
+            FlowEngine::Sockmap(taken) => Some(taken),
+            FlowEngine::Copy | FlowEngine::Splice => None,
         }
     }
 }

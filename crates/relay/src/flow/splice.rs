@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use super::{Flow, Held, Leg, Mode, ROUNDS, Resources, SourceReset, State, Turn, would_block};
+use super::{
+    Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block,
+};
 use crate::counters::Counters;
 
 /// A pipe that bytes pass through.
@@ -52,7 +54,7 @@ impl Flow {
             if source.urgent || !self.take_pipe(resources) {
                 // Urgent data, or no more pipes: this flow is copied from here on.
                 self.return_pipe(resources);
-                (self.mode, self.adapts) = (Mode::Copy, false);
+                (self.engine, self.adapts) = (FlowEngine::Copy, false);
                 return Ok(Turn::Unfinished);
             }
             self.fill_pipe(source)?;

@@ -200,9 +200,9 @@ mod single {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p cachelane-xsk --lib --release ring`
+/// `RUSTFLAGS="--cfg loom" cargo test -p cachelane-xsk --release --lib loom`
 #[cfg(loom)]
-mod model {
+mod loom_tests {
     use super::*;
 
     #[test]

@@ -5,13 +5,12 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
-use std::{io, mem, thread};
+use std::{io, mem};
 
 use frames::{Frame, FramePool, Holder};
 use rustix::net::sockopt::xdp_mmap_offsets;
 
-use super::open::look_at;
+use super::queue::is_let_go;
 use crate::Device;
 use crate::ring::{Consumer, Producer, mapped};
 
@@ -66,18 +65,6 @@ pub(super) struct Held {
     /// The device may read and write the frames themselves, and not only copies.
     pub(super) referenced: bool,
 }
-
-/// What is known of a queue whose sockets are closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queue {
-    /// The driver has let go of it, and of all frames.
-    Free,
-    Taken,
-    Unknown,
-}
-
-/// How long the driver may take to let go of a queue.
-const LETS_GO: Duration = Duration::from_secs(1);
 
 impl Buffers {
     /// Maps the rings of a socket that is bound.
@@ -177,26 +164,10 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // In copy mode closing has waited for receivers, and what is still to be sent is a copy.
-        let done = !self.referenced || self.holder.frames() == 0 || {
-            let look = || look_at(&self.device, self.queue, self.namespace);
-            has_let_go(look, LETS_GO)
-        };
+        let done = !self.referenced
+            || self.holder.frames() == 0
+            || is_let_go(&self.device, self.queue, self.namespace);
         self.end(done);
-    }
-}
-
-/// Whether the driver has let go of a queue: it does so after the last socket is closed, and after
-/// that the queue is free. What is not known for certain is no.
-fn has_let_go(mut look: impl FnMut() -> Queue, patience: Duration) -> bool {
-    let until = Instant::now() + patience;
-    loop {
-        if look() == Queue::Free {
-            return true;
-        }
-        if Instant::now() >= until {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -244,15 +215,5 @@ mod tests {
         held.referenced = true;
         drop(held);
         assert_eq!((pool.census().released, pool.counters().withheld), (4, 4));
-    }
-
-    #[test]
-    fn only_a_free_queue_is_let_go() {
-        let (brief, long) = (Duration::from_millis(5), Duration::from_secs(60));
-        let answers = |mut answers: Vec<Queue>| move || answers.pop().unwrap_or(Queue::Unknown);
-        assert!(has_let_go(answers(vec![Queue::Free]), Duration::ZERO));
-        assert!(has_let_go(answers(vec![Queue::Free, Queue::Taken, Queue::Unknown]), long));
-        assert!(!has_let_go(|| Queue::Taken, brief), "another socket may have it by now");
-        assert!(!has_let_go(|| Queue::Unknown, brief), "the look itself fails");
     }
 }

@@ -12,7 +12,6 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags,
 };
 
-use super::buffers::Queue;
 use crate::umem::{self, Registrations, Terms, failed};
 use crate::{BusyPoll, Device, Error, ErrorKind, InForce, Mode, Result, SocketOptions, Umem, sys};
 
@@ -166,45 +165,6 @@ pub(super) fn bind_beside(
     }
 }
 
-/// Whether somebody has the queue of a device in this namespace: a socket could be bound to it.
-pub(super) fn look_at(device: &Device, queue: u32, namespace: Option<u64>) -> Queue {
-    // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
-    // by a registration of one page.
-    let page = frames::AreaOptions {
-        frames: 2,
-        frame_size: 2048,
-        huge_pages: frames::HugePages::Never,
-        ..frames::AreaOptions::default()
-    };
-    let Ok(area) = frames::FrameArea::new(&page) else { return Queue::Unknown };
-    let Ok(pool) = FramePool::new(area, &frames::PoolOptions::default()) else {
-        return Queue::Unknown;
-    };
-    let options = SocketOptions { rx_size: 0, tx_size: 2, ..SocketOptions::default() };
-    let probe = || {
-        let fd = Registrations::default().own(&pool)?;
-        // By its index it would be another device elsewhere.
-        let here = umem::namespace(fd.as_fd());
-        if here.is_none() || here != namespace {
-            return Ok(Queue::Unknown);
-        }
-        prepare(fd.as_fd(), &options, true)?;
-        let address = SocketAddrXdp::new(Flags::XDP_COPY, device.index(), queue);
-        Ok::<_, Error>(state_of(rustix::net::bind(&fd, &address)))
-    };
-    probe().unwrap_or(Queue::Unknown)
-}
-
-/// What an attempt to bind says of the queue.
-fn state_of(bound: rustix::io::Result<()>) -> Queue {
-    match bound {
-        // A device that goes away has been taken from its sockets before.
-        Ok(()) | Err(Errno::NODEV) => Queue::Free,
-        Err(Errno::BUSY) => Queue::Taken,
-        Err(_) => Queue::Unknown,
-    }
-}
-
 /// Whether a device in copy mode sends from the frames themselves (`IFF_TX_SKB_NO_LINEAR`, which
 /// only this driver sets). None: the driver is not known.
 pub(super) fn sends_without_copying(driver: Option<&str>) -> bool {
@@ -289,7 +249,7 @@ fn check_mtu(pool: &FramePool, device: &Device, options: &SocketOptions) -> Resu
 }
 
 /// Makes the rings and sets the options that have to be set before binding.
-fn prepare(fd: BorrowedFd<'_>, options: &SocketOptions, buffers: bool) -> Result<()> {
+pub(super) fn prepare(fd: BorrowedFd<'_>, options: &SocketOptions, buffers: bool) -> Result<()> {
     let ring = |name: &str, size: u32, made: rustix::io::Result<()>| {
         made.map_err(|error| failed(&format!("cannot make a {name} ring of {size}"), fd, error))
     };
@@ -463,21 +423,6 @@ mod tests {
             (Way::Own(Mode::Auto), Mode::Auto, Errno::OPNOTSUPP, false),
         ] {
             assert_eq!(leaves_hope(way, mode, error), hope, "{way:?} {mode:?} {error}");
-        }
-    }
-
-    #[test]
-    fn a_queue_is_free_only_if_that_is_certain() {
-        for (bound, queue) in [
-            (Ok(()), Queue::Free),
-            (Err(Errno::NODEV), Queue::Free),
-            (Err(Errno::BUSY), Queue::Taken),
-            (Err(Errno::INVAL), Queue::Unknown),
-            (Err(Errno::NOBUFS), Queue::Unknown),
-            (Err(Errno::PERM), Queue::Unknown),
-            (Err(Errno::NETDOWN), Queue::Unknown),
-        ] {
-            assert_eq!(state_of(bound), queue, "{bound:?}");
         }
     }
 

@@ -44,12 +44,12 @@ const RUN_TIME: Duration = Duration::from_millis(24);
 
 /// The end that threads with packets have.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct Waker {
     event: OwnedFd,
     is_over: AtomicBool,
 }
 
-impl Alarm {
+impl Waker {
     pub(crate) fn new() -> Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { event, is_over: AtomicBool::new(false) })
@@ -57,7 +57,7 @@ impl Alarm {
 
     /// Has the borrower woken. It does not block, and cannot fail: to fill the event takes 2^64
     /// calls.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         let _ = write(&self.event, &1_u64.to_ne_bytes());
     }
 
@@ -65,7 +65,7 @@ impl Alarm {
     pub(crate) fn end(&self) {
         // Release: the partner is in `is_over`.
         self.is_over.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
     /// Whether nobody is to be woken any more.
@@ -74,15 +74,15 @@ impl Alarm {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Waits for a ring; false at the end.
+    /// Waits to be asked for a wake-up; false at the end.
     fn wait(&self) -> bool {
         while read(&self.event, &mut [0; 8]) == Err(Errno::INTR) {}
         !self.is_over()
     }
 }
 
-impl AsFd for Alarm {
-    /// Readable after a ring that nobody has waited for.
+impl AsFd for Waker {
+    /// Readable when a wake-up was asked for that nobody has waited for.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -90,22 +90,22 @@ impl AsFd for Alarm {
 
 /// Starts the thread that wakes a borrower, after it has `begun`: false if the borrower is not
 /// there. Who takes too long to be woken is woken no more, and `offends`.
-pub(crate) fn attend(
-    alarm: Arc<Alarm>,
+pub(crate) fn spawn(
+    waker: Arc<Waker>,
     socket: Arc<Reaped<OwnedFd>>,
     begin: impl FnOnce(&Reaped<OwnedFd>) -> bool + Send + 'static,
     offends: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<()> {
     let builder = thread::Builder::new().name("lend-wake".into()).stack_size(STACK);
-    let attendant = move || {
+    let work = move || {
         if !begin(&socket) {
             return;
         }
         // It says how much the borrower can have the lender keep; what it does not get is less.
         let _ = set_socket_send_buffer_size(&socket, UNREAD);
         let (mut pace, mut last) = (Pace::default(), cpu_time());
-        while alarm.wait() {
-            wake(&socket);
+        while waker.wait() {
+            send_wake_up(&socket);
             let now = cpu_time();
             match pace.judge(now - std::mem::replace(&mut last, now)) {
                 Verdict::Fine => {}
@@ -115,10 +115,10 @@ pub(crate) fn attend(
             }
         }
     };
-    builder.spawn(attendant).map(drop)
+    builder.spawn(work).map(drop)
 }
 
-fn wake(socket: &Reaped<OwnedFd>) {
+fn send_wake_up(socket: &Reaped<OwnedFd>) {
     // Full is as good, and gone is noticed elsewhere.
     let _ = send(socket, MESSAGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -187,25 +187,25 @@ mod tests {
     use crate::reaper::Reaper;
 
     #[test]
-    fn each_ring_is_a_message_and_one_that_is_not_read_delays_nobody() {
+    fn each_wake_up_is_a_message_and_one_that_is_not_read_delays_nobody() {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
-        let (reaper, alarm) = (Reaper::new().unwrap(), Arc::new(Alarm::new().unwrap()));
+        let (reaper, waker) = (Reaper::new().unwrap(), Arc::new(Waker::new().unwrap()));
         let (begun, begins) = channel();
         let socket = Arc::new(reaper.keep(ours));
         let begin = move |_: &Reaped<OwnedFd>| begun.send(()).is_ok();
-        attend(Arc::clone(&alarm), socket, begin, || panic!("too slow")).unwrap();
+        spawn(Arc::clone(&waker), socket, begin, || panic!("too slow")).unwrap();
         begins.recv().unwrap();
         for _ in 0..100 {
-            alarm.ring();
+            waker.wake();
             assert_eq!(recv(&theirs, &mut [0; 8], RecvFlags::empty()).unwrap().1, 1);
         }
         for _ in 0..10_000 {
-            alarm.ring();
+            waker.wake();
         }
         let mut polled = [PollFd::new(&theirs, PollFlags::IN)];
         assert_eq!(poll(&mut polled, None).unwrap(), 1);
-        alarm.end();
+        waker.end();
         let mut unread = 0;
         while recv(&theirs, &mut [0; 8], RecvFlags::empty()).unwrap().1 > 0 {
             unread += 1;

@@ -8,23 +8,23 @@ use super::{LoanTable, bits};
 /// frames it stands whether any of them was ever lent to it. That is written and not read when a
 /// frame is lent, and nothing waits for it (`cachelane bench lend --only accounting`).
 #[derive(Debug)]
-pub(super) struct Holders {
-    holders: Box<[u64]>,
+pub(super) struct LoanCounters {
+    who: Box<[u64]>,
     /// By borrower and block, whether a frame of the block was lent to it.
     lent: Box<[bool]>,
     blocks: usize,
 }
 
-/// Frames of a block: as many as have their holders in one page.
+/// Frames of a block: as many as have their counters in one page.
 const BLOCK: usize = 512;
 
-impl Holders {
+impl LoanCounters {
     /// Nobody has any of so many frames.
     pub(super) fn new(frames: u32) -> Self {
         let frames = frames as usize;
         let blocks = frames.div_ceil(BLOCK);
         let lent = vec![false; blocks * LoanTable::BORROWERS].into();
-        Self { holders: vec![0; frames].into(), lent, blocks }
+        Self { who: vec![0; frames].into(), lent, blocks }
     }
 
     /// A borrower has this frame now, and nobody else.
@@ -34,7 +34,7 @@ impl Holders {
     #[inline(always)]
     pub(super) fn set(&mut self, index: u32, to: u8) {
         let index = index as usize;
-        self.holders[index] = 1 << to;
+        self.who[index] = 1 << to;
         self.lent[usize::from(to) * self.blocks + index / BLOCK] = true;
     }
 
@@ -42,7 +42,7 @@ impl Holders {
     #[inline]
     pub(super) fn set_all(&mut self, index: u32, to: u64) {
         let index = index as usize;
-        self.holders[index] = to;
+        self.who[index] = to;
         for borrower in bits(to) {
             self.lent[borrower * self.blocks + index / BLOCK] = true;
         }
@@ -51,14 +51,14 @@ impl Holders {
     /// Who has this frame, if there is such a frame.
     #[inline(always)]
     pub(super) fn of(&mut self, index: u32) -> Option<&mut u64> {
-        self.holders.get_mut(index as usize)
+        self.who.get_mut(index as usize)
     }
 
     /// A borrower that has `out` frames has none any more; `freed` gets those that nobody has now.
     pub(super) fn release(&mut self, borrower: u8, out: u32, mut freed: impl FnMut(u32)) {
         let bit = 1 << borrower;
         let blocks = &mut self.lent[usize::from(borrower) * self.blocks..][..self.blocks];
-        let lent = blocks.iter_mut().zip(self.holders.chunks_mut(BLOCK)).enumerate();
+        let lent = blocks.iter_mut().zip(self.who.chunks_mut(BLOCK)).enumerate();
         let lent = lent.filter_map(|(at, (lent, block))| {
             std::mem::take(lent).then_some(block.iter_mut().zip(at * BLOCK..))
         });
