@@ -270,7 +270,7 @@ fn run(worker: Worker, commands: &Receiver<Command>) {
 impl Shared {
     pub(crate) fn new(bridge: u32, program: Program, control: Control) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::io("cannot make an eventfd", e.into()))?;
+            .map_err(|e| Error::io("cannot make an eventfd", e))?;
         Ok(Shared {
             bridge,
             program,

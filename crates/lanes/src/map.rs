@@ -41,10 +41,8 @@ impl LaneMap {
     /// [`ErrorKind::Sysfs`] where `/sys/devices/system` cannot be read, [`ErrorKind::Affinity`]
     /// where the kernel does not tell the affinity (it has more CPUs than [`CpuSet::MAX`]).
     pub fn detect() -> Result<Self> {
-        let affinity =
-            rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).map_err(|e| {
-                Error::io(ErrorKind::Affinity, "read this process's affinity", e.into())
-            })?;
+        let affinity = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()))
+            .map_err(|e| Error::caused(ErrorKind::Affinity, "read this process's affinity", e))?;
         let allowed = (0..=CpuSet::MAX).filter(|&cpu| affinity.is_set(cpu)).collect();
         Self::from_sysfs(Path::new("/sys/devices/system"), Some(&allowed))
     }
