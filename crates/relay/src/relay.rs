@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lanes::CpuSet;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{gettid, sched_setaffinity};
@@ -191,7 +192,7 @@ impl Relay {
     pub fn drain(&self, timeout: Duration) -> bool {
         self.shared.advance(Mode::Drain);
         let workers = self.crew().workers.len();
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock();
         let deadline = Instant::now() + timeout;
         while gone.count < workers {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -203,8 +204,8 @@ impl Relay {
         true
     }
 
-    fn crew(&self) -> std::sync::MutexGuard<'_, Crew> {
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    fn crew(&self) -> MutexGuard<'_, Crew> {
+        self.crew.lock()
     }
 
     fn load_sockmap(&self) -> Result<(), Error> {

@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
@@ -71,7 +71,7 @@ impl World {
             eprintln!("skipped: {test}: needs two CPUs");
             return None;
         };
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TURN.lock();
         let layout: Vec<_> = lanes.online().iter().map(|cpu| cpu.to_string()).collect();
         let lanes = lanes.with_override(&layout.join("|")).expect("a lane per CPU");
         let lab = Lab::new("busy").expect("a lab");

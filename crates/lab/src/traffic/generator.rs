@@ -7,13 +7,14 @@ mod sink;
 use std::{
     net::Ipv4Addr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
 
 use libbpf_rs::{Object, ProgramInput};
+use parking_lot::Mutex;
 
 use super::{check_cpus, pin};
 use crate::{Error, Host, Mac, Result};
@@ -152,7 +153,7 @@ impl FrameGenerator {
                     going = generator.make(&mut object, RUNS, "inject_batch");
                 }
                 if let Err(error) = going {
-                    *shared.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *shared.failed.lock() = Some(error);
                 }
             })?;
             injection.threads.push(thread);
@@ -215,7 +216,7 @@ impl Injection {
     pub fn stop(self) -> Result<()> {
         let shared = self.shared.clone();
         drop(self);
-        let failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = shared.failed.lock().take();
         failed.map_or(Ok(()), Err)
     }
 }

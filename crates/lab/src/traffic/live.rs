@@ -4,13 +4,14 @@
 use std::{
     net::Ipv4Addr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use parking_lot::Mutex;
 
 use super::generator::{index, missing, udp_frame};
 use super::{check_cpus, pin};
@@ -91,7 +92,7 @@ impl LiveSender {
                     .map_err(|error| Error::bpf("sending live frames", error));
             }
             if let Err(error) = going {
-                *sending.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *sending.failed.lock() = Some(error);
             }
         })?;
         Ok(Self { shared, settings, thread: Some(thread) })
@@ -104,7 +105,7 @@ impl LiveSender {
     pub fn stop(self) -> Result<()> {
         let shared = self.shared.clone();
         drop(self);
-        let failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = shared.failed.lock().take();
         failed.map_or(Ok(()), Err)
     }
 }

@@ -1,13 +1,14 @@
 //! From the start of the threads to their end: signals, the time that is up, the live line.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use frames::FramePool;
 use knobs::Registry;
+use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -334,9 +335,7 @@ fn join(threads: Vec<Thread>) -> anyhow::Result<()> {
 }
 
 fn sum(programs: &[SharedProgram]) -> Option<ProgramCounters> {
-    let counters = |program: &SharedProgram| {
-        program.lock().unwrap_or_else(PoisonError::into_inner).counters().ok()
-    };
+    let counters = |program: &SharedProgram| program.lock().counters().ok();
     let mut all = programs.iter().filter_map(counters);
     let mut sum = all.next()?;
     for one in all {
