@@ -11,12 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, str};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::time::{ClockId, clock_getres};
+use strum::{Display, EnumString, IntoStaticStr};
 
 use crate::decide::{Plan, Protocol};
 use crate::program::{self, Program, Settings};
@@ -43,7 +43,8 @@ pub struct Config {
 }
 
 /// Where the stamps of when a station was last seen live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_table)]
 pub enum Table {
     /// With each CPU: no line of the table is written by the packet path.
     Split,
@@ -395,25 +396,11 @@ impl Table {
 
     /// Its name as the knob's value.
     pub fn name(self) -> &'static str {
-        match self {
-            Table::Split => "split",
-            Table::Shared => "shared",
-        }
+        self.into()
     }
 }
 
-impl str::FromStr for Table {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Table> {
-        Table::ALL.into_iter().find(|table| table.name() == s).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("'{s}' is no table (expected split or shared)"))
-        })
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+fn unknown_table(name: &str) -> Error {
+    let expected = kit::or(Table::ALL.map(Table::name));
+    Error::new(ErrorKind::Invalid, format!("'{name}' is no table (expected {expected})"))
 }

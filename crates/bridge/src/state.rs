@@ -125,7 +125,8 @@ impl Default for GsoLimits {
 }
 
 /// The spanning tree's states of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum StpState {
     /// Down, or taken out of service.
     Disabled,

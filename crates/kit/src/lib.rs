@@ -1,4 +1,5 @@
-//! What every library of cachelane declares in the same way: its [`error!`].
+//! What every library of cachelane declares in the same way: its [`error!`], and [`or`] for its
+//! messages.
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -33,5 +34,7 @@
 //! ```
 
 mod error;
+mod text;
 
 pub use error::{Class, Classed, class_of};
+pub use text::or;
