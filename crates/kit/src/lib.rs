@@ -1,5 +1,5 @@
-//! What every library of cachelane declares in the same way: its [`error!`], and [`or`] for its
-//! messages.
+//! What the libraries of cachelane have in common: how each declares its [`error!`], [`or`] for
+//! its messages, and hardware addresses ([`Mac`]).
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -34,7 +34,9 @@
 //! ```
 
 mod error;
+mod mac;
 mod text;
 
 pub use error::{Class, Classed, class_of};
+pub use mac::Mac;
 pub use text::or;

@@ -3,9 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
-    Error, Host, Result,
+    Error, Host, Mac, Result,
     lab::mac,
-    link::{End, LinkOptions, Mac, Plan, Subnet, address, pair},
+    link::{End, LinkOptions, Plan, Subnet, address, pair},
 };
 
 const DEVICE: &str = "br0";

@@ -8,9 +8,9 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    Error, Host, Result,
+    Error, Host, Mac, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, Mac, Plan, Subnet, pair},
+    link::{End, Link, LinkOptions, Plan, Subnet, pair},
     tempdir::{self, TempDir},
 };
 
