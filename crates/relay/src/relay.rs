@@ -11,7 +11,7 @@ use lanes::CpuSet;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{gettid, sched_setaffinity};
+use rustix::thread::gettid;
 
 use crate::config::{Config, Engine};
 use crate::counters::{Counters, Stats};
@@ -180,7 +180,7 @@ impl Relay {
         }
         let round: Vec<usize> = cpus.iter().collect();
         for (hand, cpu) in crew.workers.iter().zip(round.iter().cycle()) {
-            pin(Some(hand.tid), *cpu)?;
+            lanes::pin_thread(hand.tid, *cpu).map_err(unusable)?;
         }
         crew.cpus = cpus.clone();
         Ok(())
@@ -299,20 +299,12 @@ fn new_wake() -> Result<Arc<OwnedFd>, Error> {
 
 /// Whether this process may run on `cpu`, found out on a thread that tries.
 fn check_cpu(cpu: usize) -> Result<(), Error> {
-    std::thread::spawn(move || pin(None, cpu))
+    std::thread::spawn(move || lanes::pin(cpu))
         .join()
         .map_err(|_| Error::new(ErrorKind::Io, "a thread that tries a CPU panicked"))?
+        .map_err(unusable)
 }
 
-fn pin(thread: Option<Pid>, cpu: usize) -> Result<(), Error> {
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(Error::invalid(format!(
-            "cpu {cpu} is beyond what this kernel interface takes"
-        )));
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(thread, &set).map_err(|e| {
-        Error::invalid(format!("cpu {cpu} is offline, or this process may not run on it ({e})"))
-    })
+fn unusable(cpu: lanes::Error) -> Error {
+    Error::invalid(cpu.to_string())
 }

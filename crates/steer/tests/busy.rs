@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use rustix::thread::gettid;
 use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
@@ -193,9 +193,7 @@ fn consume(
 
 /// Has the calling thread run on this CPU, with this real-time priority or none.
 fn run_at(cpu: usize, priority: u8) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).expect("the CPU is there");
+    lanes::pin(cpu).expect("the CPU is there");
     if priority > 0 {
         let id = gettid().as_raw_nonzero().to_string();
         let set = Command::new("chrt").args(["-f", "-p", &priority.to_string(), &id]).status();

@@ -9,7 +9,6 @@ use anyhow::{Context as _, anyhow};
 use frames::FramePool;
 use knobs::Registry;
 use parking_lot::Mutex;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -278,20 +277,15 @@ fn spawn(
         let (publish, published) = (Instant::now(), Published::default());
         let mut context = Context { control, meters, thread, publish, published };
         let body = move || {
-            pin(place)?;
+            if let Some(cpu) = place.cpu {
+                lanes::pin(cpu)?;
+            }
             work(&mut context)
         };
         let name = format!("xsk-{thread}");
         std::thread::Builder::new().name(name).spawn(body).context("cannot start a thread")
     };
     threads.into_iter().enumerate().map(spawn).collect()
-}
-
-fn pin(place: Place) -> anyhow::Result<()> {
-    let Some(cpu) = place.cpu else { return Ok(()) };
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
 }
 
 /// Waits for the first of: a signal, the time, the count, a thread's own end.
