@@ -1,8 +1,8 @@
 //! How a bridge is accelerated.
 
-use std::{fmt, str};
+use strum::{Display, EnumString, IntoStaticStr};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind};
 
 /// How to accelerate a bridge.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,8 @@ pub struct Config {
 }
 
 /// Where the stamps of when a station was last seen live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_table)]
 pub enum Table {
     /// With each CPU: no line of the table is written by the packet path.
     Split,
@@ -37,25 +38,11 @@ impl Table {
 
     /// Its name as the knob's value.
     pub fn name(self) -> &'static str {
-        match self {
-            Table::Split => "split",
-            Table::Shared => "shared",
-        }
+        self.into()
     }
 }
 
-impl str::FromStr for Table {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Table> {
-        Table::ALL.into_iter().find(|table| table.name() == s).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("'{s}' is no table (expected split or shared)"))
-        })
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+fn unknown_table(name: &str) -> Error {
+    let expected = kit::or(Table::ALL.map(Table::name));
+    Error::new(ErrorKind::Invalid, format!("'{name}' is no table (expected {expected})"))
 }

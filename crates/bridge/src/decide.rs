@@ -67,7 +67,8 @@ pub enum Refresh {
 }
 
 /// How packets are sent to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Way {
     /// By the bridge alone.
     Kernel,
@@ -78,17 +79,22 @@ pub enum Way {
 }
 
 /// Protocols that may be the kernel's on every port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 pub enum Protocol {
     /// IPv4.
+    #[strum(serialize = "IPv4")]
     Ipv4,
     /// IPv6.
+    #[strum(serialize = "IPv6")]
     Ipv6,
     /// ARP and RARP.
+    #[strum(serialize = "ARP")]
     Arp,
     /// PPPoE sessions, which carry either.
+    #[strum(serialize = "PPPoE")]
     Pppoe,
     /// Neighbour discovery, and whatever else is ICMPv6.
+    #[strum(serialize = "neighbour discovery")]
     Nd,
 }
 
@@ -361,35 +367,7 @@ impl Plan {
 impl Way {
     /// Its name in output.
     pub fn name(self) -> &'static str {
-        match self {
-            Way::Kernel => "kernel",
-            Way::Queue => "queue",
-            Way::Straight => "straight",
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Ipv4 => "IPv4",
-            Protocol::Ipv6 => "IPv6",
-            Protocol::Arp => "ARP",
-            Protocol::Pppoe => "PPPoE",
-            Protocol::Nd => "neighbour discovery",
-        })
-    }
-}
-
-impl fmt::Display for StpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            StpState::Disabled => "disabled",
-            StpState::Listening => "listening",
-            StpState::Learning => "learning",
-            StpState::Forwarding => "forwarding",
-            StpState::Blocking => "blocking",
-        })
+        self.into()
     }
 }
 

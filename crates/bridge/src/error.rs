@@ -1,71 +1,29 @@
 //! What can go wrong.
 
-use std::{fmt, io};
+use std::io;
 
-/// An error of this crate: what was being done to what, and why it failed.
-#[derive(Debug)]
-pub struct Error {
-    kind: ErrorKind,
-    message: String,
-    source: Option<io::Error>,
-}
-
-/// What sort of error it is, for callers that act on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// There is no device of this name.
-    NoDevice,
-    /// The device is not a bridge.
-    NotABridge,
-    /// Another process accelerates the bridge already.
-    Busy,
-    /// A value that cannot be used.
-    Invalid,
-    /// The caller may not.
-    NotPermitted,
-    /// The kernel lacks what is needed.
-    Unsupported,
-    /// Netlink notifications were lost: what is known of the kernel's state is out of date.
-    Overrun,
-    /// Anything else that the system reported.
-    Io,
-}
-
-/// This crate's results.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-impl Error {
-    /// What sort of error it is.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
+kit::error! {
+    /// What sort of error it is, for callers that act on it.
+    pub enum ErrorKind {
+        /// There is no device of this name.
+        NoDevice => BadInput,
+        /// The device is not a bridge.
+        NotABridge => BadInput,
+        /// Another process accelerates the bridge already.
+        Busy => Failed,
+        /// A value that cannot be used.
+        Invalid => BadInput,
+        /// The caller may not.
+        NotPermitted => NotPermitted,
+        /// The kernel lacks what is needed.
+        Unsupported => HostCannot,
+        /// Netlink notifications were lost: what is known of the kernel's state is out of date.
+        Overrun => Failed,
+        /// Anything else that the system reported.
+        Io => Failed,
     }
-
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
-    }
-
-    /// A failed system call, in the middle of doing `what`.
-    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
-        let kind = match source.kind() {
-            io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-            _ => ErrorKind::Io,
-        };
-        Self { kind, message: what.into(), source: Some(source) }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Some(source) => write!(f, "{}: {source}", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|e| e as _)
-    }
+    io: |source| match source.kind() {
+        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+        _ => ErrorKind::Io,
+    },
 }

@@ -5,9 +5,10 @@
 //! taken is tried again.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::host::{LinkWatch, Reader};
@@ -304,12 +305,12 @@ impl Fleet {
 
     fn members(&self) -> MutexGuard<'_, Members> {
         // What a panic leaves is what was taken and what has left until then.
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock()
     }
 
     fn seeking(&self) -> MutexGuard<'_, Seeking> {
         // As above.
-        self.seeking.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seeking.lock()
     }
 }
 

@@ -74,7 +74,7 @@ impl Reader {
             let netfilter = Hooks::open()?;
             Ok(Self { route, generic, ethtool, netfilter, holders: HashMap::new() })
         };
-        open().map_err(|error| Error::io("opening netlink", error))
+        open().map_err(|error: io::Error| Error::io("opening netlink", error))
     }
 
     /// Reads everything about the bridge with this name. A port that leaves while it is read may

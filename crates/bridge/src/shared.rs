@@ -6,11 +6,12 @@
 //! ports. What turns the whole packet path on and off ([`Gate`]) is under a lock, because knobs
 //! change it too; whoever changes it writes it to the packet path before letting go of the lock.
 
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
@@ -74,7 +75,7 @@ pub(crate) enum Command {
 impl Shared {
     pub(crate) fn new(bridge: u32, program: Program, gate: Gate) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::io("cannot make an eventfd", e.into()))?;
+            .map_err(|e| Error::io("cannot make an eventfd", e))?;
         Ok(Shared {
             bridge,
             program,
@@ -104,7 +105,7 @@ impl Shared {
 
     fn locked(&self) -> MutexGuard<'_, Gate> {
         // Every change leaves it whole, so one that panicked has not begun.
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gate.lock()
     }
 
     pub(crate) fn wake(&self) {

@@ -1,8 +1,9 @@
 //! What is read of the host about one bridge: plain data, everything that [`decide`](crate::decide)
 //! needs and nothing else.
 
-use std::fmt;
 use std::time::Duration;
+
+pub use kit::Mac;
 
 /// A bridge, its ports, and what else the kernel does to packets between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +126,8 @@ impl Default for GsoLimits {
 }
 
 /// The spanning tree's states of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum StpState {
     /// Down, or taken out of service.
     Disabled,
@@ -230,10 +232,6 @@ pub struct Tap {
     pub index: u32,
 }
 
-/// A hardware address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Mac(pub [u8; 6]);
-
 impl DeviceHook {
     /// Whether it is on the device of this name.
     pub fn is_on(&self, device: &str) -> bool {
@@ -241,12 +239,5 @@ impl DeviceHook {
             true => device.starts_with(&self.device),
             false => device == self.device,
         }
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }

@@ -200,7 +200,7 @@ impl Worker {
         fds.extend(watched.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Error::io("cannot wait for notifications", error.into())),
+            Err(error) => return Err(Error::io("cannot wait for notifications", error)),
         }
         let mut count = [0; 8];
         // Nothing there: nobody woke us.

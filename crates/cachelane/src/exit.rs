@@ -1,7 +1,8 @@
 //! How the command ends, as its exit status says it.
 
-use std::fmt;
 use std::process::ExitCode;
+
+use kit::{Class, class_of};
 
 /// The exit codes of every subcommand. Never `Ok` on failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,152 +26,67 @@ impl From<Exit> for ExitCode {
     }
 }
 
+kit::error! {
+    /// What the command itself finds, and no crate below can see.
+    pub(crate) enum ErrorKind {
+        /// What the user gave cannot be used.
+        Usage => BadInput,
+        /// What this host is or has does not do.
+        HostCannot => HostCannot,
+        /// This user may not, found before the system was asked.
+        NotPermitted => NotPermitted,
+    }
+}
+
 /// An error in what the user gave, which no crate below can see.
 pub(crate) fn usage(message: String) -> anyhow::Error {
-    BadInput(message).into()
+    Error::new(ErrorKind::Usage, message).into()
 }
 
 /// An error in what this host is or has, which no crate below calls one.
 pub(crate) fn host_cannot(message: String) -> anyhow::Error {
-    Refused(message).into()
+    Error::new(ErrorKind::HostCannot, message).into()
 }
 
 /// An error in what this user may do, found before the system was asked.
 pub(crate) fn not_permitted(message: String) -> anyhow::Error {
-    Denied(message).into()
+    Error::new(ErrorKind::NotPermitted, message).into()
 }
 
-#[derive(Debug)]
-struct BadInput(String);
+/// A cause's class, if it is of the one crate that the function is for.
+type ClassOf = fn(&(dyn std::error::Error + 'static)) -> Option<Class>;
 
-impl fmt::Display for BadInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
-
-#[derive(Debug)]
-struct Refused(String);
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
-
-#[derive(Debug)]
-struct Denied(String);
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Denied {}
+/// The crates whose errors have classes.
+const OURS: [ClassOf; 11] = [
+    class_of::<Error>,
+    class_of::<bridge::Error>,
+    class_of::<frames::Error>,
+    class_of::<knobs::Error>,
+    class_of::<lab::Error>,
+    class_of::<lanes::Error>,
+    class_of::<lend::Error>,
+    class_of::<relay::Error>,
+    class_of::<steer::Error>,
+    class_of::<trial::Error>,
+    class_of::<xsk::Error>,
+];
 
 impl Exit {
-    /// The exit code that an error stands for, by the kinds of our own crates' errors in it.
+    /// The exit code that an error stands for: the first class in it that says more than that it
+    /// failed.
     pub(crate) fn of(error: &anyhow::Error) -> Exit {
-        error.chain().find_map(Exit::of_cause).unwrap_or(Exit::Failed)
+        let mut classes = error.chain().filter_map(|cause| OURS.iter().find_map(|of| of(cause)));
+        classes.find(|class| *class != Class::Failed).map_or(Exit::Failed, Exit::from)
     }
+}
 
-    fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
-        None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &bridge::Error| Exit::of_bridge(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &steer::Error| Exit::of_steer(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &xsk::Error| Exit::of_xsk(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &lend::Error| Exit::of_lend(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|_: &BadInput| Exit::Usage))
-            .or_else(|| cause.downcast_ref().map(|_: &Refused| Exit::HostCannot))
-            .or_else(|| cause.downcast_ref().map(|_: &Denied| Exit::NotPermitted))
-            // What a CPU set or a lane override says is always the user's input.
-            .or_else(|| cause.downcast_ref().map(|_: &lanes::Error| Exit::Usage))
-    }
-
-    fn of_relay(kind: relay::ErrorKind) -> Exit {
-        match kind {
-            relay::ErrorKind::InvalidInput => Exit::Usage,
-            relay::ErrorKind::PermissionDenied => Exit::NotPermitted,
-            relay::ErrorKind::Unsupported | relay::ErrorKind::FileLimit => Exit::HostCannot,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_bridge(kind: bridge::ErrorKind) -> Exit {
-        match kind {
-            bridge::ErrorKind::NoDevice
-            | bridge::ErrorKind::NotABridge
-            | bridge::ErrorKind::Invalid => Exit::Usage,
-            bridge::ErrorKind::NotPermitted => Exit::NotPermitted,
-            bridge::ErrorKind::Unsupported => Exit::HostCannot,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_steer(kind: steer::ErrorKind) -> Exit {
-        match kind {
-            steer::ErrorKind::NoDevice | steer::ErrorKind::Invalid => Exit::Usage,
-            // A program that is there is a refusal, as the other things that stand against it.
-            steer::ErrorKind::NoXdp
-            | steer::ErrorKind::ProgramPresent
-            | steer::ErrorKind::Unsupported => Exit::HostCannot,
-            steer::ErrorKind::NotPermitted => Exit::NotPermitted,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_knobs(kind: knobs::ErrorKind) -> Exit {
-        match kind {
-            knobs::ErrorKind::BadValue | knobs::ErrorKind::UnknownKnob => Exit::Usage,
-            knobs::ErrorKind::NotPermitted => Exit::NotPermitted,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_xsk(kind: xsk::ErrorKind) -> Exit {
-        match kind {
-            xsk::ErrorKind::NoDevice
-            | xsk::ErrorKind::NoQueue
-            | xsk::ErrorKind::FrameTooSmall
-            | xsk::ErrorKind::Invalid => Exit::Usage,
-            xsk::ErrorKind::NoXdp | xsk::ErrorKind::MemlockLimit | xsk::ErrorKind::Unsupported => {
-                Exit::HostCannot
-            }
-            xsk::ErrorKind::NotPermitted => Exit::NotPermitted,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_lend(kind: lend::ErrorKind) -> Exit {
-        match kind {
-            lend::ErrorKind::Invalid => Exit::Usage,
-            lend::ErrorKind::NotPermitted => Exit::NotPermitted,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_frames(kind: frames::ErrorKind) -> Exit {
-        match kind {
-            frames::ErrorKind::Invalid => Exit::Usage,
-            frames::ErrorKind::Memory => Exit::HostCannot,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn of_lab(kind: lab::ErrorKind) -> Exit {
-        match kind {
-            lab::ErrorKind::Invalid => Exit::Usage,
-            lab::ErrorKind::Missing { .. } => Exit::HostCannot,
-            lab::ErrorKind::NotPermitted => Exit::NotPermitted,
-            _ => Exit::Failed,
+impl From<Class> for Exit {
+    fn from(class: Class) -> Exit {
+        match class {
+            Class::BadInput => Exit::Usage,
+            Class::HostCannot => Exit::HostCannot,
+            Class::NotPermitted => Exit::NotPermitted,
+            Class::Failed => Exit::Failed,
         }
     }
 }

@@ -2,12 +2,13 @@
 //! to go by.
 
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// One bench at a time: side by side they take each other's CPUs, for longer than their windows.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    TURN.lock()
 }
 
 #[test]

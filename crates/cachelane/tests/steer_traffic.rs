@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use common::frames::{left_to_the_kernel, with_tags};
-use common::steer::{Exchange, HOPS, Steered, lane_per_cpu, one_lane, pin, tagged, two_cpus};
+use common::steer::{Exchange, HOPS, Steered, lane_per_cpu, one_lane, tagged, two_cpus};
 use common::xsk::{Running, number};
 use common::{PROGRAM, comes_true, root};
 use lab::traffic::{EchoOptions, EchoServer, FrameSender, RrOptions, RrSession};
@@ -94,7 +94,7 @@ fn root_flows_of_local_sockets_are_steered_and_the_rest_is_counted_by_reason() {
     let running = steered.start(&[]);
     let sender = FrameSender::open(&a.host, &a.device).expect("a sender");
     // Consumers run on CPU 0: what arrives there is left there.
-    pin(1);
+    lanes::pin(1).expect("a CPU that is there");
     let mut kinds: Vec<(&str, IpAddr, IpAddr)> = vec![
         ("UDP over IPv4", a.v4.into(), b.v4.into()),
         ("UDP over IPv6", a.v6.into(), b.v6.into()),

@@ -1,12 +1,12 @@
 //! What happens to a frame that is freed away from its home.
 
-use std::fmt;
-use std::str::FromStr;
+use strum::{Display, EnumString, IntoStaticStr};
 
-use crate::{Error, Result};
+use crate::Error;
 
 /// What happens to a frame that is freed away from its home: the knob `frames.alien_free`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown)]
 #[repr(u8)]
 pub enum AlienFree {
     /// It stays where it was freed; what is too much goes to the depot, by whole magazines.
@@ -25,27 +25,10 @@ impl AlienFree {
 
     /// As users write it.
     pub fn name(self) -> &'static str {
-        match self {
-            AlienFree::Recycle => "recycle",
-            AlienFree::Defer => "defer",
-            AlienFree::Auto => "auto",
-        }
+        self.into()
     }
 }
 
-impl fmt::Display for AlienFree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for AlienFree {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Self> {
-        AlienFree::ALL
-            .into_iter()
-            .find(|value| value.name() == s)
-            .ok_or_else(|| Error::invalid(format!("'{s}' is not recycle, defer or auto")))
-    }
+fn unknown(name: &str) -> Error {
+    Error::invalid(format!("'{name}' is not {}", kit::or(AlienFree::ALL.map(AlienFree::name))))
 }

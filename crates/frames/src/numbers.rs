@@ -2,7 +2,9 @@
 //! pool that is given to another is seen, and finds its way home.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, Weak};
+use std::sync::Weak;
+
+use parking_lot::RwLock;
 
 use crate::{Error, Result};
 
@@ -22,7 +24,7 @@ pub(crate) trait Pool: Send + Sync {
 
 /// Allots numbers for so many frames; the first of them. Numbers start at 1.
 pub(crate) fn allot(frames: u32) -> Result<u32> {
-    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut areas = AREAS.write();
     let first = gap(&areas, frames).ok_or_else(|| {
         Error::invalid(format!(
             "{frames} frames are more than this process has numbers left for (2^32 in all)"
@@ -51,7 +53,7 @@ fn gap(areas: &BTreeMap<u32, Area>, frames: u32) -> Option<u32> {
 
 /// Says which pool has the numbers from `first` on.
 pub(crate) fn adopt(first: u32, pool: Weak<dyn Pool>) {
-    let mut areas = AREAS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut areas = AREAS.write();
     if let Some(area) = areas.get_mut(&first) {
         area.pool = Some(pool);
     }
@@ -59,13 +61,13 @@ pub(crate) fn adopt(first: u32, pool: Weak<dyn Pool>) {
 
 /// Frees the numbers from `first` on. Not to be called while handles of such frames are about.
 pub(crate) fn free(first: u32) {
-    AREAS.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+    AREAS.write().remove(&first);
 }
 
 /// A frame's handle was dropped: it goes home, if its pool is still there.
 pub(crate) fn dropped(number: u32) {
     let pool = {
-        let areas = AREAS.read().unwrap_or_else(PoisonError::into_inner);
+        let areas = AREAS.read();
         let area = areas.range(..=number).next_back();
         let area = area.filter(|(first, area)| number - **first < area.frames);
         // Upgraded under the lock and used after it: the pool may end with this.

@@ -163,14 +163,14 @@ fn failure(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         ConnectionRefused | NotFound => {
             let message = format!("no process answers at {path}");
-            Error::io(message, error).with_kind(ErrorKind::Gone)
+            Error::caused(ErrorKind::Gone, message, error)
         }
         BrokenPipe | ConnectionReset | UnexpectedEof => {
             let message = format!("the process at {path} closed the connection");
             Error::new(ErrorKind::Gone, message)
         }
         PermissionDenied => {
-            Error::io(format!("connect to {path}"), error).with_kind(ErrorKind::NotPermitted)
+            Error::caused(ErrorKind::NotPermitted, format!("connect to {path}"), error)
         }
         // A timeout set on a socket shows as WouldBlock.
         TimedOut | WouldBlock => {

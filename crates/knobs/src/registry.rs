@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Knob, KnobInfo, Result};
@@ -61,7 +62,7 @@ impl Registry {
         knob.check(&knob.default)?;
         let name = knob.name.clone();
         let entry = Arc::new(Entry { knob, setting: Mutex::new(()) });
-        insert("knob", &mut write(&self.0.knobs), name, entry)
+        insert("knob", &mut self.0.knobs.write(), name, entry)
     }
 
     /// Adds a number that only grows while the process lives, such as packets forwarded.
@@ -102,12 +103,12 @@ impl Registry {
     ) -> Result<()> {
         check_name("counter", name)?;
         let meter = Meter { unit: unit.to_owned(), help: help.to_owned(), kind, read };
-        insert("counter", &mut write(&self.0.meters), name.to_owned(), Arc::new(meter))
+        insert("counter", &mut self.0.meters.write(), name.to_owned(), Arc::new(meter))
     }
 
     /// All knobs with their present values, by name.
     pub fn list(&self) -> Vec<KnobInfo> {
-        let entries: Vec<_> = read(&self.0.knobs).values().cloned().collect();
+        let entries: Vec<_> = self.0.knobs.read().values().cloned().collect();
         entries.iter().map(|entry| entry.knob.info()).collect()
     }
 
@@ -129,7 +130,7 @@ impl Registry {
         let knob = &entry.knob;
         knob.check(value)?;
         // The lock guards no data, so a setter that panicked has left nothing half done in it.
-        let _one_at_a_time = entry.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = entry.setting.lock();
         (knob.set)(value).map_err(|trouble| knob.refuse(value, Some(&trouble)))?;
         let now = (knob.current)();
         tracing::info!(knob = knob.name, value = now, "knob set");
@@ -138,7 +139,10 @@ impl Registry {
 
     /// All counters and gauges, by name. They are read one after the other, not at one instant.
     pub fn counters(&self) -> Vec<Reading> {
-        let meters: Vec<_> = read(&self.0.meters)
+        let meters: Vec<_> = self
+            .0
+            .meters
+            .read()
             .iter()
             .map(|(name, meter)| (name.clone(), meter.clone()))
             .collect();
@@ -153,7 +157,7 @@ impl Registry {
     }
 
     fn entry(&self, knob: &str) -> Result<Arc<Entry>> {
-        let knobs = read(&self.0.knobs);
+        let knobs = self.0.knobs.read();
         knobs.get(knob).cloned().ok_or_else(|| {
             let names: Vec<_> = knobs.keys().map(String::as_str).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -165,7 +169,7 @@ impl Registry {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let knobs: Vec<_> = read(&self.0.knobs).keys().cloned().collect();
+        let knobs: Vec<_> = self.0.knobs.read().keys().cloned().collect();
         f.debug_struct("Registry").field("process", &self.0.process).field("knobs", &knobs).finish()
     }
 }
@@ -218,16 +222,6 @@ fn insert<T>(what: &str, map: &mut BTreeMap<String, T>, name: String, value: T) 
     Ok(())
 }
 
-// Nothing that can panic runs while these locks are held, so poison would mean nothing.
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,11 +230,11 @@ mod tests {
     fn knob(name: &str, values: Values, default: &str) -> Knob {
         let value = Arc::new(Mutex::new(default.to_owned()));
         let shown = value.clone();
-        let current = move || shown.lock().unwrap().clone();
+        let current = move || shown.lock().clone();
         Knob::new(name, "a test", values, default, current, move |new| match new {
             "broken" => Err("it is broken".to_owned()),
             _ => {
-                *value.lock().unwrap() = new.to_owned();
+                *value.lock() = new.to_owned();
                 Ok(())
             }
         })

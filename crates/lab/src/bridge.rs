@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
-    Error, Host, Result,
-    link::{End, LinkOptions, Mac, PlannedEnd, Subnet, address, mac, pair},
+    Error, Host, Mac, Result,
+    link::{End, LinkOptions, PlannedEnd, Subnet, address, mac, pair},
 };
 
 const DEVICE: &str = "br0";

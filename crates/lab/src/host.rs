@@ -16,13 +16,14 @@ use std::{
     panic,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
     thread,
 };
 
+use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::{Command, Error, ErrorKind, Result};
@@ -260,7 +261,7 @@ impl Executor {
             let _ = result_tx.send(work());
         });
         let jobs = self.jobs.as_ref().expect("taken only by drop");
-        let sent = jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+        let sent = jobs.lock().send(job);
         sent.ok().and_then(|()| result.recv().ok()).expect("jobs do not panic, so the thread lives")
     }
 }

@@ -2,11 +2,10 @@
 
 use std::{
     path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::atomic::{AtomicU8, Ordering},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     Error, Host, Result,
@@ -68,7 +67,7 @@ impl Lab {
     pub fn host(&self, name: &str) -> Result<Host> {
         check_name(name)?;
         let host = Host::new(name)?;
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner).push(host.clone());
+        self.hosts.lock().push(host.clone());
         Ok(host)
     }
 

@@ -35,8 +35,9 @@ pub use bridge::{Bridge, BridgeOptions};
 pub use command::{Command, Process};
 pub use error::{Error, ErrorKind, Result};
 pub use host::Host;
+pub use kit::Mac;
 pub use lab::Lab;
-pub use link::{DeviceCounters, End, Link, LinkOptions, Mac, Subnet};
+pub use link::{DeviceCounters, End, Link, LinkOptions, Subnet};
 pub use pass::PassProgram;
 
 /// A duration as the system calls want it; one that does not fit is as good as for ever.

@@ -1,12 +1,11 @@
 //! Links between hosts: veth pairs with addresses.
 
 use std::{
-    fmt,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
 };
 
-use crate::{Error, Host, Result};
+use crate::{Error, Host, Mac, Result};
 
 /// How a link is made. The default is a plain veth pair on a subnet that the lab chooses.
 #[derive(Clone, Debug)]
@@ -61,10 +60,6 @@ pub struct End {
     /// Its IPv6 address, of a /64. Not set on a kernel without IPv6.
     pub v6: Ipv6Addr,
 }
-
-/// A hardware address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mac(pub [u8; 6]);
 
 /// Packets and bytes that a device has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,13 +118,6 @@ impl End {
         let text = text.map_err(|error| Error::io(path, error))?;
         device_counters(&text, &self.device)
             .ok_or_else(|| Error::invalid(format!("{}: no device {}", self.host, self.device)))
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 

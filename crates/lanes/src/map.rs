@@ -41,10 +41,8 @@ impl LaneMap {
     /// [`ErrorKind::Sysfs`] where `/sys/devices/system` cannot be read, [`ErrorKind::Affinity`]
     /// where the kernel does not tell the affinity (it has more CPUs than [`CpuSet::MAX`]).
     pub fn detect() -> Result<Self> {
-        let affinity =
-            rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).map_err(|e| {
-                Error::io(ErrorKind::Affinity, "read this process's affinity", e.into())
-            })?;
+        let affinity = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()))
+            .map_err(|e| Error::caused(ErrorKind::Affinity, "read this process's affinity", e))?;
         let allowed = (0..=CpuSet::MAX).filter(|&cpu| affinity.is_set(cpu)).collect();
         Self::from_sysfs(Path::new("/sys/devices/system"), Some(&allowed))
     }
@@ -158,7 +156,7 @@ impl fmt::Display for LaneId {
 ///
 /// On a machine whose CPUs differ, each CPU goes by its own highest level, and this is the highest
 /// of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 #[non_exhaustive]
 pub enum Source {
     /// An L4 or beyond, on some mainframes and parts with embedded DRAM.
@@ -169,21 +167,11 @@ pub enum Source {
     /// tables, this may make a lane of each core: an override helps.
     L2,
     /// No cache is shown: all CPUs of a NUMA node are a lane.
+    #[strum(serialize = "all CPUs")]
     AllCpus,
     /// The user said so.
+    #[strum(serialize = "override")]
     Override,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::L4 => "L4",
-            Self::L3 => "L3",
-            Self::L2 => "L2",
-            Self::AllCpus => "all CPUs",
-            Self::Override => "override",
-        })
-    }
 }
 
 impl fmt::Display for LaneMap {

@@ -32,7 +32,7 @@ impl Machine {
         let online_path = root.join("cpu/online");
         let online: CpuSet = value(&online_path)?.ok_or_else(|| {
             let missing = io::Error::from(io::ErrorKind::NotFound);
-            Error::io(ErrorKind::Sysfs, format!("read {}", online_path.display()), missing)
+            Error::caused(ErrorKind::Sysfs, format!("read {}", online_path.display()), missing)
         })?;
         if online.is_empty() {
             let message = format!("{}: no CPU is online", online_path.display());
@@ -79,7 +79,7 @@ fn nodes(dir: &Path) -> Result<BTreeMap<u32, CpuSet>> {
 /// The numbers N of the entries `prefixN` of a directory, ascending; none where there is no such
 /// directory. They may have gaps.
 fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>> {
-    let failed = |error| Error::io(ErrorKind::Sysfs, format!("list {}", dir.display()), error);
+    let failed = |error| Error::caused(ErrorKind::Sysfs, format!("list {}", dir.display()), error);
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -100,7 +100,9 @@ fn value<T: FromSysfs>(path: &Path) -> Result<Option<T>> {
     match fs::read_to_string(path) {
         Ok(text) => T::from_sysfs(text.trim()).map(Some).map_err(|error| error.in_file(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(ErrorKind::Sysfs, format!("read {}", path.display()), error)),
+        Err(error) => {
+            Err(Error::caused(ErrorKind::Sysfs, format!("read {}", path.display()), error))
+        }
     }
 }
 

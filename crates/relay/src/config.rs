@@ -1,16 +1,16 @@
 //! What a relay is told: addresses, engine, CPUs, limits.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::str::FromStr;
 use std::time::Duration;
 
 use lanes::CpuSet;
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::Error;
 
 /// How bytes move from one leg of a connection to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase", parse_err_ty = Error, parse_err_fn = unknown_engine)]
 #[repr(u8)]
 pub enum Engine {
     /// Read into a buffer that stays in the worker's cache, and write from it.
@@ -29,12 +29,7 @@ impl Engine {
 
     /// The engine's name, as in `relay.engine`.
     pub fn name(self) -> &'static str {
-        match self {
-            Engine::Copy => "copy",
-            Engine::Splice => "splice",
-            Engine::Sockmap => "sockmap",
-            Engine::Auto => "auto",
-        }
+        self.into()
     }
 
     pub(crate) fn from_u8(value: u8) -> Engine {
@@ -42,46 +37,27 @@ impl Engine {
     }
 }
 
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Engine {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Engine, Error> {
-        Engine::ALL.into_iter().find(|e| e.name() == s).ok_or_else(|| {
-            Error::invalid(format!(
-                "engine '{s}' is not known (expected copy, splice, sockmap or auto)"
-            ))
-        })
-    }
+fn unknown_engine(name: &str) -> Error {
+    let expected = kit::or(Engine::ALL.map(Engine::name));
+    Error::invalid(format!("engine '{name}' is not known (expected {expected})"))
 }
 
 /// How a backend is chosen for a new connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, VariantNames)]
+#[strum(parse_err_ty = Error, parse_err_fn = unknown_balance)]
 pub enum Balance {
     /// One after the other.
     #[default]
+    #[strum(serialize = "roundrobin")]
     RoundRobin,
     /// The one with the fewest connections from this relay.
+    #[strum(serialize = "leastconn")]
     LeastConnections,
 }
 
-impl FromStr for Balance {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Balance, Error> {
-        match s {
-            "roundrobin" => Ok(Balance::RoundRobin),
-            "leastconn" => Ok(Balance::LeastConnections),
-            _ => Err(Error::invalid(format!(
-                "balance '{s}' is not known (expected roundrobin or leastconn)"
-            ))),
-        }
-    }
+fn unknown_balance(name: &str) -> Error {
+    let expected = kit::or(Balance::VARIANTS.iter().copied());
+    Error::invalid(format!("balance '{name}' is not known (expected {expected})"))
 }
 
 /// Everything a relay needs to start. [`Config::new`] gives the defaults.

@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lanes::CpuSet;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{gettid, sched_setaffinity};
+use rustix::thread::gettid;
 
 use crate::config::{Config, Engine};
 use crate::counters::{Counters, Stats};
@@ -179,7 +180,7 @@ impl Relay {
         }
         let round: Vec<usize> = cpus.iter().collect();
         for (hand, cpu) in crew.workers.iter().zip(round.iter().cycle()) {
-            pin(Some(hand.tid), *cpu)?;
+            lanes::pin_thread(hand.tid, *cpu).map_err(unusable)?;
         }
         crew.cpus = cpus.clone();
         Ok(())
@@ -191,7 +192,7 @@ impl Relay {
     pub fn drain(&self, timeout: Duration) -> bool {
         self.shared.advance(Stage::Drain);
         let workers = self.crew().workers.len();
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock();
         let deadline = Instant::now() + timeout;
         while gone.count < workers {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -203,8 +204,8 @@ impl Relay {
         true
     }
 
-    fn crew(&self) -> std::sync::MutexGuard<'_, Crew> {
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+    fn crew(&self) -> MutexGuard<'_, Crew> {
+        self.crew.lock()
     }
 
     fn load_sockmap(&self) -> Result<(), Error> {
@@ -298,20 +299,12 @@ fn new_wake() -> Result<Arc<OwnedFd>, Error> {
 
 /// Whether this process may run on `cpu`, found out on a thread that tries.
 fn check_cpu(cpu: usize) -> Result<(), Error> {
-    std::thread::spawn(move || pin(None, cpu))
+    std::thread::spawn(move || lanes::pin(cpu))
         .join()
         .map_err(|_| Error::new(ErrorKind::Io, "a thread that tries a CPU panicked"))?
+        .map_err(unusable)
 }
 
-fn pin(thread: Option<Pid>, cpu: usize) -> Result<(), Error> {
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return Err(Error::invalid(format!(
-            "cpu {cpu} is beyond what this kernel interface takes"
-        )));
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(thread, &set).map_err(|e| {
-        Error::invalid(format!("cpu {cpu} is offline, or this process may not run on it ({e})"))
-    })
+fn unusable(cpu: lanes::Error) -> Error {
+    Error::invalid(cpu.to_string())
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{
     AtomicU8, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::backend::Backends;
 use crate::config::{Config, Engine};
@@ -121,11 +123,11 @@ impl Shared {
     }
 
     pub(crate) fn add_wake(&self, wake: Arc<OwnedFd>) {
-        self.wakes.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
+        self.wakes.lock().push(wake);
     }
 
     pub(crate) fn wake_all(&self) {
-        for wake in self.wakes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for wake in self.wakes.lock().iter() {
             // An eventfd that is full has woken its worker already.
             let _ = rustix::io::write(&**wake, &1u64.to_ne_bytes());
         }

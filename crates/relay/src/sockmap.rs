@@ -26,9 +26,9 @@
 mod maps;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::net::sockopt::socket_cookie;
 
 use crate::socket::{self, Shares};
@@ -116,7 +116,7 @@ impl Sockmap {
         // its own overhead in.
         socket::limit_send(target, 4 * budget).ok()?;
         socket::limit_receive(source, shares.passed()).ok()?;
-        let slot = self.free.lock().ok()?.pop()?;
+        let slot = self.free.lock().pop()?;
         let base = written + if opened == Opened::Actively { ACTIVE_OPEN } else { 0 };
         match self.insert(slot, source.as_fd(), target.as_fd(), base, budget as u64) {
             Ok(cookie) => Some(Taken {
@@ -220,9 +220,7 @@ impl Sockmap {
     }
 
     fn give_back(&self, slot: u32) {
-        if let Ok(mut free) = self.free.lock() {
-            free.push(slot);
-        }
+        self.free.lock().push(slot);
     }
 }
 

@@ -9,11 +9,11 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::pattern::Pattern;
 use common::*;
+use parking_lot::Mutex;
 use relay::Engine;
 use rustix::event::PollFlags;
 use rustix::net::sockopt;
@@ -65,7 +65,7 @@ fn a_slow_reader_costs_no_more_after_a_minute() {
 /// reader at [`RATE`], for `time`.
 fn offer(engine: Engine, budget: usize, warmth: Warmth, piece: usize, time: Duration) {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     let rig = Rig::with(engine, |config| config.budget = budget);
     let mut seen = Vec::new();
     while seen.len() < LOOKS {

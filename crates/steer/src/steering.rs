@@ -1,11 +1,11 @@
 //! Steering on a device.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lanes::{CpuSet, LaneMap};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
@@ -332,7 +332,7 @@ impl Targets {
 
     fn current(&self) -> MutexGuard<'_, Current> {
         // It is changed CPU by CPU, as the maps are.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 
     fn look(&self) -> Result<()> {

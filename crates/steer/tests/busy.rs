@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
-use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::thread::gettid;
 use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
@@ -71,7 +71,7 @@ impl World {
             eprintln!("skipped: {test}: needs two CPUs");
             return None;
         };
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = TURN.lock();
         let layout: Vec<_> = lanes.online().iter().map(|cpu| cpu.to_string()).collect();
         let lanes = lanes.with_override(&layout.join("|")).expect("a lane per CPU");
         let lab = Lab::new("busy").expect("a lab");
@@ -193,9 +193,7 @@ fn consume(
 
 /// Has the calling thread run on this CPU, with this real-time priority or none.
 fn run_at(cpu: usize, priority: u8) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).expect("the CPU is there");
+    lanes::pin(cpu).expect("the CPU is there");
     if priority > 0 {
         let id = gettid().as_raw_nonzero().to_string();
         let set = Command::new("chrt").args(["-f", "-p", &priority.to_string(), &id]).status();

@@ -133,8 +133,8 @@ fn measure_slot(
 ) -> Result<Vec<f64>, Error> {
     let failed = |doing: &str, source: BoxError| {
         let place = format!("window {} of {}", step.window + 1, step.windows);
-        let what = format!("cannot {doing} arm '{}' ({place}): {source}", step.arm);
-        Error::with_source(ErrorKind::Subject, what, source)
+        let what = format!("cannot {doing} arm '{}' ({place})", step.arm);
+        Error::subject(what, source)
     };
     subject.set_arm(step.slot.arm).map_err(|source| failed("set", source))?;
     subject.settle(plan.settle());

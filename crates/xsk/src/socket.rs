@@ -4,10 +4,11 @@
 //! grown to their size.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frames::{Frame, LaneCache};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, xdp_mmap_offsets};
@@ -302,13 +303,13 @@ impl Socket {
     /// is one.
     #[inline]
     fn look(&mut self) -> bool {
-        let lease = self.lease.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let lease = self.lease.get_mut();
         lease.as_mut().map(Lease::renew).is_some()
     }
 
     /// From now on packets come here, by this lease.
     pub(crate) fn attend(&self, lease: Lease) {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease);
+        *self.lease.lock() = Some(lease);
     }
 
     /// Whether the kernel waits to be told of new frames in the fill ring: [`wait`](Self::wait)

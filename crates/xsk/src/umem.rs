@@ -7,9 +7,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use frames::FramePool;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_xdp_umem_reg;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
@@ -89,7 +90,7 @@ impl Umem {
     /// Held while a socket is bound, so that the one it joins is there.
     pub(crate) fn registrations(&self) -> MutexGuard<'_, Registrations> {
         // A panic leaves no half-made entry.
-        self.shared.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.registrations.lock()
     }
 }
 

@@ -136,7 +136,7 @@ impl Watch {
                 heard: Heard::default(),
             })
         };
-        open().map_err(|error| Error::io("subscribing to netlink notifications", error))
+        open().map_err(|error: io::Error| Error::io("subscribing to netlink notifications", error))
     }
 
     /// Takes only what this state depends on for a change from now on. Until told, every device's

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Turns of waiting before a thread offers its CPU to another.
 const SPINS: u32 = 256;
@@ -45,7 +44,7 @@ pub(super) fn measure(
     };
     let results = thread::scope(|scope| {
         let one = |(number, work): (usize, Work<'_>)| {
-            pin(cpus[number % cpus.len()])?;
+            lanes::pin(cpus[number % cpus.len()])?;
             run.begin();
             let count = work(&run);
             anyhow::Ok((count, Instant::now()))
@@ -104,13 +103,6 @@ impl Waiting {
             thread::yield_now();
         }
     }
-}
-
-/// Pins the calling thread.
-pub(super) fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
 }
 
 /// The result of a thread, whose panic goes on here.

@@ -11,9 +11,10 @@ mod options;
 mod status;
 mod thread;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lend::Lender;
+use parking_lot::Mutex;
 use xsk::{Device, Socket};
 
 use super::xsk::options::{FilterArgs, MemoryArgs, Place, PlaceArgs, RunArgs, SocketArgs};

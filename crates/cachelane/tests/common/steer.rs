@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lab::{Host, Link, LinkOptions};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 
 use super::xsk::{Running, Scene};
@@ -157,7 +156,7 @@ fn consume(socket: &UdpSocket, cpu: &AtomicUsize, stop: &AtomicBool) {
         };
         if wanted != at {
             at = wanted;
-            pin(at);
+            lanes::pin(at).expect("a CPU that is there");
         }
         if let Ok(length) = socket.recv(&mut buffer) {
             count += 1;
@@ -182,7 +181,7 @@ fn ask(socket: &UdpSocket, not_on: &AtomicUsize, done: &AtomicU64, stop: &Atomic
         };
         if avoid != avoided {
             avoided = avoid;
-            pin(1 - avoid);
+            lanes::pin(1 - avoid).expect("a CPU that is there");
         }
         let _ = socket.send(&number.to_ne_bytes());
         let mut buffer = [0; 64];
@@ -197,12 +196,6 @@ fn ask(socket: &UdpSocket, not_on: &AtomicUsize, done: &AtomicU64, stop: &Atomic
             }
         }
     }
-}
-
-pub(crate) fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).expect("a CPU that is there");
 }
 
 /// Whether a test that needs two CPUs can run; says so if not.

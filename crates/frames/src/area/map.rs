@@ -11,7 +11,7 @@ use rustix::mm::{Advice, madvise};
 use super::AreaOptions;
 #[cfg(not(miri))]
 use super::{HugePages, nodes};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Memory that is mapped.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ fn present(mapping: Mapping) -> Result<Mapping> {
             // SAFETY: just mapped, and nobody else knows of it.
             unsafe { unmap(start, bytes) };
             let message = format!("there is no memory for {bytes} bytes of frames");
-            Err(Error::memory(message, error.into()))
+            Err(Error::caused(ErrorKind::Memory, message, error))
         }
     }
 }
@@ -82,7 +82,8 @@ fn pages(bytes: usize, huge: bool, shared: bool) -> Result<Mapping> {
 
     let failed = |error: rustix::io::Errno| {
         let hint = if huge { "; reserved huge pages: sysctl vm.nr_hugepages" } else { "" };
-        Error::memory(format!("cannot map {bytes} bytes for frames{hint}"), error.into())
+        let message = format!("cannot map {bytes} bytes for frames{hint}");
+        Error::caused(ErrorKind::Memory, message, error)
     };
     let memfd = if shared { Some(memfd(bytes, huge).map_err(failed)?) } else { None };
     let access = ProtFlags::READ | ProtFlags::WRITE;

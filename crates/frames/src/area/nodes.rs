@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::{AreaOptions, page_frames};
-use crate::Error;
 use crate::homes::Cut;
+use crate::{Error, ErrorKind};
 
 /// The kernel knows no more nodes.
 const MOST_NODES: usize = 1024;
@@ -24,7 +24,8 @@ pub(super) fn place(memory: NonNull<[u8]>, page: usize, options: &AreaOptions) -
     let mut refused = wanted.filter_map(|(home, (node, range))| {
         let node = (*node)?;
         let error = prefer(memory, range, node).err()?;
-        Some(Error::memory(format!("cannot put the memory of home {home} on node {node}"), error))
+        let message = format!("cannot put the memory of home {home} on node {node}");
+        Some(Error::caused(ErrorKind::Memory, message, error))
     });
     let first = refused.next();
     // The others are asked for all the same.

@@ -37,7 +37,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A program that peers are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Program {
     /// `haproxy`.
     Haproxy,
@@ -50,11 +51,7 @@ pub enum Program {
 impl Program {
     /// The command's name.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Haproxy => "haproxy",
-            Self::Nginx => "nginx",
-            Self::Iperf3 => "iperf3",
-        }
+        self.into()
     }
 }
 

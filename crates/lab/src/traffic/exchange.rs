@@ -9,12 +9,14 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     Latency, check_cpus, pattern, pin,
@@ -113,8 +115,8 @@ impl Session {
     pub(super) fn wait_established(&self, limit: Duration) -> Result<()> {
         let all = self.shared.plan.connections;
         let missing = |tally: &mut Tally| tally.established < all;
-        let waited = self.shared.complete.wait_timeout_while(self.shared.lock(), limit, missing);
-        let (tally, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut tally = self.shared.lock();
+        self.shared.complete.wait_while_for(&mut tally, missing, limit);
         if tally.established == all {
             return Ok(());
         }
@@ -156,7 +158,7 @@ impl Drop for Session {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally.lock()
     }
 }
 

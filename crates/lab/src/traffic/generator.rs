@@ -8,13 +8,14 @@ use std::{
     io,
     net::Ipv4Addr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
 
 use bpf::Program;
+use parking_lot::Mutex;
 
 use super::{check_cpus, pin};
 use crate::{Error, Host, Mac, Result};
@@ -152,7 +153,7 @@ impl FrameGenerator {
                     going = generator.make(&generator.programs.inject_batch, RUNS);
                 }
                 if let Err(error) = going {
-                    *shared.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *shared.failed.lock() = Some(error);
                 }
             })?;
             injection.threads.push(thread);
@@ -211,7 +212,7 @@ impl Injection {
     pub fn stop(self) -> Result<()> {
         let shared = self.shared.clone();
         drop(self);
-        let failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = shared.failed.lock().take();
         failed.map_or(Ok(()), Err)
     }
 }

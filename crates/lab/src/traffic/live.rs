@@ -5,13 +5,14 @@ use std::{
     io,
     net::Ipv4Addr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
 
 use bpf::{Map, Object, Program};
+use parking_lot::Mutex;
 
 use super::generator::{index, udp_frame};
 use super::{check_cpus, pin};
@@ -89,7 +90,7 @@ impl LiveSender {
                 going = send(&program, &frame).map_err(|e| Error::io("sending live frames", e));
             }
             if let Err(error) = going {
-                *sending.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *sending.failed.lock() = Some(error);
             }
         })?;
         Ok(Self { shared, settings, thread: Some(thread) })
@@ -102,7 +103,7 @@ impl LiveSender {
     pub fn stop(self) -> Result<()> {
         let shared = self.shared.clone();
         drop(self);
-        let failed = shared.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failed = shared.failed.lock().take();
         failed.map_or(Ok(()), Err)
     }
 }

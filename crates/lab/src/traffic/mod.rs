@@ -48,7 +48,6 @@ use rustix::{
     io::Errno,
     net::{self, AddressFamily, SocketFlags, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::{CpuSet, sched_setaffinity},
 };
 
 pub use bulk::{Bulk, BulkOptions, BulkServer, BulkSession, Direction};
@@ -86,12 +85,7 @@ fn pattern(len: usize) -> Vec<u8> {
 /// leaves it to the scheduler.
 fn pin(cpus: &[usize], index: usize) -> Result<()> {
     let Some(cpu) = cpus.get(index % cpus.len().max(1)).copied() else { return Ok(()) };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(Error::invalid(format!("CPU {cpu}: expected less than {}", CpuSet::MAX_CPU)));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| Error::io(format!("pinning to CPU {cpu}"), error))
+    lanes::pin(cpu).map_err(|error| Error::invalid(error.to_string()))
 }
 
 /// Finds out on a thread of its own whether all of these CPUs can be pinned to.

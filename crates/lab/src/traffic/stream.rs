@@ -8,12 +8,14 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{PATTERN_PERIOD, pattern};
 use crate::{Error, Result};
@@ -132,8 +134,8 @@ impl Streams {
     /// Waits until there have been `count` streams and all have ended, at most `limit`.
     pub(super) fn wait(&self, count: usize, limit: Duration) -> Result<StreamTotals> {
         let go_on = |state: &mut State| state.threads > 0 || state.streams.len() < count;
-        let state = self.changed.wait_timeout_while(self.lock(), limit, go_on);
-        let (mut state, _) = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        self.changed.wait_while_for(&mut state, go_on, limit);
         if go_on(&mut state) {
             let (seen, left) = (state.streams.len(), state.threads);
             return Err(Error::timed_out(format!(
@@ -166,9 +168,7 @@ impl Streams {
     /// Sleeps until `due` or until the streams are stopped.
     fn pause(&self, due: Instant) {
         let wait = due.saturating_duration_since(Instant::now());
-        let state = self.lock();
-        // The result says which of the two it was, which the caller need not know.
-        drop(self.changed.wait_timeout_while(state, wait, |state| !state.stopping));
+        self.changed.wait_while_for(&mut self.lock(), |state| !state.stopping, wait);
     }
 
     /// Counts a stream that ended by an error, unless it was this side that ended it.
@@ -181,7 +181,7 @@ impl Streams {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

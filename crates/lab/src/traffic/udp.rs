@@ -7,12 +7,14 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{
     check_cpus, pattern, pin,
@@ -293,7 +295,7 @@ impl UdpReceiver {
 
     /// What it has counted.
     pub fn counters(&self) -> UdpCounters {
-        self.shared.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.counters.lock().clone()
     }
 }
 
@@ -318,7 +320,7 @@ fn receive(receiving: &Receiving) {
         if ready.count() == 0 {
             continue;
         }
-        let mut counters = receiving.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = receiving.counters.lock();
         for _ in 0..BATCH {
             match receiving.socket.recv(&mut buffer) {
                 Ok(bytes) => count(&mut counters, &buffer[..bytes]),

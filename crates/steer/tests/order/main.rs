@@ -8,9 +8,9 @@ mod tcp;
 mod udp;
 mod world;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use steer::Counters;
 use world::{Meanwhile, PLAIN, Scenario, World};
 
@@ -142,7 +142,7 @@ fn alone(test: &str, work: impl FnOnce()) {
         eprintln!("skipped: {test}: needs two CPUs");
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     work();
 }
 

@@ -72,6 +72,6 @@ fn receive(mut socket: TcpStream, exchange: &Exchange) {
         exchange.received.fetch_add(1, Ordering::Relaxed);
         exchange.hops.fetch_add(1, Ordering::Relaxed);
         hops += 1;
-        world::pin(cpus[hops % cpus.len()]);
+        lanes::pin(cpus[hops % cpus.len()]).unwrap();
     }
 }

@@ -79,7 +79,7 @@ fn receive(sockets: &[UdpSocket], exchange: &Exchange) {
                 *last = number.max(*last);
                 if received.is_multiple_of(BETWEEN_HOPS) {
                     hops += 1;
-                    world::pin(cpus[hops % cpus.len()]);
+                    lanes::pin(cpus[hops % cpus.len()]).unwrap();
                 }
             }
         }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::{CpuSet, LaneMap};
-use rustix::thread::sched_setaffinity;
 use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
@@ -206,13 +205,6 @@ impl Drop for End<'_> {
 /// The CPUs that a consumer can hop between.
 pub(crate) fn cpus() -> Vec<usize> {
     LaneMap::detect().unwrap().allowed().iter().collect()
-}
-
-/// Pins the calling thread.
-pub(crate) fn pin(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).unwrap();
 }
 
 fn lanes(lab: &Lab, one_lane: bool) -> [LaneMap; 2] {

@@ -25,8 +25,6 @@
 mod paired;
 mod subsets;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
@@ -86,8 +84,9 @@ pub struct Interval {
 }
 
 /// What a comparison found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     /// A difference, in the good direction.
     Better,
@@ -95,20 +94,10 @@ pub enum Verdict {
     Worse,
     /// The whole interval lies within the margin; a difference so small does not count, even if it
     /// is certain.
+    #[strum(serialize = "no difference")]
     NoDifference,
     /// Neither: more blocks, or less noise, might tell.
     Inconclusive,
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Better => "better",
-            Self::Worse => "worse",
-            Self::NoDifference => "no difference",
-            Self::Inconclusive => "inconclusive",
-        })
-    }
 }
 
 /// How a ratio was estimated.

@@ -4,10 +4,11 @@
 //! behind a mutex.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::{io, mem};
 
 use frames::{Frame, FramePool, Holder};
+use parking_lot::Mutex;
 use rustix::net::sockopt::xdp_mmap_offsets;
 
 use super::queue::is_let_go;
@@ -100,9 +101,7 @@ impl Shareable {
         match self {
             Shareable::Own(buffers) => work(buffers),
             // A panic inside `work` leaves the rings as they were before the batch.
-            Shareable::Shared(common) => {
-                work(&mut common.lock().unwrap_or_else(PoisonError::into_inner).buffers)
-            }
+            Shareable::Shared(common) => work(&mut common.lock().buffers),
             Shareable::Changing => unreachable!("changing is over before `share` returns"),
         }
     }
@@ -110,9 +109,7 @@ impl Shareable {
     pub(super) fn read<R>(&self, work: impl FnOnce(&Buffers) -> R) -> R {
         match self {
             Shareable::Own(buffers) => work(buffers),
-            Shareable::Shared(common) => {
-                work(&common.lock().unwrap_or_else(PoisonError::into_inner).buffers)
-            }
+            Shareable::Shared(common) => work(&common.lock().buffers),
             Shareable::Changing => unreachable!("changing is over before `share` returns"),
         }
     }
@@ -127,7 +124,7 @@ impl Shareable {
             shared => shared,
         };
         let Shareable::Shared(common) = self else { unreachable!("made so above") };
-        let mut locked = common.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = common.lock();
         locked.sockets.push(Arc::downgrade(second));
         drop(locked);
         Shareable::Shared(Arc::clone(common))
@@ -137,7 +134,7 @@ impl Shareable {
     /// that are left maps them anew: a mapping keeps a socket open.
     pub(super) fn leave(&mut self, fd: &Arc<OwnedFd>) {
         let Shareable::Shared(common) = self else { return };
-        let mut common = common.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut common = common.lock();
         let common = &mut *common;
         let leaving = Arc::downgrade(fd);
         common.sockets.retain(|socket| !socket.ptr_eq(&leaving));

@@ -17,7 +17,6 @@ use lab::traffic::{LiveOptions, LiveSender};
 use lab::{End, Host, Lab, LinkOptions, Mac, Process};
 
 use crate::bench::peer::{Builder, Peer, Program};
-use crate::bench::worker::pin;
 
 /// Workers that share the flows.
 pub(super) const WORKERS: usize = 4;
@@ -152,7 +151,10 @@ impl Wire {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         let cpu = self.cpus[1];
         // What a pinned thread starts is pinned.
-        let spawn = || pin(cpu).and_then(|()| command.spawn().context("a borrower"));
+        let spawn = || {
+            lanes::pin(cpu)?;
+            command.spawn().context("a borrower")
+        };
         Ok(Borrowers(std::thread::scope(|scope| scope.spawn(spawn).join()).expect("no panic")?))
     }
 

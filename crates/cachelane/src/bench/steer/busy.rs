@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use trial::bench::Bar;
 
 use super::Bench;
@@ -134,7 +133,7 @@ impl Sockets {
             for cpu in cpus.into_iter().cycle().take(spinners(hosts)) {
                 scope.spawn(move || {
                     // Unpinned they would leave CPUs idle to somebody who is.
-                    let _ = pin(cpu);
+                    let _ = lanes::pin(cpu);
                     while !spinning.load(Relaxed) {
                         std::hint::spin_loop();
                     }
@@ -157,7 +156,7 @@ impl Sockets {
         end: Instant,
         sent: &AtomicU64,
     ) -> anyhow::Result<u64> {
-        pin(cpu)?;
+        lanes::pin(cpu)?;
         while Instant::now() < end {
             for _ in 0..BURST {
                 self.sender.send(&(start.elapsed().as_nanos() as u64).to_ne_bytes())?;
@@ -176,7 +175,7 @@ impl Sockets {
         end: Instant,
         sent: &AtomicU64,
     ) -> anyhow::Result<Vec<Duration>> {
-        pin(cpu)?;
+        lanes::pin(cpu)?;
         let (mut delays, mut last) = (Vec::new(), Instant::now());
         loop {
             let mut bytes = [0; 8];
@@ -209,10 +208,4 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
-}
-
-fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    Ok(sched_setaffinity(None, &set)?)
 }

@@ -1,10 +1,11 @@
 //! How the lender stands: its knob, its counters, its part of the live line and of the report.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use knobs::{Knob, Registry, Values};
 use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::options::{accounting, name};
@@ -42,7 +43,7 @@ impl Status {
     /// What came of it. The lender ends with this.
     pub(super) fn add_to(self, more: &mut More) {
         let counters = self.lender.counters();
-        let borrowers = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let borrowers = self.last.into_inner();
         more.lines.push(format!(
             "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
              quota {}, for nobody {}",
@@ -137,7 +138,7 @@ impl Beside for Status {
     }
 
     fn ending(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = self.lender.borrowers();
+        *self.last.lock() = self.lender.borrowers();
     }
 }
 

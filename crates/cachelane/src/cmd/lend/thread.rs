@@ -1,6 +1,5 @@
 //! One queue's thread: receives, lends, takes back.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -85,7 +84,7 @@ impl Thread {
             return Ok(());
         }
         // A thread that panicked with it has ended the run.
-        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut program = self.program.lock();
         match wanted {
             true => program.insert(&self.socket)?,
             false => program.remove(self.socket.queue())?,
@@ -135,7 +134,7 @@ impl Thread {
 
     /// The kernel has the queue's packets again before the socket closes.
     fn leave(&mut self) {
-        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut program = self.program.lock();
         // A device that is gone has no queue.
         let _ = program.remove(self.socket.queue());
     }

@@ -1,9 +1,10 @@
 //! `cachelane xsk drop`: receives packets, counts them, and throws them away.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use frames::{Frame, FrameArea, LaneCache};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::PollFlags;
 use serde_json::json;
 use xsk::{Device, Packet, Socket};
@@ -251,5 +252,5 @@ fn check(checker: &mut Checker, packets: &[Packet], area: &FrameArea) {
 
 fn lock(checker: &Mutex<Checker>) -> MutexGuard<'_, Checker> {
     // A thread that panicked in it has ended the run.
-    checker.lock().unwrap_or_else(PoisonError::into_inner)
+    checker.lock()
 }

@@ -4,9 +4,10 @@ mod bell;
 mod direct;
 mod split;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use frames::{FrameArea, LaneCache};
+use parking_lot::Mutex;
 use serde_json::json;
 use xsk::{Device, Packet, Program, Socket, Umem};
 

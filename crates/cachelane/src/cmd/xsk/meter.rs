@@ -1,9 +1,10 @@
 //! What the threads count, for whoever asks while they work.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use knobs::{Counter, Registry};
+use parking_lot::Mutex;
 use xsk::{Outstanding, Statistics};
 
 use super::check::Tally;
@@ -30,7 +31,7 @@ pub(in crate::cmd) struct Published {
 
 impl Meter {
     pub(in crate::cmd) fn publish(&self, published: Published) {
-        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+        *self.published.lock() = published;
     }
 }
 
@@ -55,7 +56,7 @@ impl Meters {
             totals.rx_bytes += meter.rx_bytes.value();
             totals.tx_packets += meter.tx_packets.value();
             totals.tx_bytes += meter.tx_bytes.value();
-            totals.add(&meter.published.lock().unwrap_or_else(PoisonError::into_inner));
+            totals.add(&meter.published.lock());
         }
         totals
     }

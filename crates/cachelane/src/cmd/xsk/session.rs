@@ -1,14 +1,14 @@
 //! From the start of the threads to their end: signals, the time that is up, the live line.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use frames::FramePool;
 use knobs::Registry;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -277,20 +277,15 @@ fn spawn(
         let (publish, published) = (Instant::now(), Published::default());
         let mut context = Context { control, meters, thread, publish, published };
         let body = move || {
-            pin(place)?;
+            if let Some(cpu) = place.cpu {
+                lanes::pin(cpu)?;
+            }
             work(&mut context)
         };
         let name = format!("xsk-{thread}");
         std::thread::Builder::new().name(name).spawn(body).context("cannot start a thread")
     };
     threads.into_iter().enumerate().map(spawn).collect()
-}
-
-fn pin(place: Place) -> anyhow::Result<()> {
-    let Some(cpu) = place.cpu else { return Ok(()) };
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
 }
 
 /// Waits for the first of: a signal, the time, the count, a thread's own end.
@@ -334,9 +329,7 @@ fn join(threads: Vec<Thread>) -> anyhow::Result<()> {
 }
 
 fn sum(programs: &[SharedProgram]) -> Option<ProgramCounters> {
-    let counters = |program: &SharedProgram| {
-        program.lock().unwrap_or_else(PoisonError::into_inner).counters().ok()
-    };
+    let counters = |program: &SharedProgram| program.lock().counters().ok();
     let mut all = programs.iter().filter_map(counters);
     let mut sum = all.next()?;
     for one in all {

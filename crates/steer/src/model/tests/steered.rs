@@ -118,7 +118,5 @@ pub(super) fn cpus() -> Vec<u32> {
 
 /// Has the calling thread run on this CPU.
 pub(super) fn pin(cpu: u32) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu as usize);
-    rustix::thread::sched_setaffinity(None, &set).expect("the CPU is open to this process");
+    lanes::pin(cpu as usize).expect("the CPU is open to this process");
 }

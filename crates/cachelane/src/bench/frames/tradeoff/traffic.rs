@@ -9,7 +9,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Pattern, Setting};
 use crate::bench::frames::patterns::{ALIEN_RING, ALL_RING, BATCH, Ends, all_rings};
-use crate::bench::worker::{Waiting, pin};
+use crate::bench::worker::Waiting;
 
 /// Frames of a burst: two caches full, and less than a ring.
 const BURST: usize = 512;
@@ -112,7 +112,7 @@ impl<'a> Traffic<'a> {
     fn pinned(&'a self, number: usize, work: impl FnOnce() + Send + 'a) -> Work<'a> {
         let cpu = self.cpus[number % self.cpus.len()];
         Box::new(move || {
-            pin(cpu)?;
+            lanes::pin(cpu)?;
             work();
             Ok(())
         })

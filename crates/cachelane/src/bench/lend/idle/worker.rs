@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::bench::lend::books::Ledger;
 use crate::bench::lend::lending::look_at;
-use crate::bench::worker::{join, pin};
+use crate::bench::worker::join;
 
 /// Packets that a worker takes at a time.
 pub(super) const BATCH: usize = 64;
@@ -79,7 +79,7 @@ pub(super) fn run(
     let ready = Barrier::new(workers.len() + 1);
     let over = AtomicBool::new(false);
     let work = |cpu: usize, mut worker: Worker| {
-        let pinned = pin(cpu);
+        let pinned = lanes::pin(cpu);
         ready.wait();
         pinned?;
         let (mut count, mut naps, before) = (0, 0_u64, cpu_time());
@@ -105,9 +105,9 @@ pub(super) fn run(
         };
         let threads: Vec<_> = working.iter().cycle().zip(workers).map(spawn).collect();
         let feeder = scope.spawn(|| {
-            let pinned = pin(feeding);
+            let pinned = lanes::pin(feeding);
             ready.wait();
-            let fed = pinned.and_then(|()| feed());
+            let fed = pinned.map_err(Into::into).and_then(|()| feed());
             over.store(true, Ordering::Release);
             fed
         });

@@ -1,0 +1,42 @@
+//! What the libraries of cachelane have in common: how each declares its [`error!`], [`or`] for
+//! its messages, and hardware addresses ([`Mac`]).
+//!
+//! An error is opaque: it has a kind, a line that says what was being done to what, and what the
+//! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
+//! knowing the kinds of every library. Only the crate that declares an error can make one.
+//!
+//! ```
+//! mod error {
+//!     kit::error! {
+//!         /// What sort of error it is, for callers that act on it.
+//!         pub enum ErrorKind {
+//!             /// The caller may not.
+//!             NotPermitted => NotPermitted,
+//!             /// Anything else that the system reported.
+//!             Io => Failed,
+//!         }
+//!         io: |source| match source.kind() {
+//!             std::io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+//!             _ => ErrorKind::Io,
+//!         },
+//!     }
+//! }
+//! use error::{Error, ErrorKind, Result};
+//!
+//! fn read() -> Result<String> {
+//!     std::fs::read_to_string("/nowhere").map_err(|e| Error::io("read /nowhere", e))
+//! }
+//!
+//! let error = read().unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Io);
+//! assert_eq!(error.to_string(), "read /nowhere: No such file or directory (os error 2)");
+//! assert_eq!(kit::class_of::<Error>(&error), Some(kit::Class::Failed));
+//! ```
+
+mod error;
+mod mac;
+mod text;
+
+pub use error::{Class, Classed, class_of};
+pub use mac::Mac;
+pub use text::or;

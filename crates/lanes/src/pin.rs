@@ -1,0 +1,32 @@
+//! Threads that stay on one CPU.
+
+use std::fmt;
+
+use rustix::thread::{Pid, gettid, sched_setaffinity};
+
+use crate::{CpuSet, Error, ErrorKind, Result};
+
+/// Pins the calling thread to a CPU.
+///
+/// # Errors
+/// [`ErrorKind::NotAllowed`] if the CPU is offline, does not exist or is closed to this process.
+pub fn pin(cpu: usize) -> Result<()> {
+    pin_thread(gettid(), cpu)
+}
+
+/// Pins a thread to a CPU, as [`pin`] does the calling one.
+///
+/// # Errors
+/// As [`pin`].
+pub fn pin_thread(thread: Pid, cpu: usize) -> Result<()> {
+    let refused = |why: &dyn fmt::Display| {
+        let what = format!("cpu {cpu} is offline, or this process may not run on it ({why})");
+        Error::new(ErrorKind::NotAllowed, what)
+    };
+    if cpu > CpuSet::MAX {
+        return Err(refused(&format_args!("expected at most {}", CpuSet::MAX)));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(Some(thread), &set).map_err(|error| refused(&error))
+}
