@@ -1,5 +1,6 @@
 //! The worker against real bridges, where something of its inside has to be reached.
 
+use lab::testing::{comes_true, root};
 use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
@@ -8,14 +9,6 @@ use crate::Plan;
 use crate::program::{self, Owner};
 use crate::tcx::Hook;
 use crate::{Accelerator, Way};
-
-fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
 
 fn bridge(lab: &Lab) -> Bridge {
     let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
@@ -32,18 +25,6 @@ fn index(bridge: &Bridge, device: &str) -> u32 {
     let host = &bridge.own.host;
     let text = host.ip(["-o", "link", "show", "dev", device]).expect(&path);
     text.split(':').next().and_then(|index| index.trim().parse().ok()).expect("an index")
-}
-
-/// Waits until the worker has seen to something by itself.
-fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 #[test]
