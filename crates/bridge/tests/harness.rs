@@ -75,7 +75,7 @@ fn tables_and_notes_and_missing_steps_are_compared() {
 #[should_panic(expected = "member 1: extra: frame 0")]
 fn root_a_frame_that_one_arm_alone_sees_fails_the_comparison() {
     let setup = Setup { members: 2, ..Default::default() };
-    if !common::root("root_a_frame_that_one_arm_alone_sees_fails_the_comparison") {
+    if !lab::testing::root("root_a_frame_that_one_arm_alone_sees_fails_the_comparison") {
         panic!("member 1: extra: frame 0");
     }
     compare("differs", &setup, |net| {

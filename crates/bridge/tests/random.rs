@@ -69,7 +69,7 @@ struct Totals {
 }
 
 fn rounds(test: &str, time: Duration) {
-    if !common::root(test) {
+    if !lab::testing::root(test) {
         return;
     }
     let until =

@@ -188,8 +188,7 @@ mod tests {
 
     #[test]
     fn root_counts_of_all_cpus_are_added_up() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: root_counts_of_all_cpus_are_added_up: needs root");
+        if !lab::testing::root("root_counts_of_all_cpus_are_added_up") {
             return;
         }
         // What the kernel counts itself is there in virtual machines too.

@@ -13,8 +13,7 @@ fn turn() -> MutexGuard<'static, ()> {
 
 #[test]
 fn root_bench_bridge_gives_every_claimed_ratio() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_bench_bridge_gives_every_claimed_ratio: needs root");
+    if !lab::testing::root("root_bench_bridge_gives_every_claimed_ratio") {
         return;
     }
     let _turn = turn();
@@ -158,8 +157,7 @@ const LEND_RATIOS: [(&str, bool); 7] = [
 
 #[test]
 fn root_bench_lend_gives_every_claimed_ratio() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_bench_lend_gives_every_claimed_ratio: needs root");
+    if !lab::testing::root("root_bench_lend_gives_every_claimed_ratio") {
         return;
     }
     let json = bench("lend", &["--rounds", "1", "--window", "100ms"], None);
@@ -245,8 +243,7 @@ const STEER_RATIOS: [(&str, Option<&str>); 15] = [
 
 #[test]
 fn root_bench_steer_gives_every_claimed_ratio() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_bench_steer_gives_every_claimed_ratio: needs root");
+    if !lab::testing::root("root_bench_steer_gives_every_claimed_ratio") {
         return;
     }
     let entries = "/proc/sys/net/core/rps_sock_flow_entries";
@@ -274,8 +271,7 @@ fn root_bench_steer_gives_every_claimed_ratio() {
 
 #[test]
 fn root_bench_relay_gives_every_claimed_ratio() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_bench_relay_gives_every_claimed_ratio: needs root");
+    if !lab::testing::root("root_bench_relay_gives_every_claimed_ratio") {
         return;
     }
     let dir = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, Output};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{Place, ends_within, root, text};
+use common::{Place, ends_within, text};
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, LaneCache, Packet, PoolOptions};
+use lab::testing::root;
 use lend::{Distributor, Lender, LenderOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Place, comes_true, root, text};
+use common::{Place, text};
+use lab::testing::{comes_true, root};
 use lab::{Bridge, BridgeOptions, Host, Lab};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::{Place, comes_true, root};
+use common::Place;
+use lab::testing::{comes_true, root};
 use lab::traffic::{FrameCapture, FrameSender};
 use lab::{Bridge, BridgeOptions, Lab};
 use rustix::process::{Pid, Signal, kill_process};

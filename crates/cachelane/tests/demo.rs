@@ -8,7 +8,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Child;
 use std::time::Duration;
 
-use common::{Place, all_namespaces, comes_true, ends_within, machine_network, root, text};
+use common::{Place, all_namespaces, ends_within, machine_network, text};
+use lab::testing::{comes_true, root};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Every row that there can be.

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use common::text;
 use common::xsk::{Running, Scene, has_program, number};
-use common::{comes_true, root, text};
 use lab::Link;
+use lab::testing::{comes_true, root};
 use lab::traffic::{UdpOptions, UdpSender};
 use lend::{Borrower, BorrowerOptions, Loan, Wait};
 use rustix::process::Signal;

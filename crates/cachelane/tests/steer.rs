@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use common::steer::{Exchange, Steered, ids, one_lane, tagged, two_cpus};
 use common::xsk::{Running, Scene, has_program, number};
-use common::{PROGRAM, comes_true, root, text};
+use common::{PROGRAM, text};
+use lab::testing::{comes_true, root};
 use lab::traffic::{EchoOptions, EchoServer, RrOptions, RrSession};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -6,10 +6,11 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use common::PROGRAM;
 use common::frames::{left_to_the_kernel, with_tags};
 use common::steer::{Exchange, HOPS, Steered, lane_per_cpu, one_lane, tagged, two_cpus};
 use common::xsk::{Running, number};
-use common::{PROGRAM, comes_true, root};
+use lab::testing::{comes_true, root};
 use lab::traffic::{EchoOptions, EchoServer, FrameSender, RrOptions, RrSession};
 use rustix::process::Signal;
 

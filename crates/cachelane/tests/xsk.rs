@@ -6,7 +6,8 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::xsk::{SOON, Scene, has_program, number, three};
-use common::{comes_true, ends_within, root, text};
+use common::{ends_within, text};
+use lab::testing::{comes_true, root};
 use lab::{End, Host, LinkOptions};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -6,8 +6,9 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::xsk::{SOON, Scene, has_program, three};
-use common::{comes_true, ends_within, root, text};
+use common::{ends_within, text};
 use lab::LinkOptions;
+use lab::testing::{comes_true, root};
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -28,6 +28,7 @@ mod link;
 mod pass;
 pub mod peer;
 mod tempdir;
+pub mod testing;
 pub mod traffic;
 pub mod usage;
 

@@ -48,8 +48,7 @@ mod tests {
 
     #[test]
     fn root_packets_pass() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: root_packets_pass: needs root");
+        if !crate::testing::root("root_packets_pass") {
             return;
         }
         let lab = Lab::new("pass").unwrap();

@@ -1,14 +1,12 @@
 //! Raw frames: what is sent from one device is captured at the other, whole and nothing else.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     time::Duration,
 };
 
-use common::root;
+use lab::testing::root;
 use lab::{
     ErrorKind, Lab, LinkOptions,
     traffic::{FrameCapture, FrameSender, FrameTarget},

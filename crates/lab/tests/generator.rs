@@ -1,10 +1,8 @@
 //! The frame generator and its sink, behind a Linux bridge.
 
-mod common;
-
 use std::{fs, time::Duration};
 
-use common::{comes_true, root};
+use lab::testing::{comes_true, root};
 use lab::{
     Bridge, BridgeOptions, ErrorKind, Host, Lab, Mac,
     traffic::{

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use common::{comes_true, machine_network, namespaces, root};
+use common::{machine_network, namespaces};
+use lab::testing::{comes_true, root};
 use lab::{BridgeOptions, End, ErrorKind, Host, Lab, LinkOptions};
 
 /// Sends `bytes` from one host to an address of another and returns how many arrived.

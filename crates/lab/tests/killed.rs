@@ -10,7 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{comes_true, machine_network, namespaces, root};
+use common::{machine_network, namespaces};
+use lab::testing::{comes_true, root};
 use lab::{
     BridgeOptions, Lab, LinkOptions,
     peer::{Peer, Program, Proxy, ProxyOptions, installed},

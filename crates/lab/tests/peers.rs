@@ -1,10 +1,8 @@
 //! Peers relay bytes, report what is wrong, and are gone when they should be.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{comes_true, root};
+use lab::testing::{comes_true, root};
 use lab::{
     End, ErrorKind, Host, Lab, LinkOptions,
     peer::{Iperf3Options, Peer, Program, Proxy, ProxyOptions, installed, iperf3},

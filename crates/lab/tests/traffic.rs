@@ -1,14 +1,12 @@
 //! The traffic drivers against themselves: on loopback, over a link, and behind a bridge.
 
-mod common;
-
 use std::{
     io::Write,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     time::Duration,
 };
 
-use common::{comes_true, root};
+use lab::testing::{comes_true, root};
 use lab::{
     BridgeOptions, ErrorKind, Host, Lab, LinkOptions,
     traffic::{

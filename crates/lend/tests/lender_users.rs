@@ -118,8 +118,7 @@ fn say_nothing(socket: &Path) {
 
 /// A lender that everybody may borrow from; none without root.
 fn rig(set: impl FnOnce(&mut LenderOptions)) -> Option<Rig> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {}: needs root", std::thread::current().name().unwrap_or_default());
+    if !lab::testing::root(std::thread::current().name().unwrap_or_default()) {
         return None;
     }
     let rig = Rig::new(8192, 1, |options| {

@@ -18,8 +18,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 
 #[test]
 fn repeated_bytes_are_forwarded_once_root() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: repeated_bytes_are_forwarded_once_root: needs root");
+    if !lab::testing::root("repeated_bytes_are_forwarded_once_root") {
         return;
     }
     for engine in Engine::ALL {

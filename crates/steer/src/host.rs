@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn root_vlan_tags_of_a_veth_come_as_its_peer_sends_them() {
         let test = "root_vlan_tags_of_a_veth_come_as_its_peer_sends_them";
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
+            return;
         }
         let lab = Lab::new("stvlan").expect("a lab");
         let (host, other) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));

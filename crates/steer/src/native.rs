@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn root_offloads_of_vlan_tags_are_those_that_ethtool_turns_on_and_off() {
         let test = "root_offloads_of_vlan_tags_are_those_that_ethtool_turns_on_and_off";
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
+            return;
         }
         let lab = Lab::new("stnative").expect("a lab");
         let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));

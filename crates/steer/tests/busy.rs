@@ -61,8 +61,7 @@ impl World {
     fn new(test: &str) -> Option<Self> {
         static TURN: Mutex<()> = Mutex::new(());
 
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
             return None;
         }
         let lanes = LaneMap::detect().expect("this machine");

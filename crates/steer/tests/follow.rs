@@ -1,18 +1,11 @@
 //! Steering follows its machine, and says why it cannot be on a device.
 
+use lab::testing::root;
 use lab::{Lab, LinkOptions};
 use lanes::{CpuSet, LaneMap};
 use steer::{ErrorKind, SteerOptions, Steering, inspect};
 use tempfile::TempDir;
 use xsk::Device;
-
-fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
 
 /// A machine whose CPUs share no cache, as sysfs describes it.
 fn machine(present: &str, online: &str) -> LaneMap {

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Side, all_home, pool, root, small, two, umem};
+use common::{Side, all_home, pool, small, two, umem};
 use lab::LinkOptions;
+use lab::testing::root;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use xsk::{
     Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, SocketOptions, Umem,

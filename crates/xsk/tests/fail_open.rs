@@ -7,7 +7,8 @@ use std::net::UdpSocket;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Two, root, small, two, umem};
+use common::{PATIENCE, Two, small, two, umem};
+use lab::testing::root;
 use lab::{LinkOptions, Process};
 use rustix::process::{Pid, Signal, kill_process};
 use xsk::{Device, Filter, LEASE, Program, ProgramOptions, Socket};

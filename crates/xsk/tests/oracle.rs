@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Side, all_home, length, number, numbered, pack, root, two, umem, unpack};
+use common::{PATIENCE, Side, all_home, length, number, numbered, pack, two, umem, unpack};
 use lab::LinkOptions;
+use lab::testing::root;
 use xsk::{ProgramOptions, SocketOptions};
 
 const PACKETS: u64 = 2_000;

@@ -5,10 +5,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    PATIENCE, Side, all_home, comes_true, gather, number, numbered, pack, root, settle, small,
-    transfer, two, umem, unpack,
+    PATIENCE, Side, all_home, gather, number, numbered, pack, settle, small, transfer, two, umem,
+    unpack,
 };
 use frames::LaneCache;
+use lab::testing::{comes_true, root};
 use lab::{Lab, LinkOptions};
 use xsk::{Attach, Packet, ProgramOptions, Socket, SocketOptions};
 
@@ -226,10 +227,11 @@ fn root_a_second_socket_on_a_queue_shares_its_fill_and_completion_rings() {
         post(1, &mut peer, (a, b), &mut cache);
         settle(&mut peer, &mut cache);
         posted += 1;
-        comes_true("a packet that was sent", || {
+        let arrived = || {
             let now = counters();
             now.no_socket + now.redirected - before.redirected == posted
-        });
+        };
+        assert!(comes_true(arrived), "a packet that was sent");
     }
     program.insert(&second).expect("inserted");
     transfer((&mut peer, a.mac), (&mut second, b.mac), &mut cache, (500, 64, 32));

@@ -12,8 +12,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Side, number, numbered, pack, root, small, two};
+use common::{Side, number, numbered, pack, small, two};
 use frames::{AlienFree, AreaOptions, Frame, FrameArea, FramePool, LaneCache, PoolOptions};
+use lab::testing::root;
 use lab::{LinkOptions, Mac};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

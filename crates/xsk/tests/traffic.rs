@@ -5,11 +5,9 @@ mod common;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use common::{
-    PATIENCE, all_home, comes_true, gather, numbered, pack, root, settle, small, transfer, two,
-    umem,
-};
+use common::{PATIENCE, all_home, gather, numbered, pack, settle, small, transfer, two, umem};
 use lab::LinkOptions;
+use lab::testing::{comes_true, root};
 use xsk::{Attach, BusyPoll, ErrorKind, Filter, Mode, Outstanding, ProgramOptions, SocketOptions};
 
 #[test]
@@ -189,7 +187,7 @@ fn root_a_socket_that_is_closed_sends_what_is_posted_and_gives_everything_back()
         let received = gather(&mut receiver, &mut cache, 20);
         received.into_iter().for_each(|packet| cache.put(packet.frame));
         let redirected = || program.counters().expect("counters").redirected;
-        comes_true("every posted packet is sent", || redirected() == 50 * (round + 1));
+        assert!(comes_true(|| redirected() == 50 * (round + 1)), "every posted packet is sent");
         // Some are received and not taken, some posted and not received into.
         let out = receiver.outstanding();
         assert!(out.fill + out.rx > 0, "{out:?}");
@@ -290,7 +288,7 @@ fn root_packets_without_a_frame_are_dropped_and_counted() {
     sender.send(&mut packets);
     settle(&mut sender, &mut cache);
     let redirected = || program.counters().expect("counters").redirected;
-    comes_true("twenty redirected packets", || redirected() == 20);
+    assert!(comes_true(|| redirected() == 20), "twenty redirected packets");
     let mut received = Vec::new();
     receiver.wait(Some(PATIENCE)).expect("waited");
     assert_eq!(receiver.outstanding(), Outstanding { rx: 3, ..Outstanding::default() });

@@ -30,8 +30,7 @@ struct Rig {
 impl Rig {
     /// None, and a word on stderr, if this process may not make one.
     fn new(test: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
             return None;
         }
         let lab = Lab::new("host").expect("a lab");

@@ -41,8 +41,7 @@ fn verdict(program: &Program, frame: &[u8], context: Context) -> i32 {
 
 #[test]
 fn root_an_unverified_gso_packet_takes_the_ports_queue() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_an_unverified_gso_packet_takes_the_ports_queue: needs root");
+    if !lab::testing::root("root_an_unverified_gso_packet_takes_the_ports_queue") {
         return;
     }
     let (from, to) = (Mac([2, 0, 0, 0, 0, 7]), Mac([2, 0, 0, 0, 0, 8]));
@@ -92,8 +91,7 @@ fn root_an_unverified_gso_packet_takes_the_ports_queue() {
 
 #[test]
 fn root_a_copy_is_taken_only_of_a_station_that_is_where_it_was() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_a_copy_is_taken_only_of_a_station: needs root");
+    if !lab::testing::root("root_a_copy_is_taken_only_of_a_station") {
         return;
     }
     const NEXT: i32 = -1;
@@ -139,8 +137,7 @@ fn root_a_copy_is_taken_only_of_a_station_that_is_where_it_was() {
 
 #[test]
 fn root_copies_that_can_wait_are_few_and_urgent_ones_are_made() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_copies_that_can_wait_are_few: needs root");
+    if !lab::testing::root("root_copies_that_can_wait_are_few") {
         return;
     }
     const STATIONS: u32 = 200;
@@ -189,8 +186,7 @@ fn root_copies_that_can_wait_are_few_and_urgent_ones_are_made() {
 
 #[test]
 fn root_nobody_has_address_zero() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_nobody_has_address_zero: needs root");
+    if !lab::testing::root("root_nobody_has_address_zero") {
         return;
     }
     let program = Program::load(8, Owner::default()).expect("it loads");
@@ -204,8 +200,7 @@ fn root_nobody_has_address_zero() {
 /// Addresses as makers and programs give them out: one after another, in any of the bytes.
 #[test]
 fn root_addresses_in_a_row_find_room() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_addresses_in_a_row_find_room: needs root");
+    if !lab::testing::root("root_addresses_in_a_row_find_room") {
         return;
     }
     const STATIONS: u32 = 8192;

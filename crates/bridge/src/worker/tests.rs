@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::tcx::{self, Hook};
+use lab::testing::{comes_true, root};
 use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
@@ -12,14 +13,6 @@ use crate::Plan;
 use crate::program::{Owner, constants};
 use crate::tcx::tests::{fill, returning};
 use crate::{Accelerator, Way};
-
-fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
 
 fn bridge(lab: &Lab) -> Bridge {
     let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
@@ -36,18 +29,6 @@ fn index(bridge: &Bridge, device: &str) -> u32 {
     let host = &bridge.own.host;
     let text = host.ip(["-o", "link", "show", "dev", device]).expect(&path);
     text.split(':').next().and_then(|index| index.trim().parse().ok()).expect("an index")
-}
-
-/// Waits until the worker has seen to something by itself.
-fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 #[test]

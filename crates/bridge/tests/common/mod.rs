@@ -8,6 +8,7 @@ use std::panic;
 use std::sync::OnceLock;
 use std::thread;
 
+use lab::testing::root;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub mod frame;
@@ -30,15 +31,6 @@ pub fn run_anywhere() {
     if let Some(cpus) = CPUS.get() {
         sched_setaffinity(None, cpus).unwrap();
     }
-}
-
-/// Whether a privileged test can run; says so on stderr if not.
-pub fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
 }
 
 /// Runs a script in both arms and compares what was seen, step by step.

@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn root_what_a_plain_xdp_loop_sends_another_drops() {
         const NAME: &str = "root_what_a_plain_xdp_loop_sends_another_drops";
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: {NAME}: needs root");
+        if !lab::testing::root(NAME) {
+            return;
         }
         let builder = Builder::new().unwrap();
         let Some(binary) = built(&builder, Program::XdpPlain) else { return };

@@ -18,28 +18,6 @@ use tempfile::TempDir;
 /// The command under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_cachelane");
 
-/// Whether a privileged test can run; says so on stderr if not.
-pub(crate) fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
-
-/// Waits until `condition` holds and says whether it came to hold within 30 seconds. For what
-/// other processes and the kernel do on their own time and report to nobody.
-pub(crate) fn comes_true(condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
-}
-
 /// A folder to run in, with a folder for temporary files that no other process knows: whoever
 /// has it in its environment was started by this test.
 pub(crate) struct Place {

@@ -131,7 +131,7 @@ impl Exchange {
     /// Waits for so many more.
     pub(crate) fn goes_on(&self, more: u64) {
         let before = self.done();
-        assert!(super::comes_true(|| self.done() >= before + more), "nothing comes back");
+        assert!(lab::testing::comes_true(|| self.done() >= before + more), "nothing comes back");
     }
 
     pub(crate) fn end(mut self) {

@@ -148,8 +148,7 @@ mod tests {
 
     #[test]
     fn root_live_frames_arrive_where_there_is_napi() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: root_live_frames_arrive_where_there_is_napi: needs root");
+        if !crate::testing::root("root_live_frames_arrive_where_there_is_napi") {
             return;
         }
         let lab = Lab::new("live").unwrap();

@@ -3,21 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
-use std::{
-    collections::HashSet,
-    fs,
-    process::Command,
-    time::{Duration, Instant},
-};
-
-/// Whether a privileged test can run; says so on stderr if not.
-pub(crate) fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
+use std::{collections::HashSet, fs, process::Command};
 
 /// The network of the machine as its user sees it.
 pub(crate) fn machine_network() -> String {
@@ -38,17 +24,4 @@ pub(crate) fn namespaces() -> HashSet<String> {
         .filter_map(|thread| fs::read_link(thread.path().join("ns/net")).ok())
         .map(|link| link.display().to_string())
         .collect()
-}
-
-/// Waits until `condition` holds and says whether it came to hold within 10 seconds. For what
-/// the kernel does on its own time and reports to nobody.
-pub(crate) fn comes_true(condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }

@@ -246,8 +246,8 @@ mod tests {
     #[test]
     fn root_the_kernel_answers_for_a_device_of_software() {
         let test = "root_the_kernel_answers_for_a_device_of_software";
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
+            return;
         }
         let lab = lab::Lab::new("stnapi").expect("a lab");
         let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));

@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn root_the_kernel_says_what_is_above_and_below() {
         let test = "root_the_kernel_says_what_is_above_and_below";
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: {test}: needs root");
+        if !lab::testing::root(test) {
+            return;
         }
         let lab = lab::Lab::new("ststack").expect("a lab");
         let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));

@@ -134,8 +134,7 @@ fn root_packets_stay_in_order_for_ten_minutes() {
 /// where it cannot run.
 fn alone(test: &str, work: impl FnOnce()) {
     static TURN: Mutex<()> = Mutex::new(());
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {test}: needs root");
+    if !lab::testing::root(test) {
         return;
     }
     if world::cpus().len() < 2 {

@@ -133,8 +133,7 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn root_the_program_chooses_as_its_description_says() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_the_program_chooses_as_its_description_says: needs root");
+    if !lab::testing::root("root_the_program_chooses_as_its_description_says") {
         return;
     }
     let filters = [
@@ -183,8 +182,7 @@ fn attended(age: i64) -> bool {
 
 #[test]
 fn root_packets_go_to_a_socket_that_somebody_looks_at() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_packets_go_to_a_socket_that_somebody_looks_at: needs root");
+    if !lab::testing::root("root_packets_go_to_a_socket_that_somebody_looks_at") {
         return;
     }
     let lab = lab::Lab::new("xsk").expect("a lab");
@@ -240,8 +238,7 @@ fn root_packets_go_to_a_socket_that_somebody_looks_at() {
 
 #[test]
 fn root_a_socket_that_was_replaced_does_not_look_for_its_successor() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_a_socket_that_was_replaced_does_not_look_for_its_successor");
+    if !lab::testing::root("root_a_socket_that_was_replaced_does_not_look_for_its_successor") {
         return;
     }
     let loaded = Loaded::new(&ProgramOptions::default(), 2).expect("the program loads");

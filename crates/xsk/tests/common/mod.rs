@@ -18,15 +18,6 @@ pub(crate) use numbered::{EXPERIMENT, length, number, numbered};
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether a privileged test can run; says so on stderr if not.
-pub(crate) fn root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: {test}: needs root");
-    }
-    root
-}
-
 /// One end of a link.
 pub(crate) struct Side {
     pub(crate) host: Host,
@@ -169,15 +160,6 @@ pub(crate) fn gather(socket: &mut Socket, cache: &mut LaneCache, count: usize) -
         socket.receive(&mut packets, 64);
     }
     packets
-}
-
-/// Waits for what the kernel does on its own time: packets that were sent arrive a little later.
-pub(crate) fn comes_true(what: &str, condition: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < until, "{what} did not come true");
-        std::thread::yield_now();
-    }
 }
 
 /// Waits until everything that was posted is sent and taken back.

@@ -11,8 +11,7 @@ use crate::host::{Reader, Watch};
 #[test]
 fn root_devices_of_others_are_passed_over_once_it_is_known_what_matters() {
     let test = "root_devices_of_others_are_passed_over_once_it_is_known_what_matters";
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {test}: needs root");
+    if !lab::testing::root(test) {
         return;
     }
     let lab = Lab::new("watching").expect("a lab");
@@ -41,8 +40,7 @@ fn root_devices_of_others_are_passed_over_once_it_is_known_what_matters() {
 #[test]
 fn root_the_stations_of_other_bridges_wake_nobody() {
     let test = "root_the_stations_of_other_bridges_wake_nobody";
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {test}: needs root");
+    if !lab::testing::root(test) {
         return;
     }
     let lab = Lab::new("stations").expect("a lab");
@@ -88,8 +86,7 @@ fn root_the_stations_of_other_bridges_wake_nobody() {
 #[test]
 fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
     let test = "root_who_has_a_namespace_of_his_own_announces_nothing_of_ours";
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {test}: needs root");
+    if !lab::testing::root(test) {
         return;
     }
     let lab = Lab::new("strangers").expect("a lab");

@@ -392,8 +392,7 @@ fn compare(pair: &mut Pair, cases: u32) -> Vec<Counters> {
 
 #[test]
 fn root_the_programs_do_what_the_model_does() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: root_the_programs_do_what_the_model_does: needs root");
+    if !lab::testing::root("root_the_programs_do_what_the_model_does") {
         return;
     }
     let lab = Lab::new("model").expect("a lab");

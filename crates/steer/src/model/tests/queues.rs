@@ -24,9 +24,9 @@ fn connected(on: &Steered, number: u16) -> (UdpSocket, UdpSocket) {
 
 #[test]
 fn root_a_cpu_counts_the_packets_of_each_queue_and_delivers_them_unchanged() {
-    if !rustix::process::geteuid().is_root() {
-        let name = "root_a_cpu_counts_the_packets_of_each_queue_and_delivers_them_unchanged";
-        eprintln!("skipped: {name}: needs root");
+    if !lab::testing::root(
+        "root_a_cpu_counts_the_packets_of_each_queue_and_delivers_them_unchanged",
+    ) {
         return;
     }
     let on = Steered::new(QUEUES);

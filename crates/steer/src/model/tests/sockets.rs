@@ -157,9 +157,7 @@ fn follows_its_consumer(on: &Steered, ends: &dyn Ends) {
 
 #[test]
 fn root_a_socket_s_record_is_the_one_that_its_packets_look_for() {
-    if !rustix::process::geteuid().is_root() {
-        let name = "root_a_socket_s_record_is_the_one_that_its_packets_look_for";
-        eprintln!("skipped: {name}: needs root");
+    if !lab::testing::root("root_a_socket_s_record_is_the_one_that_its_packets_look_for") {
         return;
     }
     for queues in [1, 3] {
@@ -175,9 +173,7 @@ fn root_a_socket_s_record_is_the_one_that_its_packets_look_for() {
 
 #[test]
 fn root_looks_failures_ends_and_strangers_are_not_recorded() {
-    if !rustix::process::geteuid().is_root() {
-        let name = "root_looks_failures_ends_and_strangers_are_not_recorded";
-        eprintln!("skipped: {name}: needs root");
+    if !lab::testing::root("root_looks_failures_ends_and_strangers_are_not_recorded") {
         return;
     }
     let on = Steered::new(1);

@@ -9,8 +9,7 @@ use crate::program::trying::{self, XdpPacket};
 #[test]
 fn root_packets_count_for_the_cpu_that_their_thread_serves_wherever_it_runs() {
     let name = "root_packets_count_for_the_cpu_that_their_thread_serves_wherever_it_runs";
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: {name}: needs root");
+    if !lab::testing::root(name) {
         return;
     }
     let on = Steered::new(1);

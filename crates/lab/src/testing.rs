@@ -1,0 +1,34 @@
+//! What tests with hosts begin with and wait for.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The longest that [`comes_true`] waits.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long it sleeps between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Whether a test that needs root can run; says on stderr that `test` is skipped if not.
+pub fn root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test}: needs root");
+    }
+    root
+}
+
+/// Waits until `condition` holds and says whether it came to hold within 30 seconds. For what
+/// other threads, other processes and the kernel do in their own time and report to nobody.
+pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + LIMIT;
+    while !condition() {
+        if Instant::now() > until {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}
