@@ -6,6 +6,7 @@ mod bench;
 mod cmd;
 mod demo;
 mod exit;
+mod out;
 mod pmu;
 mod privileges;
 mod table;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bridge::{
-    Accelerated, Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan,
+    Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan,
     PortPlan, Protocol, Reason, Stats, Table, Way,
 };
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 
 use super::control;
 use crate::exit::{Exit, usage};
+use crate::out;
 use crate::table::table;
 
 /// Accelerate existing Linux bridges
@@ -230,7 +231,7 @@ fn inspect(args: &Args) -> anyhow::Result<Vec<(String, Option<Inspection>)>> {
 
 fn check(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
-    if args.json {
+    let text = if args.json {
         let mut all: Vec<Value> = found.iter().map(to_json).collect();
         let json = match (args.names.len(), all.pop()) {
             // The one that was asked for.
@@ -239,44 +240,43 @@ fn check(args: &Args) -> anyhow::Result<Exit> {
                 json!({"schema": 1, "bridges": all.into_iter().chain(last).collect::<Vec<_>>()})
             }
         };
-        println!("{}", serde_json::to_string_pretty(&json)?);
+        format!("{json:#}\n")
+    } else if found.is_empty() {
+        "there are no bridges here\n".into()
     } else {
-        for (number, (name, there)) in found.iter().enumerate() {
-            if found.len() > 1 {
-                println!("{}{name}:", if number > 0 { "\n" } else { "" });
-            }
-            match there {
-                Some(inspection) => print_check(name, inspection),
-                None => println!("{name} is not there"),
-            }
-        }
-        if found.is_empty() {
-            println!("there are no bridges here");
-        }
-    }
+        let several = found.len() > 1;
+        let one = |(name, there): &(String, Option<Inspection>)| {
+            let head = if several { format!("{name}:\n") } else { String::new() };
+            head + &there.as_ref().map_or(format!("{name} is not there\n"), |there| text(name, there))
+        };
+        found.iter().map(one).collect::<Vec<_>>().join("\n")
+    };
+    out::print(&text)?;
     let can = found.iter().flat_map(|(_, there)| there).any(|there| there.plan.can_forward());
     Ok(if can { Exit::Ok } else { Exit::Failed })
 }
 
-fn print_check(name: &str, inspection: &Inspection) {
+/// What `--check` finds of a bridge, for people.
+fn text(name: &str, inspection: &Inspection) -> String {
     let plan = &inspection.plan;
-    if let Some(Accelerated { pid, .. }) = inspection.accelerated {
-        println!("{name} is already accelerated by pid {pid}");
-    }
+    let accelerated = inspection.accelerated.as_ref();
+    let by = accelerated.map(|by| format!("{name} is already accelerated by pid {}\n", by.pid));
     let rows: Vec<[String; 4]> = plan.ports.iter().map(row).collect();
-    print!("{}", table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows));
-    let runs = if inspection.accelerated.is_some() { "runs" } else { "would run" };
-    for port in plan.ports.iter().filter(|port| !port.before.is_empty()) {
-        println!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
-    }
-    explain(plan).iter().for_each(|line| println!("{line}"));
+    let table = table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows);
+    let runs = if accelerated.is_some() { "runs" } else { "would run" };
+    let ordered = plan.ports.iter().filter(|port| !port.before.is_empty());
+    let order = |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
+    let mut lines: Vec<String> = ordered.map(order).chain(explain(plan)).collect();
     if let Some(length) = plan.lease.length {
         let longest = plan.lease.longest_look;
-        println!("a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}");
+        lines.push(format!(
+            "a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}"
+        ));
     }
     if plan.ports.is_empty() {
-        println!("{name} has no ports");
+        lines.push(format!("{name} has no ports"));
     }
+    lines.iter().fold(by.unwrap_or_default() + &table, |text, line| text + line + "\n")
 }
 
 fn row(port: &PortPlan) -> [String; 4] {
@@ -337,30 +337,30 @@ fn dry_run(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
     let of = |inspection: &Inspection| inspection.accelerated.as_ref().map(|by| by.pid);
     let pid = |there: &Option<Inspection>| there.as_ref().and_then(of);
+    let mut lines = Vec::new();
     for (name, there) in &found {
         if let Some(pid) = pid(there) {
-            println!("would be refused: '{name}' is already accelerated by pid {pid}");
+            lines.push(format!("would be refused: '{name}' is already accelerated by pid {pid}"));
         }
     }
-    if !args.all && found.iter().any(|(_, there)| pid(there).is_some()) {
-        return Ok(Exit::Failed);
+    if !args.all && !lines.is_empty() {
+        return out::lines(lines).map(|()| Exit::Failed);
     }
     for (name, there) in &found {
         match there {
             Some(inspection) if inspection.accelerated.is_some() => {}
-            Some(inspection) => would_attach(name, &inspection.plan),
-            None => println!("would wait for '{name}', which is not there"),
+            Some(inspection) => lines.extend(would_attach(name, &inspection.plan)),
+            None => lines.push(format!("would wait for '{name}', which is not there")),
         }
     }
     if args.all {
-        println!("would do the same for every bridge that comes");
+        lines.push("would do the same for every bridge that comes".into());
     }
-    println!("would change nothing else on this host");
-    Ok(Exit::Ok)
+    out::dry_run(lines)
 }
 
-fn would_attach(name: &str, plan: &Plan) {
-    for port in &plan.ports {
+fn would_attach(name: &str, plan: &Plan) -> Vec<String> {
+    let would = |port: &PortPlan| {
         let order = match programs(port).as_slice() {
             [] => String::new(),
             there => format!(", after the tcx programs there: {}", there.join(", ")),
@@ -371,8 +371,8 @@ fn would_attach(name: &str, plan: &Plan) {
             Way::Queue => "sends to it through its queue",
             Way::Straight => "sends to it straight",
         };
-        println!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name);
-    }
-    println!("would follow {name}'s ports and forwarding table by netlink");
-    explain(plan).iter().for_each(|line| println!("{line}"));
+        format!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name)
+    };
+    let follow = format!("would follow {name}'s ports and forwarding table by netlink");
+    plan.ports.iter().map(would).chain([follow]).chain(explain(plan)).collect()
 }

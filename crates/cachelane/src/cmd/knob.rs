@@ -5,6 +5,7 @@ use knobs::{Client, KnobInfo, Process, Reading};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
+use crate::out;
 use crate::table::table;
 
 /// List, read and set the knobs of the running processes
@@ -48,20 +49,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     match &args.action {
         Action::List { counters } => list(&processes, *counters, args.json),
         Action::Get { knob } => {
-            let having = having(&processes, knob)?;
-            print(
-                &having.iter().map(|(p, info)| (p, info.value.clone())).collect::<Vec<_>>(),
-                knob,
-                args.json,
-            )
+            let having = having(&processes, knob)?.into_iter();
+            print(having.map(|(process, info)| (process, info.value)).collect(), knob, args.json)
         }
         Action::Set { knob, value } => {
             let mut done = Vec::new();
             for (process, _) in having(&processes, knob)? {
                 let set = connect(&process)?.set(knob, value);
-                done.push((process.clone(), set.with_context(|| label(&process))?));
+                let value = set.with_context(|| label(&process))?;
+                done.push((process, value));
             }
-            print(&done.iter().map(|(p, v)| (p, v.clone())).collect::<Vec<_>>(), knob, args.json)
+            print(done, knob, args.json)
         }
     }
 }
@@ -112,18 +110,17 @@ fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<
         let readings = if counters { client.counters()? } else { Vec::new() };
         shown.push((process, knobs, readings));
     }
-    if as_json {
+    let text = if as_json {
         let list: Vec<Value> = shown.iter().map(|(p, k, r)| process_json(p, k, r)).collect();
-        println!("{}", json!({"schema": 1, "processes": list}));
+        format!("{}\n", json!({"schema": 1, "processes": list}))
     } else if shown.is_empty() {
-        println!("no cachelane process runs");
+        "no cachelane process runs\n".into()
+    } else if counters {
+        format!("{}\n{}", knob_table(&shown), counter_table(&shown))
     } else {
-        print!("{}", knob_table(&shown));
-        if counters {
-            print!("\n{}", counter_table(&shown));
-        }
-    }
-    Ok(Exit::Ok)
+        knob_table(&shown)
+    };
+    out::print(&text).map(|()| Exit::Ok)
 }
 
 type Shown<'a> = (&'a Process, Vec<KnobInfo>, Vec<Reading>);
@@ -153,21 +150,19 @@ fn counter_table(shown: &[Shown<'_>]) -> String {
 }
 
 /// One value alone for a shell script, a line for each process where there are several.
-fn print(values: &[(&Process, String)], knob: &str, as_json: bool) -> anyhow::Result<Exit> {
-    if as_json {
+fn print(mut values: Vec<(Process, String)>, knob: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let lines = if as_json {
         let list: Vec<Value> = values
             .iter()
             .map(|(p, v)| json!({"process": p.name, "pid": p.pid, "value": v}))
             .collect();
-        println!("{}", json!({"schema": 1, "knob": knob, "values": list}));
-    } else if let [(_, value)] = values {
-        println!("{value}");
+        vec![json!({"schema": 1, "knob": knob, "values": list}).to_string()]
+    } else if values.len() == 1 {
+        values.drain(..).map(|(_, value)| value).collect()
     } else {
-        for (process, value) in values {
-            println!("{}: {value}", label(process));
-        }
-    }
-    Ok(Exit::Ok)
+        values.iter().map(|(process, value)| format!("{}: {value}", label(process))).collect()
+    };
+    out::lines(lines).map(|()| Exit::Ok)
 }
 
 fn connect(process: &Process) -> anyhow::Result<Client> {

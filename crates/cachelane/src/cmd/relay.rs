@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 use super::control;
 use crate::args::{Timeout, duration, size, timeout};
 use crate::exit::Exit;
+use crate::out;
 
 /// Relay TCP connections, forwarding on chosen CPUs
 // These comments are help texts as well, where [IPv6]:PORT is no link.
@@ -131,16 +132,17 @@ fn drain(relay: &Relay, timeout: Duration, signals: &mut Signals) {
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
 fn dry_run(config: Config) -> anyhow::Result<Exit> {
     let Config { listen, backends, engine, cpus, budget, .. } = &config;
-    println!(
-        "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
-        list(listen),
-        cpus.len()
-    );
-    println!("would relay to {} with engine {engine}", list(backends));
-    println!("would hold at most {budget} bytes of memory for a connection");
-    println!("would change nothing else on this host");
+    let exit = out::dry_run(vec![
+        format!(
+            "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
+            list(listen),
+            cpus.len()
+        ),
+        format!("would relay to {} with engine {engine}", list(backends)),
+        format!("would hold at most {budget} bytes of memory for a connection"),
+    ])?;
     Relay::check(&config)?;
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
 fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
