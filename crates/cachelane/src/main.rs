@@ -6,9 +6,13 @@ mod bench;
 mod cmd;
 mod demo;
 mod exit;
+mod figures;
+mod holder;
 mod out;
+mod packets;
 mod pmu;
 mod privileges;
+mod run;
 mod table;
 mod terminal;
 

@@ -8,6 +8,13 @@ pub(crate) fn width() -> usize {
     size.map_or(80, |size| usize::from(size.ws_col)).max(40)
 }
 
+/// Characters in a live line, which is on stderr; 80 where that is no terminal.
+pub(crate) fn live_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    // A full line would make some terminals go to the next one.
+    size.map_or(80, |size| usize::from(size.ws_col)).max(21) - 1
+}
+
 /// Breaks a text between words into lines of at most `width` characters; a longer word stays
 /// whole. Lines after the first are indented.
 pub(crate) fn wrap(text: &str, width: usize) -> String {

@@ -1,27 +1,25 @@
 //! `cachelane borrow`: receives packets that a lender lends, where they lie.
 //!
 //! A thread for each connection receives and gives back (`worker`), and hands packets to what is
-//! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The main thread
-//! follows them until the lender, the time or a signal ends it (`session`), and reports.
+//! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The threads are run
+//! as those of `cachelane xsk` are (`packets`), until the lender, the time or a signal ends that.
 
-mod meter;
 mod pcap;
 mod report;
-mod session;
 mod worker;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lend::{Borrower, BorrowerOptions};
 
-use crate::args::duration;
-use crate::cmd::xsk::options::interval;
+use crate::args::RunArgs;
 use crate::exit::{Exit, usage};
+use crate::packets::options::Place;
+use crate::packets::session::{Context, Session, Work};
 use pcap::Capture;
-use session::Session;
-use worker::Task;
+use report::Report;
+use worker::{Task, Worker};
 
 /// Receive packets that a lender lends, without a copy
 #[derive(clap::Args, Debug)]
@@ -73,21 +71,6 @@ pub(crate) struct Args {
     run: RunArgs,
 }
 
-/// How long it runs and what it prints.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Run")]
-struct RunArgs {
-    /// End after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// Time between two live lines, or with --json between two lines of JSON
-    #[arg(long, value_name = "TIME", value_parser = interval)]
-    interval: Option<Duration>,
-    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
-    #[arg(long)]
-    json: bool,
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let writes_to_stdout = args.pcap.as_deref() == Some(Path::new("-"));
@@ -111,15 +94,16 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         Some(path) => Some(Capture::create(path, args.snaplen)?),
         None => None,
     };
-    let tasks = borrowers.into_iter().map(|borrower| {
+    let work = |borrower| -> (Place, Work) {
         let task = match capture.take() {
             Some(capture) => Task::Capture(Box::new(capture)),
             None if args.worker.is_some() => Task::Read,
             None => Task::Count,
         };
-        (borrower, task)
-    });
-    let session = Session { tasks: tasks.collect(), spin: args.spin };
+        let worker = Worker { borrower, task, spin: args.spin };
+        (Place::default(), Box::new(move |context: &mut Context| worker.run(context)))
+    };
+    let threads: Vec<_> = borrowers.into_iter().map(work).collect();
     let what = match (&args.pcap, args.worker) {
         (Some(path), _) => format!("writing to {}", pcap::name(path)),
         (_, Some(1)) => "reading with 1 worker".into(),
@@ -127,9 +111,13 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         _ => "counting".into(),
     };
     let socket = args.socket.display();
-    tracing::info!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
-    let outcome = session.run(&args.run, quiet)?;
-    report::finish(args, outcome)
+    let announcement =
+        format!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
+    let report = Report { args, quota, channels };
+    let session = Session::new(threads.len(), None)?;
+    let run = (&args.run, quiet);
+    let outcome = session.run("borrow", threads, &announcement, &report, run);
+    report.finish(outcome)
 }
 
 fn connect(args: &Args, number: u16) -> anyhow::Result<Borrower> {

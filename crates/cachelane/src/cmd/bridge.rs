@@ -5,18 +5,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bridge::{
-    Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan,
-    PortPlan, Protocol, Reason, Stats, Table, Way,
+    Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan, PortPlan,
+    Protocol, Reason, Stats, Table, Way,
 };
+use clap::ArgAction;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 
-use super::control;
+use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
+use crate::figures::named;
 use crate::out;
+use crate::run::{Followed, Foreground, control};
 use crate::table::table;
 
 /// Accelerate existing Linux bridges
@@ -60,8 +61,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "check")]
     json: bool,
     /// Start with the fast path on or off (knob bridge.fastpath)
-    #[arg(long, value_name = "STATE", default_value = "on", value_parser = ["off", "on"])]
-    fastpath: String,
+    #[arg(long, value_name = "STATE", default_value = "on", action = ArgAction::Set, value_parser = choice(ON_OFF))]
+    fastpath: bool,
     /// Where last-seen stamps live: split or shared (knob bridge.fdb)
     #[arg(long, value_name = "TABLE", default_value = "split")]
     fdb: Table,
@@ -83,38 +84,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return dry_run(args);
     }
-    let config = Config {
-        max_stations: args.max_stations,
-        fastpath: args.fastpath == "on",
-        table: args.fdb,
-    };
+    let config =
+        Config { max_stations: args.max_stations, fastpath: args.fastpath, table: args.fdb };
     let bridges = match args.all {
         true => Bridges::All,
         false => Bridges::Named { names: args.names.clone(), wait: args.wait },
     };
     let fleet = Arc::new(Fleet::start(bridges, config)?);
     // Until now a signal ends the process at once: with a thousand ports starting takes a while.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
-    let exit = follow(&fleet, &mut signals);
-    report(&fleet.stats());
-    exit
+    let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
+    tracing::info!("{}", counts(&fleet.stats()));
+    ended.map(|_| Exit::Ok)
 }
 
-/// Waits for a signal that ends it, or for all fast paths to end by themselves.
-fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
-    /// How soon either is heeded.
-    const LOOK: Duration = Duration::from_millis(50);
-    let mut begun = false;
-    loop {
-        for signal in signals.pending() {
-            match signal {
-                SIGUSR1 => fleet.each().into_iter().for_each(|(name, fast)| {
-                    tracing::info!("{name}: {}", counts(&fast.stats()));
-                }),
-                _ => return Ok(Exit::Ok),
-            }
-        }
+/// The fast paths while they run.
+struct Running<'a> {
+    fleet: &'a Fleet,
+    /// Whether it was looked at before.
+    begun: bool,
+}
+
+impl Followed for Running<'_> {
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        /// How soon what happens is heeded.
+        const LOOK: Duration = Duration::from_millis(50);
+        let fleet = self.fleet;
         let events = fleet.tend();
         let pause = if events.is_empty() { LOOK } else { Duration::ZERO };
         for (name, event) in &events {
@@ -124,11 +120,18 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
             // Not what it is at the start, an answer to what the user gave.
             bail!("no bridge is left; the last was '{name}': {error}");
         }
-        if !begun && fleet.is_empty() {
+        if !self.begun && fleet.is_empty() {
             tracing::info!("no bridge yet: waiting");
         }
-        begun = true;
-        std::thread::sleep(pause);
+        self.begun = true;
+        Ok(Some(pause))
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        self.fleet.each().into_iter().for_each(|(name, fast)| {
+            tracing::info!("{name}: {}", counts(&fast.stats()));
+        });
+        Ok(())
     }
 }
 
@@ -161,18 +164,12 @@ fn announce(name: &str, accelerator: &Accelerator) {
     }
 }
 
-fn report(stats: &Stats) {
-    tracing::info!("{}", counts(stats));
-}
-
 /// What was forwarded, and what was left to the kernel by reason, in a line.
 fn counts(stats: &Stats) -> String {
-    let kernel: Vec<String> = Reason::ALL
-        .iter()
-        .filter(|reason| stats.kernel(**reason) > 0)
-        .map(|reason| format!("{} {}", reason.name(), stats.kernel(*reason)))
-        .collect();
-    let why = if kernel.is_empty() { String::new() } else { format!(" ({})", kernel.join(", ")) };
+    let why = match named(Reason::ALL.iter().map(|why| (why.name(), stats.kernel(*why)))) {
+        none if none.is_empty() => none,
+        kernel => format!(" ({kernel})"),
+    };
     format!(
         "forwarded {} packets straight and {} by their port's queue, {} bytes in all; left {} to \
          the kernel{why}",
@@ -247,7 +244,9 @@ fn check(args: &Args) -> anyhow::Result<Exit> {
         let several = found.len() > 1;
         let one = |(name, there): &(String, Option<Inspection>)| {
             let head = if several { format!("{name}:\n") } else { String::new() };
-            head + &there.as_ref().map_or(format!("{name} is not there\n"), |there| text(name, there))
+            head + &there
+                .as_ref()
+                .map_or(format!("{name} is not there\n"), |there| text(name, there))
         };
         found.iter().map(one).collect::<Vec<_>>().join("\n")
     };
@@ -265,7 +264,8 @@ fn text(name: &str, inspection: &Inspection) -> String {
     let table = table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows);
     let runs = if accelerated.is_some() { "runs" } else { "would run" };
     let ordered = plan.ports.iter().filter(|port| !port.before.is_empty());
-    let order = |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
+    let order =
+        |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
     let mut lines: Vec<String> = ordered.map(order).chain(explain(plan)).collect();
     if let Some(length) = plan.lease.length {
         let longest = plan.lease.longest_look;

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use lanes::{CpuSet, CpuSpec, LaneMap};
+use lanes::{CpuSet, CpuSpec};
 use relay::{Balance, Config, Engine, Relay};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::SIGTERM;
 
-use super::control;
-use crate::args::{Timeout, duration, size, timeout};
+use crate::args::{LanesArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
 use crate::out;
+use crate::run::{Ended, Followed, Foreground, control};
 
 /// Relay TCP connections, forwarding on chosen CPUs
 // These comments are help texts as well, where [IPv6]:PORT is no link.
@@ -39,9 +38,8 @@ pub(crate) struct Args {
     /// CPUs that forward: a list such as 0-3,8, or lane:N, or all (knob relay.cpus)
     #[arg(long, value_name = "CPUS", default_value = "all")]
     cpus: CpuSpec,
-    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
-    #[arg(long, value_name = "LANES")]
-    lanes: Option<String>,
+    #[command(flatten)]
+    lanes: LanesArg,
     /// How a backend is chosen: roundrobin or leastconn
     #[arg(long, default_value = "roundrobin")]
     balance: Balance,
@@ -77,10 +75,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
-    let map = match &args.lanes {
-        Some(spec) => LaneMap::detect()?.with_override(spec)?,
-        None => LaneMap::detect()?,
-    };
+    let map = args.lanes.map()?;
     let cpus = args.cpus.resolve(&map).context("--cpus")?;
     let config = Config {
         balance: args.balance,
@@ -97,35 +92,65 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return dry_run(config);
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     let relay = Arc::new(Relay::start(config)?);
     let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
-    for signal in signals.forever() {
-        match signal {
-            SIGUSR1 => tracing::info!("{:?}", relay.stats()),
-            SIGTERM => {
-                drain(&relay, args.drain_timeout, &mut signals);
-                break;
-            }
-            _ => break,
-        }
-    }
-    Ok(Exit::Ok)
+    let mut running = Running { relay: &relay, drain: args.drain_timeout, draining: None };
+    foreground.follow(None, &mut running).map(|_| Exit::Ok)
 }
 
-/// Waits for the connections that are there, until `timeout` or another signal ends that.
-fn drain(relay: &Relay, timeout: Duration, signals: &mut Signals) {
-    /// How soon a second signal is heeded.
-    const LOOK: Duration = Duration::from_millis(50);
-    tracing::info!("draining {} connections", relay.active());
-    let deadline = Instant::now() + timeout;
-    while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
-        let hurried = signals.pending().any(|signal| signal != SIGUSR1);
-        if hurried || Instant::now() >= deadline {
-            tracing::warn!("resetting {} connections that did not end", relay.active());
-            break;
+/// The relay while it runs and drains.
+struct Running<'a> {
+    relay: &'a Relay,
+    /// How long it may drain.
+    drain: Duration,
+    draining: Option<Instant>,
+}
+
+impl Running<'_> {
+    /// How long it may still drain, once it does.
+    fn left(&self) -> Option<Duration> {
+        self.draining.map(|since| self.drain.saturating_sub(since.elapsed()))
+    }
+
+    fn reset(&self) {
+        tracing::warn!("resetting {} connections that did not end", self.relay.active());
+    }
+}
+
+impl Followed for Running<'_> {
+    fn ended(&mut self) -> Option<Ended> {
+        /// How soon a second signal is heeded.
+        const LOOK: Duration = Duration::from_millis(50);
+        let left = self.left()?;
+        if self.relay.drain(LOOK.min(left)) {
+            return Some(Ended::Signal);
         }
+        left.is_zero().then(|| {
+            self.reset();
+            Ended::Time
+        })
+    }
+
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        Ok(self.draining.map(|_| Duration::ZERO))
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        tracing::info!("{:?}", self.relay.stats());
+        Ok(())
+    }
+
+    fn may_end(&mut self, signal: i32) -> bool {
+        if self.draining.is_some() {
+            self.reset();
+        } else if signal == SIGTERM {
+            tracing::info!("draining {} connections", self.relay.active());
+            self.draining = Some(Instant::now());
+            return false;
+        }
+        true
     }
 }
 

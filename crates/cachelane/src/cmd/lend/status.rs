@@ -7,10 +7,10 @@ use knobs::{Knob, Registry, Values};
 use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
 use serde_json::{Map, Value, json};
 
-use super::options::{accounting, name};
-use crate::cmd::xsk::live::si;
-use crate::cmd::xsk::report::More;
-use crate::cmd::xsk::session::Beside;
+use super::options::ACCOUNTING;
+use crate::args::{name_of, of_name};
+use crate::figures::{named, tight};
+use crate::packets::sockets::{Beside, More};
 
 /// The lender, for those who look at it.
 pub(super) struct Status {
@@ -39,49 +39,14 @@ impl Status {
         Status { lender: Arc::new(lender), last: Mutex::default() }
     }
 
-    /// What came of it. The lender ends with this.
-    pub(super) fn add_to(self, more: &mut More) {
-        let counters = self.lender.counters();
-        let borrowers = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
-        more.lines.push(format!(
-            "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
-             quota {}, for nobody {}",
-            counters.lent,
-            counters.returned,
-            counters.reclaimed,
-            counters.dropped,
-            counters.unwanted
-        ));
-        more.lines.push(format!(
-            "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
-            counters.joined,
-            counters.left,
-            counters.disconnected,
-            borrowers.len()
-        ));
-        more.lines.extend(borrowers.iter().map(line));
-        for (what, total, by_reason) in [
-            ("refused", counters.refused.total(), reasons(counters.refused.by_reason())),
-            ("offences", counters.offences.total(), reasons(counters.offences.by_reason())),
-        ] {
-            if total > 0 {
-                more.lines.push(format!("{what}: {by_reason}"));
-            }
-        }
-        let mut lend = figures(&counters);
-        lend.insert("autorelease".into(), name(self.lender.accounting()).into());
-        more.fields.insert("lend".into(), lend.into());
-        more.fields.insert("borrowers".into(), borrowers.iter().map(object).collect());
-    }
-
     fn knob(&self) -> Knob {
         let (reader, writer) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
         let set = move |value: &str| {
-            writer.set_accounting(accounting(value)?).map_err(|error| error.to_string())
+            writer.set_accounting(of_name(ACCOUNTING, value)?).map_err(|error| error.to_string())
         };
         let help = "how account of lent frames is kept: by a counter for each frame (off), or by \
                     a ledger for each borrower (on)";
-        let current = move || name(reader.accounting()).to_owned();
+        let current = move || name_of(ACCOUNTING, reader.accounting()).to_owned();
         Knob::new("lend.autorelease", help, Values::one_of(["off", "on"]), "off", current, set)
     }
 }
@@ -120,10 +85,9 @@ impl Beside for Status {
 
     fn words(&self) -> Option<String> {
         let (counters, borrowers) = (self.lender.counters(), self.lender.borrowers().len());
-        let tight = |value: u64| si(value as f64).replace(' ', "");
         let dropped = match counters.dropped {
             0 => String::new(),
-            dropped => format!(", over quota {}", tight(dropped)),
+            dropped => format!(", over quota {}", tight(dropped as f64)),
         };
         let plural = if borrowers == 1 { "" } else { "s" };
         let on_loan = counters.on_loan;
@@ -138,6 +102,40 @@ impl Beside for Status {
 
     fn ending(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = self.lender.borrowers();
+    }
+
+    fn add_to(&self, more: &mut More) {
+        let counters = self.lender.counters();
+        let borrowers = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        more.lines.push(format!(
+            "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
+             quota {}, for nobody {}",
+            counters.lent,
+            counters.returned,
+            counters.reclaimed,
+            counters.dropped,
+            counters.unwanted
+        ));
+        more.lines.push(format!(
+            "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
+            counters.joined,
+            counters.left,
+            counters.disconnected,
+            borrowers.len()
+        ));
+        more.lines.extend(borrowers.iter().map(line));
+        for (what, by_reason) in [
+            ("refused", named(counters.refused.by_reason())),
+            ("offences", named(counters.offences.by_reason())),
+        ] {
+            if !by_reason.is_empty() {
+                more.lines.push(format!("{what}: {by_reason}"));
+            }
+        }
+        let mut lend = figures(&counters);
+        lend.insert("autorelease".into(), name_of(ACCOUNTING, self.lender.accounting()).into());
+        more.fields.insert("lend".into(), lend.into());
+        more.fields.insert("borrowers".into(), borrowers.iter().map(object).collect());
     }
 }
 
@@ -157,13 +155,6 @@ fn figures(counters: &LenderCounters) -> Map<String, Value> {
 
 fn of_reason(mut reasons: impl Iterator<Item = (&'static str, u64)>, reason: &str) -> u64 {
     reasons.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
-}
-
-/// Those that there were.
-fn reasons(all: impl Iterator<Item = (&'static str, u64)>) -> String {
-    let there = all.filter(|(_, count)| *count > 0);
-    let texts: Vec<String> = there.map(|(name, count)| format!("{name} {count}")).collect();
-    texts.join(", ")
 }
 
 /// A borrower, for people.

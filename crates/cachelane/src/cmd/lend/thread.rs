@@ -9,9 +9,11 @@ use lend::Distributor;
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::options::SocketArgs;
-use crate::cmd::xsk::session::{Context, SharedProgram};
+use crate::packets::idle;
+use crate::packets::options::SocketArgs;
+use crate::packets::receive::Handling;
+use crate::packets::session::Context;
+use crate::packets::setup::SharedProgram;
 
 /// How long it sleeps at most while borrowers have frames that the fill ring lacks: nobody wakes
 /// it when they come back.
@@ -25,39 +27,20 @@ pub(super) struct Thread {
     program: SharedProgram,
     /// Whether the queue's packets come to the socket.
     inserted: bool,
-    batch: usize,
-    /// How many frames are with the kernel to receive into.
-    fill: usize,
-    /// Whether a packet can be in several frames.
-    parts: bool,
-    /// Whether the device has to be polled by our calls.
-    polls: bool,
+    handling: Handling,
     packets: Vec<Packet>,
 }
 
 impl Thread {
-    /// Takes over a socket, and lets it receive from the first packet on.
     pub(super) fn new(
-        mut socket: Socket,
+        socket: Socket,
         distributor: Distributor,
-        mut cache: LaneCache,
+        cache: LaneCache,
         program: SharedProgram,
         args: &SocketArgs,
     ) -> Thread {
-        let fill = args.ring as usize;
-        socket.fill(&mut cache, fill);
-        Thread {
-            socket,
-            distributor,
-            cache,
-            program,
-            inserted: false,
-            batch: args.batch as usize,
-            fill,
-            parts: args.multi_buffer,
-            polls: args.busy_poll.is_some(),
-            packets: Vec::new(),
-        }
+        let (inserted, handling, packets) = (false, Handling::new(args), Vec::new());
+        Thread { socket, distributor, cache, program, inserted, handling, packets }
     }
 
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
@@ -69,7 +52,7 @@ impl Thread {
             let received = self.turn(context, now)?;
             self.cache.maintain();
             context.turn(now, [&self.socket]);
-            if patience.is_over(now, received + returned > 0 || self.polls) {
+            if patience.is_over(now, received + returned > 0 || self.handling.polls) {
                 self.sleep()?;
             }
         }
@@ -96,34 +79,21 @@ impl Thread {
 
     /// Takes a batch from the socket and lends it; how many packets it was.
     fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
-        /// More parts than a packet has.
-        const PARTS: usize = 32;
-        self.socket.fill(&mut self.cache, self.fill);
-        if self.polls || self.socket.rx_needs_wakeup() {
-            self.socket.wake_rx()?;
-        }
-        let claimed = context.control.claim(self.batch);
-        let most = if self.parts && claimed > 0 { claimed.max(PARTS) } else { claimed };
-        let parts = self.socket.receive(&mut self.packets, most);
-        if parts == 0 {
-            context.control.settle(0, claimed);
-            return Ok(0);
-        }
-        let packets = self.packets.iter().filter(|packet| !packet.more).count();
-        let bytes: u64 = self.packets.iter().map(|packet| u64::from(packet.len)).sum();
-        context.meter().rx_packets.add(packets as u64);
-        context.meter().rx_bytes.add(bytes);
-        context.saw_packets(now);
+        self.handling.supply(&mut self.socket, &mut self.cache)?;
+        let packets = self.handling.receive(&mut self.socket, context, now, &mut self.packets);
         // A full batch: there are mostly more.
-        self.distributor.lend_burst(&mut self.packets, &mut self.cache, parts == most);
-        context.control.settle(packets, claimed.saturating_sub(packets));
+        let full = self.packets.len() >= self.handling.batch;
+        if packets > 0 {
+            self.distributor.lend_burst(&mut self.packets, &mut self.cache, full);
+            context.control.settle(packets, 0);
+        }
         Ok(packets)
     }
 
     /// Sleeps until there are packets, or the lender's control thread wants something, or frames
     /// may have come back that are missing.
     fn sleep(&mut self) -> anyhow::Result<()> {
-        let missing = (self.socket.outstanding().fill as usize) < self.fill;
+        let missing = (self.socket.outstanding().fill as usize) < self.handling.fill;
         let longest = match self.distributor.on_loan() > 0 && missing {
             true => SHORT,
             false => idle::LONGEST,

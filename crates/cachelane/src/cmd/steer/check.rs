@@ -5,10 +5,9 @@ use steer::{Obstacle, Plan, Steering};
 use xsk::Device;
 
 use super::Prepared;
-use crate::cmd::holder;
 use crate::exit::{Exit, host_cannot};
-use crate::out;
 use crate::terminal::{width, wrap};
+use crate::{holder, out};
 
 /// `--check`.
 pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::Result<Exit> {

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use anyhow::bail;
 use steer::{Counters, LOOK, Obstacle, Plan, Steering};
 
 use super::check::{self, against};
 use super::machine::Machine;
 use super::report::Report;
 use super::{Args, Prepared};
-use crate::cmd::control;
 use crate::exit::Exit;
+use crate::run::{Ended, Followed, Foreground, control};
 
 /// How soon it is noticed that the device is gone, or that somebody has set what stands against
 /// steering it.
@@ -24,7 +22,7 @@ const LOOK_AT_RECORDS: Duration = Duration::from_secs(10);
 /// Steers until a signal ends it, the time is up, or the device is gone.
 pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let Prepared { device, mut machine, options, plan } = prepared;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
     let control = control::open("steer", |knobs| steer::register(&steering, knobs));
@@ -34,66 +32,61 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
         machine.lanes(),
         options.records
     );
-    let mut report = Report::new(&steering, args.json, quiet);
-    let mut crowd = Crowd { records: options.records, before: Counters::default() };
-    let until = args.time.and_then(|time| Instant::now().checked_add(time));
-    let mut settings = Settings::new(plan);
+    let report = Report::new(&steering, args.json, quiet);
+    let crowd = Crowd { records: options.records, before: Counters::default() };
     steering.go_before()?;
-    let ended = follow(
-        &steering,
-        &mut machine,
-        &mut settings,
-        until,
-        &mut signals,
-        &mut report,
-        &mut crowd,
-    );
-    report.end(ended.as_ref().copied().unwrap_or("error"))?;
-    drop(report);
+    let (looked_at_device, looked_at_records) = (Instant::now(), Instant::now());
+    let mut running = Running {
+        steering: &steering,
+        machine: &mut machine,
+        settings: Settings::new(plan),
+        report,
+        crowd,
+        looked_at_device,
+        looked_at_records,
+    };
+    let ended = foreground.follow(args.until.time, &mut running);
+    running.report.end(ended.as_ref().copied().unwrap_or(Ended::Error))?;
     drop((control, steering));
     ended.map(|_| Exit::Ok)
 }
 
-/// Looks after everything, and says what ended it.
-fn follow(
-    steering: &Steering,
-    machine: &mut Machine,
-    settings: &mut Settings,
-    until: Option<Instant>,
-    signals: &mut Signals,
-    report: &mut Report<'_>,
-    crowd: &mut Crowd,
-) -> anyhow::Result<&'static str> {
-    let (mut look_at_device, mut look_at_records) = (Instant::now(), Instant::now());
-    loop {
-        let pending: Vec<i32> = signals.pending().collect();
-        if pending.contains(&SIGUSR1) {
-            report.status()?;
-        }
-        if pending.iter().any(|signal| *signal != SIGUSR1) {
-            return Ok("signal");
-        }
+/// The steering while it runs, and all that is looked after.
+struct Running<'a> {
+    steering: &'a Steering,
+    machine: &'a mut Machine,
+    settings: Settings,
+    report: Report<'a>,
+    crowd: Crowd,
+    looked_at_device: Instant,
+    looked_at_records: Instant,
+}
+
+impl Followed for Running<'_> {
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        let Running { steering, machine, settings, report, crowd, .. } = self;
         let now = Instant::now();
-        if until.is_some_and(|until| now >= until) {
-            return Ok("time");
-        }
         let mut looked = follow_machine(steering, machine, settings, report);
-        if now >= look_at_device + LOOK_AT_DEVICE {
-            look_at_device = now;
+        if now >= self.looked_at_device + LOOK_AT_DEVICE {
+            self.looked_at_device = now;
             still_there(steering)?;
             settings.look(steering, machine, report);
-            report.turn()?;
         }
+        report.turn()?;
         looked &= settings.known;
-        if now >= look_at_records + LOOK_AT_RECORDS {
-            look_at_records = now;
+        if now >= self.looked_at_records + LOOK_AT_RECORDS {
+            self.looked_at_records = now;
             crowd.warn(steering, report);
         }
         // Last: it says that all of this was done, from when it was begun.
         if looked {
             steering.look(now)?;
         }
-        std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
+        Ok(Some(LOOK))
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        self.report.status()
     }
 }
 

@@ -9,12 +9,15 @@ use serde_json::json;
 use xsk::{Device, Packet, Socket};
 
 use super::check::Checker;
-use super::options::{FilterArgs, MemoryArgs, PlaceArgs, RunArgs, SocketArgs};
-use super::report::{self, More};
-use super::session::{Context, Control, Session, Work};
-use super::{idle, setup};
+use super::probe::monotonic;
 use crate::exit::Exit;
-use crate::privileges::{DEVICES, PROGRAMS, SOCKETS};
+use crate::out;
+use crate::packets::idle;
+use crate::packets::options::{CommonArgs, FilterArgs, SocketArgs};
+use crate::packets::receive::Handling;
+use crate::packets::session::{Context, Work};
+use crate::packets::setup::{Plan, Side};
+use crate::packets::sockets::{Beside, Job, More};
 
 /// Receive packets, count them, and throw them away
 #[derive(clap::Args, Debug)]
@@ -43,75 +46,45 @@ pub(super) struct Args {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
-    run: RunArgs,
-    #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    sockets: SocketArgs,
-    #[command(flatten)]
-    memory: MemoryArgs,
+    common: CommonArgs,
 }
 
 /// Runs the command.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
-    let queues = setup::queues(&args.places, &device, |there| (0..there).collect())?;
-    let threads = usize::from(args.threads.unwrap_or(u16::MAX)).min(queues.len());
-    let places = args.places.places(threads)?;
-    if args.run.dry_run {
-        println!("{}", setup::would_map(&args.memory, queues.len(), None));
-        for (number, &queue) in queues.iter().enumerate() {
-            let place = places[number % threads];
-            println!("{}", setup::would_open(&device, queue, &args.sockets, place));
-        }
-        println!("{}", setup::would_attach(&device, &args.filter));
-        println!("would count those packets and throw them away");
-        println!("would change nothing else on this host");
-        return Ok(Exit::Ok);
+    let announcement = format!("receiving {} on {device}, ", args.filter.what());
+    let sides = vec![Side { device, receives: true, sends: false }];
+    let plan = Plan::new(&args.common, Some(&args.filter), sides, (args.threads, false))?;
+    if args.common.dry_run {
+        let then = "would count those packets and throw them away".to_owned();
+        return out::dry_run([plan.would(), vec![then]].concat());
     }
-    setup::look_first("receiving", &[SOCKETS, PROGRAMS, DEVICES], [&device])?;
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), None)?;
-    let bind = |&queue: &u32| setup::bind(&umem, &device, queue, &args.sockets, (true, false));
-    let sockets = queues.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-    let mut more = More::default();
-    more.lines.extend(
-        sockets.iter().map(|s| format!("queue {} of {device}: {}", s.queue(), s.in_force())),
-    );
+    let mut built = plan.build("receiving")?;
     let checker = args.check.then(|| Arc::new(Mutex::new(Checker::new())));
-    let mut receivers = Vec::new();
-    for home in 0..threads {
-        receivers.push(Receiver::new(pool.cache(home as u16)?, args, checker.clone()));
+    let receiver = |cache| Receiver::new(cache, &args.common.sockets, checker.clone());
+    let mut receivers: Vec<_> = built.caches.drain(..).map(receiver).collect();
+    let threads = receivers.len();
+    for (number, socket) in built.sockets.drain(..).flatten().enumerate() {
+        receivers[number % threads].sockets.push(socket);
     }
-    for (number, socket) in sockets.into_iter().enumerate() {
-        receivers[number % threads].add(socket);
-    }
-    let there = receivers.iter().flat_map(|receiver| &receiver.sockets);
-    let program = setup::program(&device, &args.filter, &args.sockets, there)?;
     let work = |receiver: Receiver| -> Work { Box::new(move |context| receiver.run(context)) };
-    drop(umem);
-    let session = Session {
+    let job = Job {
         process: "xsk",
         command: "drop",
-        interfaces: vec![args.interface.clone()],
-        pool,
-        control: Arc::new(Control::new(args.run.count)),
-        programs: vec![Arc::new(Mutex::new(program))],
-        threads: places.into_iter().zip(receivers.into_iter().map(work)).collect(),
-        announcement: format!(
-            "receiving {} on {device}, queue{} {}",
-            args.filter.what(),
-            if queues.len() == 1 { "" } else { "s" },
-            queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        ),
-        beside: &(),
+        announcement: announcement + &plan.queues_text(),
+        fields: Vec::new(),
+        beside: &checker,
     };
-    let outcome = session.run(&args.run, quiet)?;
-    let fields = json!({"queues": queues, "sockets": more.lines});
-    more.fields.extend(fields.as_object().cloned().unwrap_or_default());
-    if let Some(checker) = &checker {
-        add_check(&mut more, &lock(checker));
+    built.run(&plan, receivers.into_iter().map(work).collect(), job, quiet)
+}
+
+/// What a checker found, if there is one.
+impl Beside for Option<Arc<Mutex<Checker>>> {
+    fn add_to(&self, more: &mut More) {
+        if let Some(checker) = self {
+            add_check(more, &lock(checker));
+        }
     }
-    report::finish(outcome, args.run.json, &more)
 }
 
 fn add_check(more: &mut More, checker: &Checker) {
@@ -149,36 +122,15 @@ struct Receiver {
     sockets: Vec<Socket>,
     cache: LaneCache,
     checker: Option<Arc<Mutex<Checker>>>,
-    batch: usize,
-    /// How many frames are with the kernel to receive into.
-    fill: usize,
-    /// Whether a packet can be in several frames.
-    parts: bool,
-    /// Whether the device has to be polled by our calls.
-    polls: bool,
+    handling: Handling,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
 }
 
 impl Receiver {
-    fn new(cache: LaneCache, args: &Args, checker: Option<Arc<Mutex<Checker>>>) -> Receiver {
-        Receiver {
-            sockets: Vec::new(),
-            cache,
-            checker,
-            batch: args.sockets.batch as usize,
-            fill: args.sockets.ring as usize,
-            parts: args.sockets.multi_buffer,
-            polls: args.sockets.busy_poll.is_some(),
-            packets: Vec::new(),
-            frames: Vec::new(),
-        }
-    }
-
-    /// Takes over a socket, and lets it receive from the first packet on.
-    fn add(&mut self, mut socket: Socket) {
-        socket.fill(&mut self.cache, self.fill);
-        self.sockets.push(socket);
+    fn new(cache: LaneCache, args: &SocketArgs, checker: Option<Arc<Mutex<Checker>>>) -> Receiver {
+        let (sockets, packets, frames) = (Vec::new(), Vec::new(), Vec::new());
+        Receiver { sockets, cache, checker, handling: Handling::new(args), packets, frames }
     }
 
     fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
@@ -191,7 +143,7 @@ impl Receiver {
             }
             self.cache.maintain();
             context.turn(now, &self.sockets);
-            if patience.is_over(now, received > 0 || self.polls) {
+            if patience.is_over(now, received > 0 || self.handling.polls) {
                 let wanted = self.sockets.iter().map(|socket| (socket as _, PollFlags::IN));
                 idle::sleep(wanted, &mut self.cache, idle::LONGEST)?;
             }
@@ -207,38 +159,24 @@ impl Receiver {
         context: &mut Context,
         now: Instant,
     ) -> anyhow::Result<usize> {
-        /// More parts than a packet has.
-        const PARTS: usize = 32;
         let socket = &mut self.sockets[socket];
-        socket.fill(&mut self.cache, self.fill);
-        if self.polls || socket.rx_needs_wakeup() {
-            socket.wake_rx()?;
-        }
-        let claimed = context.control.claim(self.batch);
-        let most = if self.parts && claimed > 0 { claimed.max(PARTS) } else { claimed };
-        if socket.receive(&mut self.packets, most) == 0 {
-            context.control.settle(0, claimed);
+        self.handling.supply(socket, &mut self.cache)?;
+        let packets = self.handling.receive(socket, context, now, &mut self.packets);
+        if packets == 0 {
             return Ok(0);
         }
-        let packets = self.packets.iter().filter(|packet| !packet.more).count();
-        let bytes: u64 = self.packets.iter().map(|packet| u64::from(packet.len)).sum();
-        context.meter().rx_packets.add(packets as u64);
-        context.meter().rx_bytes.add(bytes);
-        context.saw_packets(now);
         if let Some(checker) = &self.checker {
-            let mut checker = lock(checker);
-            check(&mut checker, &self.packets, self.cache.pool().area());
-            context.tally(checker.tally());
+            check(&mut lock(checker), &self.packets, self.cache.pool().area());
         }
         self.frames.extend(self.packets.drain(..).map(|packet| packet.frame));
         self.cache.put_bulk(&mut self.frames);
-        context.control.settle(packets, claimed.saturating_sub(packets));
+        context.control.settle(packets, 0);
         Ok(packets)
     }
 }
 
 fn check(checker: &mut Checker, packets: &[Packet], area: &FrameArea) {
-    let now = super::send::monotonic();
+    let now = monotonic();
     let mut parts: Vec<&[u8]> = Vec::new();
     for packet in packets {
         parts.push(packet.bytes(area));

@@ -4,14 +4,14 @@
 use std::mem;
 use std::time::Instant;
 
-use frames::LaneCache;
+use frames::{FrameArea, LaneCache};
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
-use super::{measure, swap_addresses};
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::options::SocketArgs;
-use crate::cmd::xsk::session::Context;
+use crate::packets::idle;
+use crate::packets::options::SocketArgs;
+use crate::packets::receive::{Handling, post};
+use crate::packets::session::Context;
 
 /// One thread's part.
 pub(super) struct Direct {
@@ -20,9 +20,7 @@ pub(super) struct Direct {
     pending: Vec<Vec<Packet>>,
     links: Vec<Link>,
     cache: LaneCache,
-    batch: usize,
-    fill: usize,
-    polls: bool,
+    handling: Handling,
 }
 
 /// From one socket, by its index, to another or the same.
@@ -39,9 +37,7 @@ impl Direct {
             pending: Vec::new(),
             links: Vec::new(),
             cache,
-            batch: args.batch as usize,
-            fill: args.ring as usize,
-            polls: args.busy_poll.is_some(),
+            handling: Handling::new(args),
         }
     }
 
@@ -76,7 +72,7 @@ impl Direct {
             }
             self.cache.maintain();
             context.turn(now, &self.sockets);
-            if patience.is_over(now, moved > 0 || self.polls) {
+            if patience.is_over(now, moved > 0 || self.handling.polls) {
                 self.sleep()?;
             }
         }
@@ -92,22 +88,10 @@ impl Direct {
         let mut pending = mem::take(&mut self.pending[link.to]);
         self.sockets[link.to].complete(&mut self.cache, usize::MAX);
         let from = &mut self.sockets[link.from];
-        from.fill(&mut self.cache, self.fill);
-        if self.polls || from.rx_needs_wakeup() {
-            from.wake_rx()?;
-        }
+        self.handling.supply(from, &mut self.cache)?;
         // What could not be posted goes first: meanwhile packets wait in the receive ring.
         if pending.is_empty() {
-            let claimed = context.control.claim(self.batch);
-            from.receive(&mut pending, claimed);
-            let (packets, bytes) = measure(&pending);
-            if packets > 0 {
-                context.meter().rx_packets.add(packets as u64);
-                context.meter().rx_bytes.add(bytes);
-                context.saw_packets(now);
-            }
-            // Counted as done once it is posted.
-            context.control.settle(0, claimed.saturating_sub(packets));
+            self.handling.receive(from, context, now, &mut pending);
             if link.from == link.to {
                 self.swap(&mut pending);
             }
@@ -137,25 +121,11 @@ impl Direct {
     }
 }
 
-/// Posts packets and makes the kernel send them; how many were posted.
-pub(super) fn post(
-    socket: &mut Socket,
-    packets: &mut Vec<Packet>,
-    context: &mut Context,
-) -> anyhow::Result<usize> {
-    if packets.is_empty() {
-        if socket.outstanding().tx > 0 {
-            socket.kick()?;
-        }
-        return Ok(0);
+/// Sends a packet back: source and destination hardware address change places.
+fn swap_addresses(packet: &mut Packet, area: &FrameArea) {
+    if let Some((to, from)) =
+        packet.bytes_mut(area).first_chunk_mut::<12>().map(|a| a.split_at_mut(6))
+    {
+        to.swap_with_slice(from);
     }
-    let (before, before_bytes) = measure(packets);
-    socket.send(packets);
-    socket.kick()?;
-    let (left, left_bytes) = measure(packets);
-    let posted = before - left;
-    context.meter().tx_packets.add(posted as u64);
-    context.meter().tx_bytes.add(before_bytes - left_bytes);
-    context.control.settle(posted, 0);
-    Ok(posted)
 }

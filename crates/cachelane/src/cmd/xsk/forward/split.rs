@@ -9,15 +9,15 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
+use super::Args;
 use super::bell::Bell;
-use super::direct::post;
-use super::{Plan, measure};
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::session::{Context, Work};
+use crate::packets::idle;
+use crate::packets::receive::{Handling, post};
+use crate::packets::session::{Context, Work};
 
 /// The two threads of each queue.
 pub(super) fn threads(
-    plan: &Plan<'_>,
+    args: &Args,
     caches: Vec<LaneCache>,
     from: Vec<Socket>,
     to: Vec<Socket>,
@@ -26,10 +26,10 @@ pub(super) fn threads(
     let mut caches = caches.into_iter();
     for (from, to) in from.into_iter().zip(to) {
         let (Some(near), Some(far)) = (caches.next(), caches.next()) else { break };
-        let mut near = Side::new(plan, from, near)?;
-        let mut far = Side::new(plan, to, far)?;
+        let mut near = Side::new(args, from, near)?;
+        let mut far = Side::new(args, to, far)?;
         join(&mut near, &mut far);
-        if plan.args.both {
+        if args.both {
             join(&mut far, &mut near);
         }
         threads.extend([near, far]);
@@ -40,7 +40,7 @@ pub(super) fn threads(
 
 /// From now on, what the one receives the other sends.
 fn join(from: &mut Side, to: &mut Side) {
-    let (producer, consumer) = RingBuffer::new(from.fill);
+    let (producer, consumer) = RingBuffer::new(from.handling.fill);
     from.out = Some(Out { ring: producer, bell: Arc::clone(&to.bell), handing: Vec::new() });
     to.inward = Some(In { ring: consumer, bell: Arc::clone(&from.bell), pending: Vec::new() });
 }
@@ -52,9 +52,7 @@ struct Side {
     bell: Arc<Bell>,
     out: Option<Out>,
     inward: Option<In>,
-    batch: usize,
-    fill: usize,
-    polls: bool,
+    handling: Handling,
 }
 
 /// To the thread that sends what this one receives.
@@ -74,18 +72,9 @@ struct In {
 }
 
 impl Side {
-    fn new(plan: &Plan<'_>, socket: Socket, cache: LaneCache) -> anyhow::Result<Side> {
-        let args = &plan.args.sockets;
-        Ok(Side {
-            socket,
-            cache,
-            bell: Arc::new(Bell::new()?),
-            out: None,
-            inward: None,
-            batch: args.batch as usize,
-            fill: args.ring as usize,
-            polls: args.busy_poll.is_some(),
-        })
+    fn new(args: &Args, socket: Socket, cache: LaneCache) -> anyhow::Result<Side> {
+        let (bell, handling) = (Arc::new(Bell::new()?), Handling::new(&args.common.sockets));
+        Ok(Side { socket, cache, bell, out: None, inward: None, handling })
     }
 
     fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
@@ -95,7 +84,7 @@ impl Side {
             let moved = self.receive(context, now)? + self.send(context, now)?;
             self.cache.maintain();
             context.turn(now, [&self.socket]);
-            if patience.is_over(now, moved > 0 || self.polls) {
+            if patience.is_over(now, moved > 0 || self.handling.polls) {
                 self.sleep()?;
             }
         }
@@ -107,20 +96,9 @@ impl Side {
     /// Receives a batch and hands it over; how many packets were handed over.
     fn receive(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let Some(out) = &mut self.out else { return Ok(0) };
-        self.socket.fill(&mut self.cache, self.fill);
-        if self.polls || self.socket.rx_needs_wakeup() {
-            self.socket.wake_rx()?;
-        }
+        self.handling.supply(&mut self.socket, &mut self.cache)?;
         if out.handing.is_empty() {
-            let claimed = context.control.claim(self.batch);
-            self.socket.receive(&mut out.handing, claimed);
-            let (packets, bytes) = measure(&out.handing);
-            if packets > 0 {
-                context.meter().rx_packets.add(packets as u64);
-                context.meter().rx_bytes.add(bytes);
-                context.saw_packets(now);
-            }
-            context.control.settle(0, claimed.saturating_sub(packets));
+            self.handling.receive(&mut self.socket, context, now, &mut out.handing);
         }
         let count = out.handing.len().min(out.ring.slots());
         if count > 0 {
@@ -137,7 +115,7 @@ impl Side {
         let Some(inward) = &mut self.inward else { return Ok(0) };
         self.socket.complete(&mut self.cache, usize::MAX);
         if inward.pending.is_empty() {
-            let count = inward.ring.slots().min(self.batch);
+            let count = inward.ring.slots().min(self.handling.batch);
             if count > 0 {
                 // There are so many in it.
                 inward.pending.extend(inward.ring.read_chunk(count)?);

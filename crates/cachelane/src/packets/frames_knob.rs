@@ -8,7 +8,7 @@ use knobs::{Knob, Registry, Values};
 ///
 /// # Errors
 /// A name that the registry holds already.
-pub(super) fn register(pool: &FramePool, registry: &Registry) -> Result<(), knobs::Error> {
+pub(crate) fn register(pool: &FramePool, registry: &Registry) -> Result<(), knobs::Error> {
     registry.register(alien_free(pool))?;
     for (name, help, read) in PLACES {
         let pool = pool.clone();
@@ -25,7 +25,7 @@ pub(super) fn register(pool: &FramePool, registry: &Registry) -> Result<(), knob
 type Place = (&'static str, &'static str, fn(&Census) -> u32);
 
 /// Where frames are: a name, what it means, and how many are there.
-pub(super) const PLACES: [Place; 6] = [
+pub(crate) const PLACES: [Place; 6] = [
     ("cached", "Frames in threads' caches.", |c| c.cached),
     ("depot", "Frames in the depot that all threads share.", |c| c.depot),
     ("inboxes", "Frames waiting at their homes.", |c| c.inboxes),
@@ -37,7 +37,7 @@ pub(super) const PLACES: [Place; 6] = [
 type Count = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
 
 /// What happens in a pool: a name, its unit, what it means, and how often it happened.
-pub(super) const COUNTERS: [Count; 13] = [
+pub(crate) const COUNTERS: [Count; 13] = [
     ("gets", "frames", "Taken from caches.", |c| c.gets),
     ("from_inbox", "frames", "That caches took from their home's inbox.", |c| c.from_inbox),
     ("from_depot", "frames", "That caches took from a depot.", |c| c.from_depot),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A hardware address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cmd) struct Mac(pub(in crate::cmd) [u8; 6]);
+pub(crate) struct Mac(pub(crate) [u8; 6]);
 
 impl FromStr for Mac {
     type Err = String;
@@ -36,13 +36,13 @@ impl fmt::Display for Mac {
 
 /// UDP ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cmd) struct Ports {
-    pub(in crate::cmd) first: u16,
-    pub(in crate::cmd) last: u16,
+pub(crate) struct Ports {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
 }
 
 impl Ports {
-    pub(in crate::cmd) fn len(self) -> u64 {
+    pub(crate) fn len(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 }
@@ -74,7 +74,7 @@ impl fmt::Display for Ports {
 
 /// Numbers of queues, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cmd) struct Queues(pub(in crate::cmd) Vec<u32>);
+pub(crate) struct Queues(pub(crate) Vec<u32>);
 
 impl FromStr for Queues {
     type Err = String;
@@ -99,7 +99,7 @@ impl FromStr for Queues {
 }
 
 /// A number such as 0x88b5 or 17.
-pub(in crate::cmd) fn number(s: &str) -> Result<u16, String> {
+pub(crate) fn number(s: &str) -> Result<u16, String> {
     let parsed = match s.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16),
         None => s.parse(),

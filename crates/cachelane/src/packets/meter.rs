@@ -1,70 +1,72 @@
 //! What the threads count, for whoever asks while they work.
 
+use std::iter::Sum;
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
 use knobs::{Counter, Registry};
+use serde_json::{Value, json};
 use xsk::{Outstanding, Statistics};
 
-use super::check::Tally;
+use crate::figures::{rate_over, si};
 
 /// One thread's numbers.
 #[derive(Debug, Default)]
-pub(in crate::cmd) struct Meter {
-    pub(in crate::cmd) rx_packets: Counter,
-    pub(in crate::cmd) rx_bytes: Counter,
-    pub(in crate::cmd) tx_packets: Counter,
-    pub(in crate::cmd) tx_bytes: Counter,
-    published: Mutex<Published>,
-}
-
-/// What only the thread itself can read, as it last wrote it down.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::cmd) struct Published {
-    pub(in crate::cmd) outstanding: Outstanding,
-    pub(in crate::cmd) statistics: Statistics,
-    /// When the first and the latest packet went through.
-    pub(in crate::cmd) active: Option<(Instant, Instant)>,
-    pub(in crate::cmd) tally: Tally,
+pub(crate) struct Meter {
+    pub(crate) rx_packets: Counter,
+    pub(crate) rx_bytes: Counter,
+    pub(crate) tx_packets: Counter,
+    pub(crate) tx_bytes: Counter,
+    /// What only the thread itself can read, as it last wrote it down; without those above.
+    published: Mutex<Totals>,
 }
 
 impl Meter {
-    pub(in crate::cmd) fn publish(&self, published: Published) {
-        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    pub(crate) fn publish(&self, own: Totals) {
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = own;
+    }
+
+    fn read(&self) -> Totals {
+        Totals {
+            rx_packets: self.rx_packets.value(),
+            rx_bytes: self.rx_bytes.value(),
+            tx_packets: self.tx_packets.value(),
+            tx_bytes: self.tx_bytes.value(),
+            ..*self.published.lock().unwrap_or_else(PoisonError::into_inner)
+        }
     }
 }
 
 /// All threads' numbers.
 #[derive(Clone, Debug)]
-pub(in crate::cmd) struct Meters(Arc<[Meter]>);
+pub(crate) struct Meters(Arc<[CachePadded<Meter>]>);
 
 impl Meters {
-    pub(in crate::cmd) fn new(threads: usize) -> Meters {
-        Meters((0..threads).map(|_| Meter::default()).collect())
+    pub(crate) fn new(threads: usize) -> Meters {
+        Meters((0..threads).map(|_| CachePadded::default()).collect())
     }
 
-    pub(in crate::cmd) fn of(&self, thread: usize) -> &Meter {
+    pub(crate) fn of(&self, thread: usize) -> &Meter {
         &self.0[thread]
     }
 
+    /// Each thread's.
+    pub(crate) fn threads(&self) -> Vec<Totals> {
+        self.0.iter().map(|meter| meter.read()).collect()
+    }
+
     /// Adds them up.
-    pub(in crate::cmd) fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
-        for meter in self.0.iter() {
-            totals.rx_packets += meter.rx_packets.value();
-            totals.rx_bytes += meter.rx_bytes.value();
-            totals.tx_packets += meter.tx_packets.value();
-            totals.tx_bytes += meter.tx_bytes.value();
-            totals.add(&meter.published.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-        totals
+    pub(crate) fn totals(&self) -> Totals {
+        self.0.iter().map(|meter| meter.read()).sum()
     }
 
     /// Adds every counter to `registry`, which then holds on to them.
     ///
     /// # Errors
     /// A name that the registry holds already.
-    pub(in crate::cmd) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
+    pub(crate) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
         for (name, unit, help, read) in TRAFFIC {
             let meters = self.clone();
             registry.counter(&format!("xsk.{name}"), unit, help, move || read(&meters.totals()))?;
@@ -84,7 +86,7 @@ impl Meters {
 }
 
 /// Packets that the kernel has dropped.
-pub(in crate::cmd) fn dropped(statistics: &Statistics) -> u64 {
+pub(crate) fn dropped(statistics: &Statistics) -> u64 {
     DROPS.iter().map(|(_, _, read)| read(statistics)).sum()
 }
 
@@ -100,7 +102,7 @@ const TRAFFIC: [Traffic; 4] = [
 ];
 
 /// Why the kernel drops packets: a name, what it means, and how many it has dropped.
-pub(in crate::cmd) const DROPS: [Drops; 5] = [
+pub(crate) const DROPS: [Drops; 5] = [
     ("rx_ring_full", "The receive ring was full.", |s| s.rx_ring_full),
     ("fill_ring_empty", "There was no frame to receive into.", |s| s.fill_ring_empty),
     // In copy mode the kernel counts one for which there is no frame here as well.
@@ -112,28 +114,35 @@ pub(in crate::cmd) const DROPS: [Drops; 5] = [
 ];
 
 /// The sockets' rings: a name, what it means, and how many frames are there.
-pub(in crate::cmd) const RINGS: [Ring; 4] = [
+pub(crate) const RINGS: [Ring; 4] = [
     ("fill", "Frames for the kernel to receive into.", |o| o.fill),
     ("rx", "Frames received, not yet taken.", |o| o.rx),
     ("tx", "Frames for the kernel to send.", |o| o.tx),
     ("completed", "Frames sent, not yet taken back.", |o| o.completed),
 ];
 
-/// All threads' numbers, added up.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::cmd) struct Totals {
-    pub(in crate::cmd) rx_packets: u64,
-    pub(in crate::cmd) rx_bytes: u64,
-    pub(in crate::cmd) tx_packets: u64,
-    pub(in crate::cmd) tx_bytes: u64,
-    pub(in crate::cmd) outstanding: Outstanding,
-    pub(in crate::cmd) statistics: Statistics,
-    pub(in crate::cmd) active: Option<(Instant, Instant)>,
-    pub(in crate::cmd) tally: Tally,
+/// Numbers of a thread or, added up, of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) tx_bytes: u64,
+    /// Packets that a lender dropped, as their borrower had its quota.
+    pub(crate) over_quota: u64,
+    pub(crate) outstanding: Outstanding,
+    pub(crate) statistics: Statistics,
+    /// When the first and the latest packet went through.
+    pub(crate) active: Option<(Instant, Instant)>,
 }
 
-impl Totals {
-    pub(in crate::cmd) fn add(&mut self, other: &Published) {
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        self.rx_packets += other.rx_packets;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_packets += other.tx_packets;
+        self.tx_bytes += other.tx_bytes;
+        self.over_quota += other.over_quota;
         let (to, from) = (&mut self.outstanding, &other.outstanding);
         to.fill += from.fill;
         to.rx += from.rx;
@@ -150,17 +159,46 @@ impl Totals {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, other) => one.or(other),
         };
-        // The threads of `drop --check` share one checker, and each writes down all of it; the
-        // latest is the furthest.
-        if other.tally.seen() >= self.tally.seen() {
-            self.tally = other.tally;
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Totals>>(all: I) -> Totals {
+        all.fold(Totals::default(), |mut sum, one| {
+            sum += one;
+            sum
+        })
+    }
+}
+
+impl Totals {
+    /// From the first to the latest packet.
+    pub(crate) fn active(&self) -> Duration {
+        self.active.map_or(Duration::ZERO, |(first, latest)| latest.duration_since(first))
+    }
+
+    /// What went through, for people: how many, and how fast unless they came at once.
+    pub(crate) fn text(&self, what: &str, packets: u64, bytes: u64) -> String {
+        let so_many = format!("{what} {packets} packets, {bytes} bytes");
+        match [packets, bytes * 8].map(|count| rate_over(count, self.active()).map(si)) {
+            [Some(pps), Some(bits)] => {
+                let seconds = self.active().as_secs_f64();
+                format!("{so_many} in {seconds:.2} s: {pps}pps, {bits}bit/s")
+            }
+            _ => so_many,
         }
     }
 
-    /// Seconds from the first to the latest packet.
-    pub(in crate::cmd) fn seconds(&self) -> f64 {
-        self.active.map_or(0.0, |(from, to)| to.duration_since(from).as_secs_f64())
+    /// The same for programs.
+    pub(crate) fn object(&self, packets: u64, bytes: u64) -> Value {
+        let [pps, bits] = [packets, bytes * 8].map(|count| rate_over(count, self.active()));
+        traffic(packets, bytes, pps, bits)
     }
+}
+
+/// What went through, for programs.
+pub(crate) fn traffic(packets: u64, bytes: u64, pps: Option<f64>, bits: Option<f64>) -> Value {
+    json!({"packets": packets, "bytes": bytes, "pps": pps, "bits_per_second": bits})
 }
 
 #[cfg(test)]
@@ -169,21 +207,24 @@ mod tests {
 
     #[test]
     fn threads_are_added_up_and_every_counter_has_a_name_of_its_own() {
-        let meters = Meters::new(2);
+        let meters = Meters::new(3);
         let start = Instant::now();
-        let later = start + std::time::Duration::from_secs(2);
+        let later = start + Duration::from_secs(2);
         for (thread, active) in [(0, (start, start)), (1, (later, later))] {
             meters.of(thread).rx_packets.add(5);
             let statistics = Statistics { rx_ring_full: 3, ..Statistics::default() };
             let outstanding = Outstanding { fill: 7, ..Outstanding::default() };
-            let tally = Tally { probes: 1 + thread as u64, ..Tally::default() };
             let active = Some(active);
-            meters.of(thread).publish(Published { outstanding, statistics, active, tally });
+            let own =
+                Totals { outstanding, statistics, active, over_quota: 2, ..Totals::default() };
+            meters.of(thread).publish(own);
         }
         let totals = meters.totals();
         assert_eq!((totals.rx_packets, totals.statistics.rx_ring_full), (10, 6));
-        assert_eq!((totals.outstanding.fill, totals.tally.probes), (14, 2));
-        assert_eq!(totals.seconds(), 2.0);
+        assert_eq!((totals.outstanding.fill, totals.over_quota), (14, 4));
+        assert_eq!(totals.active(), Duration::from_secs(2));
+        assert_eq!((meters.threads()[2], totals.tx_packets), (Totals::default(), 0));
+        assert_eq!(Totals::default().active(), Duration::ZERO);
         let registry = Registry::new("xsk");
         meters.register(&registry).expect("names of their own");
         let readings = registry.counters();
