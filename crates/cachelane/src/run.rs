@@ -10,14 +10,15 @@ use anyhow::Context as _;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-pub(crate) use view::View;
+pub(crate) use view::{Log, View};
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Count,
     Time,
-    Signal,
+    /// Of this number.
+    Signal(i32),
     /// The lender that it borrows from has ended.
     Lender,
     /// Whoever read what it printed or wrote is gone.
@@ -31,7 +32,7 @@ impl Ended {
         match self {
             Ended::Count => "count",
             Ended::Time => "time",
-            Ended::Signal => "signal",
+            Ended::Signal(_) => "signal",
             Ended::Lender => "lender",
             Ended::Reader => "reader",
             Ended::Error => "error",
@@ -57,11 +58,6 @@ pub(crate) trait Followed {
     /// # Errors
     /// What ends it.
     fn log(&mut self) -> anyhow::Result<()>;
-
-    /// SIGINT or SIGTERM came; whether to end now.
-    fn may_end(&mut self, _signal: i32) -> bool {
-        true
-    }
 }
 
 /// This process in the foreground, with its signals caught.
@@ -75,6 +71,11 @@ impl Foreground {
     pub(crate) fn new() -> anyhow::Result<Foreground> {
         let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]);
         signals.map(Foreground).context("cannot catch signals")
+    }
+
+    /// Whether a signal asks this process to end, again.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        self.0.pending().any(|signal| signal != SIGUSR1)
     }
 
     /// Follows it until the first of: a signal, its own end, the time.
@@ -94,10 +95,9 @@ impl Foreground {
                 None => self.0.wait(),
             };
             for signal in signals {
-                if signal == SIGUSR1 {
-                    followed.log()?;
-                } else if followed.may_end(signal) {
-                    return Ok(Ended::Signal);
+                match signal {
+                    SIGUSR1 => followed.log()?,
+                    signal => return Ok(Ended::Signal(signal)),
                 }
             }
             if let Some(ended) = followed.ended() {

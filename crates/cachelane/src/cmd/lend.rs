@@ -17,10 +17,10 @@ use xsk::Device;
 
 use crate::exit::Exit;
 use crate::out;
+use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
-use crate::packets::session::Work;
 use crate::packets::setup::{Plan, Side};
-use crate::packets::sockets::Job;
+use crate::packets::sockets::Handler as _;
 use options::LendArgs;
 use status::Status;
 use thread::Thread;
@@ -83,8 +83,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let status = Status::new(lender);
     let program = &built.programs[0];
     let work = |((socket, cache), distributor)| {
-        let thread = Thread::new(socket, distributor, cache, Arc::clone(program), sockets);
-        Box::new(move |context: &mut _| thread.run(context)) as Work
+        Thread::new(socket, distributor, cache, Arc::clone(program), sockets).work()
     };
     let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
     let threads = sockets.zip(distributors).map(work).collect();

@@ -96,61 +96,37 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     let relay = Arc::new(Relay::start(config)?);
     let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
-    let mut running = Running { relay: &relay, drain: args.drain_timeout, draining: None };
-    foreground.follow(None, &mut running).map(|_| Exit::Ok)
-}
-
-/// The relay while it runs and drains.
-struct Running<'a> {
-    relay: &'a Relay,
-    /// How long it may drain.
-    drain: Duration,
-    draining: Option<Instant>,
-}
-
-impl Running<'_> {
-    /// How long it may still drain, once it does.
-    fn left(&self) -> Option<Duration> {
-        self.draining.map(|since| self.drain.saturating_sub(since.elapsed()))
+    if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
+        drain(&relay, args.drain_timeout, &mut foreground);
     }
-
-    fn reset(&self) {
-        tracing::warn!("resetting {} connections that did not end", self.relay.active());
-    }
+    Ok(Exit::Ok)
 }
+
+/// The relay while it runs, which it does without being looked after.
+struct Running<'a>(&'a Relay);
 
 impl Followed for Running<'_> {
-    fn ended(&mut self) -> Option<Ended> {
-        /// How soon a second signal is heeded.
-        const LOOK: Duration = Duration::from_millis(50);
-        let left = self.left()?;
-        if self.relay.drain(LOOK.min(left)) {
-            return Some(Ended::Signal);
-        }
-        left.is_zero().then(|| {
-            self.reset();
-            Ended::Time
-        })
-    }
-
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
-        Ok(self.draining.map(|_| Duration::ZERO))
+        Ok(None)
     }
 
     fn log(&mut self) -> anyhow::Result<()> {
-        tracing::info!("{:?}", self.relay.stats());
+        tracing::info!("{:?}", self.0.stats());
         Ok(())
     }
+}
 
-    fn may_end(&mut self, signal: i32) -> bool {
-        if self.draining.is_some() {
-            self.reset();
-        } else if signal == SIGTERM {
-            tracing::info!("draining {} connections", self.relay.active());
-            self.draining = Some(Instant::now());
-            return false;
+/// Waits for the connections that are there, until `timeout` or another signal ends that.
+fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) {
+    /// How soon a second signal is heeded.
+    const LOOK: Duration = Duration::from_millis(50);
+    tracing::info!("draining {} connections", relay.active());
+    let deadline = Instant::now() + timeout;
+    while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
+        if foreground.is_asked() || Instant::now() >= deadline {
+            tracing::warn!("resetting {} connections that did not end", relay.active());
+            break;
         }
-        true
     }
 }
 

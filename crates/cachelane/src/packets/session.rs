@@ -243,7 +243,6 @@ impl Session {
                 meters: &self.meters,
                 show,
                 view: View::new(args.json, args.interval, quiet),
-                json: args.json,
                 before: Totals::default(),
                 is_read: true,
             };
@@ -302,7 +301,6 @@ struct Running<'a> {
     meters: &'a Meters,
     show: &'a dyn Show,
     view: View,
-    json: bool,
     /// At the line before.
     before: Totals,
     /// Whether somebody reads what is printed.
@@ -335,16 +333,14 @@ impl Followed for Running<'_> {
             let sample = self.sample(span);
             self.before = sample.totals;
             self.view.show(self.show.line(&sample, terminal::live_width()));
-            if self.json {
-                self.is_read = self.view.print(&self.show.object(&sample))?;
-            }
+            self.is_read = self.view.print(|| Ok(self.show.object(&sample)))?;
         }
         Ok(Some(LOOK))
     }
 
     fn log(&mut self) -> anyhow::Result<()> {
         let line = self.show.line(&self.sample(self.view.span()), usize::MAX);
-        self.view.log(|| tracing::info!("{line}"));
+        tracing::info!("{line}");
         Ok(())
     }
 }

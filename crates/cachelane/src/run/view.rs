@@ -1,6 +1,7 @@
 //! What is shown while it runs: a line on a terminal, or lines of JSON.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +12,7 @@ use crate::out;
 /// The live line on stderr, when to show the next one, and what goes to stdout beside it.
 pub(crate) struct View {
     bar: ProgressBar,
+    json: bool,
     every: Option<Duration>,
     start: Instant,
     last: Instant,
@@ -32,8 +34,9 @@ impl View {
         }
         let live = terminal.then_some(Duration::from_secs(1));
         let every = interval.or(live).filter(|_| terminal || json);
+        *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
         let start = Instant::now();
-        View { bar, every, start, last: start }
+        View { bar, json, every, start, last: start }
     }
 
     /// The time since the line before, if the next one is due.
@@ -62,27 +65,46 @@ impl View {
         self.bar.set_message(line);
     }
 
-    /// Prints an object beside the line; whether somebody reads it.
+    /// Prints an object beside the line, where JSON was asked for; whether somebody reads it.
     ///
     /// # Errors
     /// It cannot be printed.
-    pub(crate) fn print(&self, object: &Value) -> anyhow::Result<bool> {
-        self.bar.suspend(|| out::is_read(&format!("{object}\n")))
-    }
-
-    /// Logs something beside the line.
-    pub(crate) fn log(&self, log: impl FnOnce()) {
-        self.bar.suspend(log);
+    pub(crate) fn print(
+        &self,
+        object: impl FnOnce() -> anyhow::Result<Value>,
+    ) -> anyhow::Result<bool> {
+        let print = || out::is_read(&format!("{}\n", object()?));
+        if self.json { self.bar.suspend(print) } else { Ok(true) }
     }
 
     /// Takes the line away.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
+        *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// The line that is shown, for those who write beside it.
+static LIVE: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Where logs go: to stderr, beside the live line.
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &*LIVE.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::options::ACCOUNTING;
 use crate::args::{name_of, of_name};
 use crate::figures::{named, tight};
-use crate::packets::sockets::{Beside, More};
+use crate::packets::job::{Beside, More};
 
 /// The lender, for those who look at it.
 pub(super) struct Status {

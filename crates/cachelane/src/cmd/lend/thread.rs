@@ -11,9 +11,9 @@ use xsk::{Packet, Socket};
 
 use crate::packets::idle;
 use crate::packets::options::SocketArgs;
-use crate::packets::receive::Handling;
 use crate::packets::session::Context;
 use crate::packets::setup::SharedProgram;
+use crate::packets::sockets::{Handler, Sockets};
 
 /// How long it sleeps at most while borrowers have frames that the fill ring lacks: nobody wakes
 /// it when they come back.
@@ -21,13 +21,12 @@ const SHORT: Duration = Duration::from_millis(1);
 
 /// What the thread has.
 pub(super) struct Thread {
-    socket: Socket,
+    /// One.
+    sockets: Sockets,
     distributor: Distributor,
-    cache: LaneCache,
     program: SharedProgram,
     /// Whether the queue's packets come to the socket.
     inserted: bool,
-    handling: Handling,
     packets: Vec<Packet>,
 }
 
@@ -39,26 +38,8 @@ impl Thread {
         program: SharedProgram,
         args: &SocketArgs,
     ) -> Thread {
-        let (inserted, handling, packets) = (false, Handling::new(args), Vec::new());
-        Thread { socket, distributor, cache, program, inserted, handling, packets }
-    }
-
-    pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let returned = self.distributor.collect(&mut self.cache);
-            self.switch()?;
-            let received = self.turn(context, now)?;
-            self.cache.maintain();
-            context.turn(now, [&self.socket]);
-            if patience.is_over(now, received + returned > 0 || self.handling.polls) {
-                self.sleep()?;
-            }
-        }
-        context.write_down([&self.socket]);
-        self.leave();
-        Ok(())
+        let sockets = Sockets::new(vec![socket], cache, args);
+        Thread { sockets, distributor, program, inserted: false, packets: Vec::new() }
     }
 
     /// Has the queue's packets come here while somebody borrows, and go to the kernel else.
@@ -70,43 +51,50 @@ impl Thread {
         // A thread that panicked with it has ended the run.
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         match wanted {
-            true => program.insert(&self.socket)?,
-            false => program.remove(self.socket.queue())?,
+            true => program.insert(&self.sockets.list[0])?,
+            false => program.remove(self.sockets.list[0].queue())?,
         }
         self.inserted = wanted;
         Ok(())
     }
+}
 
-    /// Takes a batch from the socket and lends it; how many packets it was.
+impl Handler for Thread {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
     fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
-        self.handling.supply(&mut self.socket, &mut self.cache)?;
-        let packets = self.handling.receive(&mut self.socket, context, now, &mut self.packets);
-        // A full batch: there are mostly more.
-        let full = self.packets.len() >= self.handling.batch;
+        let returned = self.distributor.collect(&mut self.sockets.cache);
+        self.switch()?;
+        self.sockets.supply(0)?;
+        let packets = self.sockets.receive(0, context, now, &mut self.packets);
         if packets > 0 {
-            self.distributor.lend_burst(&mut self.packets, &mut self.cache, full);
+            // A full batch: there are mostly more.
+            let full = self.packets.len() >= self.sockets.batch;
+            self.distributor.lend_burst(&mut self.packets, &mut self.sockets.cache, full);
             context.control.settle(packets, 0);
         }
-        Ok(packets)
+        Ok(packets + returned)
     }
 
     /// Sleeps until there are packets, or the lender's control thread wants something, or frames
     /// may have come back that are missing.
     fn sleep(&mut self) -> anyhow::Result<()> {
-        let missing = (self.socket.outstanding().fill as usize) < self.handling.fill;
+        let missing = (self.sockets.list[0].outstanding().fill as usize) < self.sockets.fill;
         let longest = match self.distributor.on_loan() > 0 && missing {
             true => SHORT,
             false => idle::LONGEST,
         };
         let wanted: [(&dyn idle::Fd, PollFlags); 2] =
-            [(&self.socket, PollFlags::IN), (&self.distributor, PollFlags::IN)];
-        idle::sleep(wanted.into_iter(), &mut self.cache, longest).context("lending")
+            [(&self.sockets.list[0], PollFlags::IN), (&self.distributor, PollFlags::IN)];
+        idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest).context("lending")
     }
 
     /// The kernel has the queue's packets again before the socket closes.
-    fn leave(&mut self) {
+    fn end(self) {
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         // A device that is gone has no queue.
-        let _ = program.remove(self.socket.queue());
+        let _ = program.remove(self.sockets.list[0].queue());
     }
 }

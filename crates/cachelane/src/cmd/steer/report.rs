@@ -14,7 +14,6 @@ use crate::terminal::live_width;
 /// What is shown of the steering while it runs and when it ends.
 pub(super) struct Report<'a> {
     steering: &'a Steering,
-    json: bool,
     view: View,
     /// At the line before.
     before: Counters,
@@ -22,8 +21,8 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn new(steering: &'a Steering, json: bool, quiet: bool) -> Self {
-        let view = View::new(false, None, quiet);
-        Self { steering, json, view, before: Counters::default() }
+        let view = View::new(json, None, quiet);
+        Self { steering, view, before: Counters::default() }
     }
 
     /// Shows the next live line if it is time.
@@ -36,16 +35,11 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Logs something, beside the live line.
-    pub(super) fn log(&self, log: impl FnOnce()) {
-        self.view.log(log);
-    }
-
     /// What SIGUSR1 asks for.
     pub(super) fn status(&self) -> anyhow::Result<()> {
         let by_cpu = self.steering.counters_by_cpu()?;
         let summary = summary(&self.steering.counters()?);
-        self.log(|| tracing::info!("{summary}\n{}", cpu_table(&by_cpu).trim_end()));
+        tracing::info!("{summary}\n{}", cpu_table(&by_cpu).trim_end());
         self.print("status", None)
     }
 
@@ -58,24 +52,24 @@ impl<'a> Report<'a> {
     }
 
     fn print(&self, event: &str, ended_by: Option<Ended>) -> anyhow::Result<()> {
-        if !self.json {
-            return Ok(());
-        }
-        let mut object = json!({
-            "schema": 1,
-            "command": "steer",
-            "event": event,
-            "interface": self.steering.device().name(),
-            "seconds": self.view.elapsed().as_secs_f64(),
-            "targets": self.steering.targets().to_string(),
-            "llc_affinity": name_of(ON_OFF, self.steering.llc_affinity()?),
-            "counters": figures(&self.steering.counters()?),
-            "cpus": self.steering.counters_by_cpu()?.iter().map(of_cpu).collect::<Vec<_>>(),
-        });
-        if let Some(ended_by) = ended_by {
-            object["ended_by"] = ended_by.name().into();
-        }
-        self.view.print(&object).map(drop)
+        let object = || {
+            let mut object = json!({
+                "schema": 1,
+                "command": "steer",
+                "event": event,
+                "interface": self.steering.device().name(),
+                "seconds": self.view.elapsed().as_secs_f64(),
+                "targets": self.steering.targets().to_string(),
+                "llc_affinity": name_of(ON_OFF, self.steering.llc_affinity()?),
+                "counters": figures(&self.steering.counters()?),
+                "cpus": self.steering.counters_by_cpu()?.iter().map(of_cpu).collect::<Vec<_>>(),
+            });
+            if let Some(ended_by) = ended_by {
+                object["ended_by"] = ended_by.name().into();
+            }
+            Ok(object)
+        };
+        self.view.print(object).map(drop)
     }
 }
 

@@ -66,17 +66,17 @@ impl Followed for Running<'_> {
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
         let Running { steering, machine, settings, report, crowd, .. } = self;
         let now = Instant::now();
-        let mut looked = follow_machine(steering, machine, settings, report);
+        let mut looked = follow_machine(steering, machine, settings);
         if now >= self.looked_at_device + LOOK_AT_DEVICE {
             self.looked_at_device = now;
             still_there(steering)?;
-            settings.look(steering, machine, report);
+            settings.look(steering, machine);
         }
         report.turn()?;
         looked &= settings.known;
         if now >= self.looked_at_records + LOOK_AT_RECORDS {
             self.looked_at_records = now;
-            crowd.warn(steering, report);
+            crowd.warn(steering);
         }
         // Last: it says that all of this was done, from when it was begun.
         if looked {
@@ -98,7 +98,7 @@ struct Crowd {
 
 impl Crowd {
     /// Warns if flows displace each other often.
-    fn warn(&mut self, steering: &Steering, report: &Report<'_>) {
+    fn warn(&mut self, steering: &Steering) {
         /// Of receives; each costs a record, and a packet its way.
         const OFTEN: f64 = 0.01;
 
@@ -108,12 +108,10 @@ impl Crowd {
         self.before = now;
         if evicted as f64 > OFTEN * receives as f64 {
             let records = self.records;
-            report.log(|| {
-                tracing::warn!(
-                    "{evicted} of {receives} receives displaced another flow's record: there are \
+            tracing::warn!(
+                "{evicted} of {receives} receives displaced another flow's record: there are \
                      more flows than {records} records are for (expected a larger --records)"
-                );
-            });
+            );
         }
     }
 }
@@ -129,17 +127,12 @@ fn still_there(steering: &Steering) -> anyhow::Result<()> {
 }
 
 /// Whether the steering is as the machine is now.
-fn follow_machine(
-    steering: &Steering,
-    machine: &mut Machine,
-    settings: &Settings,
-    report: &Report<'_>,
-) -> bool {
+fn follow_machine(steering: &Steering, machine: &mut Machine, settings: &Settings) -> bool {
     let lanes = match machine.changed() {
         Ok(None) => return true,
         Ok(Some(lanes)) => lanes,
         Err(error) => {
-            report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
+            tracing::warn!("cannot follow the machine's CPUs: {error}");
             return false;
         }
     };
@@ -150,14 +143,12 @@ fn follow_machine(
     match steering.follow(&lanes) {
         Ok(()) => {
             let targets = steering.targets();
-            report.log(|| {
-                tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
-            });
+            tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
             machine.followed(lanes);
             true
         }
         Err(error) => {
-            report.log(|| tracing::error!("CPUs changed: {error}"));
+            tracing::error!("CPUs changed: {error}");
             false
         }
     }
@@ -193,7 +184,7 @@ impl Settings {
         !self.against.is_empty()
     }
 
-    fn look(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
+    fn look(&mut self, steering: &Steering, machine: &Machine) {
         /// Where thousands of devices are above it, a look takes a while: a hundredth of a CPU is
         /// spent on it at most.
         const SHARE: u32 = 100;
@@ -204,18 +195,18 @@ impl Settings {
             return;
         }
         let before = cpu_time();
-        self.known = self.follow(steering, machine, report);
+        self.known = self.follow(steering, machine);
         let took = cpu_time().saturating_sub(before);
         self.next = Instant::now() + (took * SHARE).min(LATEST);
     }
 
     /// Whether the steering is as the settings are now.
-    fn follow(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) -> bool {
+    fn follow(&mut self, steering: &Steering, machine: &Machine) -> bool {
         let now = match steer::inspect(steering.device(), machine.lanes()) {
             Ok(now) => now,
             Err(error) => {
                 if self.known {
-                    report.log(|| tracing::warn!("cannot look at {}: {error}", steering.device()));
+                    tracing::warn!("cannot look at {}: {error}", steering.device());
                 }
                 return false;
             }
@@ -226,31 +217,25 @@ impl Settings {
             |obstacle: &Obstacle| !is_ours(obstacle) && !self.forced.contains(&obstacle.id());
         let against: Vec<Obstacle> = now.obstacles.iter().filter(|o| counts(o)).cloned().collect();
         for news in against.iter().filter(|obstacle| !self.against.contains(obstacle)) {
-            report.log(|| {
-                let news = self::against(news, steering.device());
-                tracing::warn!("{device}: not steered until this is gone: {news}");
-            });
+            let news = self::against(news, steering.device());
+            tracing::warn!("{device}: not steered until this is gone: {news}");
         }
         // Without a CPU to send to, every flow goes to the kernel path, each when it may.
         let lanes = machine.lanes();
         let followed = match (self.has_stopped(), against.is_empty()) {
             (false, false) => steering.follow(&lanes.all_offline()),
             (true, true) => steering.follow(lanes).inspect(|()| {
-                report.log(|| tracing::info!("{device}: steered again"));
+                tracing::info!("{device}: steered again");
             }),
             _ => Ok(()),
         };
         match &followed {
             Ok(()) => self.against = against,
-            Err(error) => report.log(|| tracing::error!("{device}: {error}")),
+            Err(error) => tracing::error!("{device}: {error}"),
         }
         if *queues > self.queues {
             let more = queues - self.queues;
-            report.log(|| {
-                tracing::warn!(
-                    "{device}: {more} more receive queues now, left alone until restarted"
-                );
-            });
+            tracing::warn!("{device}: {more} more receive queues now, left alone until restarted");
         }
         self.queues = *queues;
         followed.is_ok()

@@ -3,21 +3,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use frames::{Frame, FrameArea, LaneCache};
+use frames::{Frame, FrameArea};
 use rustix::event::PollFlags;
 use serde_json::json;
-use xsk::{Device, Packet, Socket};
+use xsk::{Device, Packet};
 
 use super::check::Checker;
 use super::probe::monotonic;
 use crate::exit::Exit;
 use crate::out;
 use crate::packets::idle;
-use crate::packets::options::{CommonArgs, FilterArgs, SocketArgs};
-use crate::packets::receive::Handling;
-use crate::packets::session::{Context, Work};
+use crate::packets::job::{Beside, Job, More};
+use crate::packets::options::{CommonArgs, FilterArgs};
+use crate::packets::session::Context;
 use crate::packets::setup::{Plan, Side};
-use crate::packets::sockets::{Beside, Job, More};
+use crate::packets::sockets::{Handler, Sockets};
 
 /// Receive packets, count them, and throw them away
 #[derive(clap::Args, Debug)]
@@ -61,13 +61,15 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     }
     let mut built = plan.build("receiving")?;
     let checker = args.check.then(|| Arc::new(Mutex::new(Checker::new())));
-    let receiver = |cache| Receiver::new(cache, &args.common.sockets, checker.clone());
+    let receiver = |cache| {
+        let sockets = Sockets::new(Vec::new(), cache, &args.common.sockets);
+        Receiver { sockets, checker: checker.clone(), packets: Vec::new(), frames: Vec::new() }
+    };
     let mut receivers: Vec<_> = built.caches.drain(..).map(receiver).collect();
     let threads = receivers.len();
     for (number, socket) in built.sockets.drain(..).flatten().enumerate() {
-        receivers[number % threads].sockets.push(socket);
+        receivers[number % threads].sockets.list.push(socket);
     }
-    let work = |receiver: Receiver| -> Work { Box::new(move |context| receiver.run(context)) };
     let job = Job {
         process: "xsk",
         command: "drop",
@@ -75,7 +77,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         fields: Vec::new(),
         beside: &checker,
     };
-    built.run(&plan, receivers.into_iter().map(work).collect(), job, quiet)
+    built.run(&plan, receivers.into_iter().map(Handler::work).collect(), job, quiet)
 }
 
 /// What a checker found, if there is one.
@@ -119,59 +121,40 @@ fn add_check(more: &mut More, checker: &Checker) {
 
 /// One thread's part: some queues.
 struct Receiver {
-    sockets: Vec<Socket>,
-    cache: LaneCache,
+    sockets: Sockets,
     checker: Option<Arc<Mutex<Checker>>>,
-    handling: Handling,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
 }
 
-impl Receiver {
-    fn new(cache: LaneCache, args: &SocketArgs, checker: Option<Arc<Mutex<Checker>>>) -> Receiver {
-        let (sockets, packets, frames) = (Vec::new(), Vec::new(), Vec::new());
-        Receiver { sockets, cache, checker, handling: Handling::new(args), packets, frames }
+impl Handler for Receiver {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
     }
 
-    fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let mut received = 0;
-            for socket in 0..self.sockets.len() {
-                received += self.turn(socket, context, now)?;
+    fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
+        let mut received = 0;
+        for socket in 0..self.sockets.list.len() {
+            self.sockets.supply(socket)?;
+            let packets = self.sockets.receive(socket, context, now, &mut self.packets);
+            if packets == 0 {
+                continue;
             }
-            self.cache.maintain();
-            context.turn(now, &self.sockets);
-            if patience.is_over(now, received > 0 || self.handling.polls) {
-                let wanted = self.sockets.iter().map(|socket| (socket as _, PollFlags::IN));
-                idle::sleep(wanted, &mut self.cache, idle::LONGEST)?;
+            let cache = &mut self.sockets.cache;
+            if let Some(checker) = &self.checker {
+                check(&mut lock(checker), &self.packets, cache.pool().area());
             }
+            self.frames.extend(self.packets.drain(..).map(|packet| packet.frame));
+            cache.put_bulk(&mut self.frames);
+            context.control.settle(packets, 0);
+            received += packets;
         }
-        context.write_down(&self.sockets);
-        Ok(())
+        Ok(received)
     }
 
-    /// Takes a batch from one socket; how many packets it was.
-    fn turn(
-        &mut self,
-        socket: usize,
-        context: &mut Context,
-        now: Instant,
-    ) -> anyhow::Result<usize> {
-        let socket = &mut self.sockets[socket];
-        self.handling.supply(socket, &mut self.cache)?;
-        let packets = self.handling.receive(socket, context, now, &mut self.packets);
-        if packets == 0 {
-            return Ok(0);
-        }
-        if let Some(checker) = &self.checker {
-            check(&mut lock(checker), &self.packets, self.cache.pool().area());
-        }
-        self.frames.extend(self.packets.drain(..).map(|packet| packet.frame));
-        self.cache.put_bulk(&mut self.frames);
-        context.control.settle(packets, 0);
-        Ok(packets)
+    fn sleep(&mut self) -> anyhow::Result<()> {
+        let wanted = self.sockets.list.iter().map(|socket| (socket as _, PollFlags::IN));
+        idle::sleep(wanted, &mut self.sockets.cache, idle::LONGEST)
     }
 }
 

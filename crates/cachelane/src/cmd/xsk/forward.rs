@@ -9,10 +9,11 @@ use xsk::{Device, Socket};
 
 use crate::exit::{Exit, usage};
 use crate::out;
+use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
-use crate::packets::session::{Context, Work};
+use crate::packets::session::Work;
 use crate::packets::setup::{Plan, Side};
-use crate::packets::sockets::Job;
+use crate::packets::sockets::Handler;
 use direct::Direct;
 
 /// Forward packets back out of the interface, or to another one
@@ -118,7 +119,5 @@ fn direct(
             None => thread.add_swap(socket),
         }
     }
-    let work =
-        |thread: Direct| -> Work { Box::new(move |context: &mut Context| thread.run(context)) };
-    threads.into_iter().map(work).collect()
+    threads.into_iter().map(Handler::work).collect()
 }

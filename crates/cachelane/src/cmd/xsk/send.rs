@@ -13,10 +13,10 @@ use super::probe::{Probe, monotonic};
 use super::template::{Flows, Pattern, Recipe, Template};
 use crate::exit::{Exit, usage};
 use crate::out;
+use crate::packets::job::Job;
 use crate::packets::options::CommonArgs;
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::{Plan, Side};
-use crate::packets::sockets::Job;
 use crate::packets::values::{Mac, Ports};
 
 /// Send UDP packets as fast as possible, or at a rate

@@ -12,8 +12,8 @@ use xsk::{Packet, Socket};
 use super::Args;
 use super::bell::Bell;
 use crate::packets::idle;
-use crate::packets::receive::{Handling, post};
 use crate::packets::session::{Context, Work};
+use crate::packets::sockets::{Handler, Sockets};
 
 /// The two threads of each queue.
 pub(super) fn threads(
@@ -34,25 +34,23 @@ pub(super) fn threads(
         }
         threads.extend([near, far]);
     }
-    let work = |side: Side| -> Work { Box::new(move |context: &mut Context| side.run(context)) };
-    Ok(threads.into_iter().map(work).collect())
+    Ok(threads.into_iter().map(Handler::work).collect())
 }
 
 /// From now on, what the one receives the other sends.
 fn join(from: &mut Side, to: &mut Side) {
-    let (producer, consumer) = RingBuffer::new(from.handling.fill);
+    let (producer, consumer) = RingBuffer::new(from.sockets.fill);
     from.out = Some(Out { ring: producer, bell: Arc::clone(&to.bell), handing: Vec::new() });
     to.inward = Some(In { ring: consumer, bell: Arc::clone(&from.bell), pending: Vec::new() });
 }
 
 /// One thread's part: a socket that receives, sends, or does both.
 struct Side {
-    socket: Socket,
-    cache: LaneCache,
+    /// One.
+    sockets: Sockets,
     bell: Arc<Bell>,
     out: Option<Out>,
     inward: Option<In>,
-    handling: Handling,
 }
 
 /// To the thread that sends what this one receives.
@@ -73,32 +71,17 @@ struct In {
 
 impl Side {
     fn new(args: &Args, socket: Socket, cache: LaneCache) -> anyhow::Result<Side> {
-        let (bell, handling) = (Arc::new(Bell::new()?), Handling::new(&args.common.sockets));
-        Ok(Side { socket, cache, bell, out: None, inward: None, handling })
-    }
-
-    fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let moved = self.receive(context, now)? + self.send(context, now)?;
-            self.cache.maintain();
-            context.turn(now, [&self.socket]);
-            if patience.is_over(now, moved > 0 || self.handling.polls) {
-                self.sleep()?;
-            }
-        }
-        context.write_down([&self.socket]);
-        self.give_back();
-        Ok(())
+        let bell = Arc::new(Bell::new()?);
+        let sockets = Sockets::new(vec![socket], cache, &args.common.sockets);
+        Ok(Side { sockets, bell, out: None, inward: None })
     }
 
     /// Receives a batch and hands it over; how many packets were handed over.
     fn receive(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let Some(out) = &mut self.out else { return Ok(0) };
-        self.handling.supply(&mut self.socket, &mut self.cache)?;
+        self.sockets.supply(0)?;
         if out.handing.is_empty() {
-            self.handling.receive(&mut self.socket, context, now, &mut out.handing);
+            self.sockets.receive(0, context, now, &mut out.handing);
         }
         let count = out.handing.len().min(out.ring.slots());
         if count > 0 {
@@ -113,9 +96,9 @@ impl Side {
     /// Takes a batch over and posts it; how many packets were posted.
     fn send(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let Some(inward) = &mut self.inward else { return Ok(0) };
-        self.socket.complete(&mut self.cache, usize::MAX);
+        self.sockets.list[0].complete(&mut self.sockets.cache, usize::MAX);
         if inward.pending.is_empty() {
-            let count = inward.ring.slots().min(self.handling.batch);
+            let count = inward.ring.slots().min(self.sockets.batch);
             if count > 0 {
                 // There are so many in it.
                 inward.pending.extend(inward.ring.read_chunk(count)?);
@@ -123,7 +106,17 @@ impl Side {
                 context.saw_packets(now);
             }
         }
-        post(&mut self.socket, &mut inward.pending, context)
+        self.sockets.post(0, &mut inward.pending, context)
+    }
+}
+
+impl Handler for Side {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
+        Ok(self.receive(context, now)? + self.send(context, now)?)
     }
 
     /// Sleeps until there is something in the ring, something to receive, or room.
@@ -142,23 +135,26 @@ impl Side {
             // While its ring is full, more packets are no reason to get up.
             events.set(PollFlags::IN, self.out.is_some() && !held_up);
             events.set(PollFlags::OUT, unsent);
-            let longest = if self.socket.outstanding().tx > 0 { UNTIL_SENT } else { idle::LONGEST };
-            let wanted = [(&self.socket as _, events), (self.bell.fd() as _, PollFlags::IN)];
-            idle::sleep(wanted.into_iter(), &mut self.cache, longest)?;
+            let longest =
+                if self.sockets.list[0].outstanding().tx > 0 { UNTIL_SENT } else { idle::LONGEST };
+            let wanted =
+                [(&self.sockets.list[0] as _, events), (self.bell.fd() as _, PollFlags::IN)];
+            idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest)?;
         }
         self.bell.get_up();
         Ok(())
     }
 
-    /// Gives back the frames that are still on their way.
-    fn give_back(mut self) {
+    /// The frames that are still on their way.
+    fn end(mut self) {
+        let cache = &mut self.sockets.cache;
         if let Some(out) = self.out.take() {
-            out.handing.into_iter().for_each(|packet| self.cache.put(packet.frame));
+            out.handing.into_iter().for_each(|packet| cache.put(packet.frame));
         }
         if let Some(mut inward) = self.inward.take() {
-            inward.pending.into_iter().for_each(|packet| self.cache.put(packet.frame));
+            inward.pending.into_iter().for_each(|packet| cache.put(packet.frame));
             while let Ok(packet) = inward.ring.pop() {
-                self.cache.put(packet.frame);
+                cache.put(packet.frame);
             }
         }
     }
