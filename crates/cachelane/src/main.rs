@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod cmd;
+mod counters;
 mod demo;
 mod exit;
 mod figures;

@@ -14,6 +14,7 @@ use super::live;
 use super::meter::{DROPS, RINGS, Totals, traffic};
 use super::session::{Outcome, Sample, Session, Show, Work};
 use super::setup::{Built, Plan, SharedProgram};
+use crate::counters::{object, values};
 use crate::describe;
 use crate::exit::Exit;
 use crate::figures::named;
@@ -143,9 +144,6 @@ impl Show for Shown<'_> {
     fn object(&self, sample: &Sample) -> Value {
         let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = sample.totals;
         let traffic = |packets, bytes, (pps, bits)| traffic(packets, bytes, Some(pps), Some(bits));
-        let census = self.pool.census();
-        let frames = PLACES.iter().map(|(name, _, read)| (*name, read(&census)));
-        let rings = RINGS.iter().map(|(name, _, of)| (*name, of(&sample.totals.outstanding)));
         let mut object = json!({
             "schema": 1,
             "command": self.job.command,
@@ -153,9 +151,9 @@ impl Show for Shown<'_> {
             "seconds": sample.seconds.as_secs_f64(),
             "rx": traffic(rx_packets, rx_bytes, sample.rx()),
             "tx": traffic(tx_packets, tx_bytes, sample.tx()),
-            "drops": drops(&sample.totals),
-            "frames": frames.collect::<BTreeMap<_, _>>(),
-            "rings": rings.collect::<BTreeMap<_, _>>(),
+            "drops": object(&DROPS, &sample.totals),
+            "frames": object(&PLACES, &self.pool.census()),
+            "rings": object(&RINGS, &sample.totals),
         });
         self.job.beside.fields().into_iter().for_each(|(name, value)| object[name] = value);
         object
@@ -171,7 +169,7 @@ struct Found<'a> {
     command: &'static str,
     interfaces: Vec<&'a str>,
     outcome: &'a Outcome,
-    program: Option<ProgramCounters>,
+    program: Option<[u64; PROGRAM.len()]>,
     pool: frames::Counters,
     alien_free: AlienFree,
     frames: u32,
@@ -182,7 +180,6 @@ struct Found<'a> {
 impl Found<'_> {
     fn object(&self, more: Map<String, Value>) -> Value {
         let totals = self.outcome.totals();
-        let pool = COUNTERS.iter().map(|(name, _, _, read)| (*name, read(&self.pool)));
         let mut object = json!({
             "schema": 1,
             "command": self.command,
@@ -193,23 +190,17 @@ impl Found<'_> {
             "active_seconds": totals.active().as_secs_f64(),
             "rx": totals.object(totals.rx_packets, totals.rx_bytes),
             "tx": totals.object(totals.tx_packets, totals.tx_bytes),
-            "drops": drops(&totals),
+            "drops": object(&DROPS, &totals),
             "alien_free": self.alien_free.name(),
-            "pool": pool.collect::<BTreeMap<_, _>>(),
+            "pool": object(&COUNTERS, &self.pool),
             "frames": {"total": self.frames, "leaked": self.leaked},
         });
         if let Some(error) = &self.outcome.error {
             object["error"] = describe(error).into();
         }
         if let Some(program) = &self.program {
-            object["program"] = json!({
-                "redirected": program.redirected,
-                "not_chosen": program.not_chosen,
-                "no_socket": program.no_socket,
-                "unattended": program.unattended,
-                "malformed": program.malformed,
-                "fragment": program.fragment,
-            });
+            let program = PROGRAM.iter().zip(program).map(|((name, ..), n)| (*name, n));
+            object["program"] = json!(program.collect::<BTreeMap<_, _>>());
         }
         more.into_iter().for_each(|(name, value)| object[name] = value);
         object
@@ -230,21 +221,13 @@ impl Found<'_> {
             lines.push(format!("no packets in {:.2} s", self.outcome.seconds));
         }
         lines.extend(more);
-        let drops = DROPS.iter().map(|(name, _, read)| (name, read(&totals.statistics)));
-        lines.push(match named(drops) {
+        lines.push(match named(values(&DROPS, &totals)) {
             none if none.is_empty() => "no drops".into(),
             drops => format!("drops: {drops}"),
         });
         if let Some(program) = self.program {
-            let left = [
-                ("not chosen", program.not_chosen),
-                ("without a socket", program.no_socket),
-                ("while nobody looked at their socket", program.unattended),
-                ("malformed", program.malformed),
-                ("fragments", program.fragment),
-            ];
-            let left = left.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{n} {name}"));
-            let left: Vec<String> = left.collect();
+            let left = PROGRAM.iter().zip(program).skip(1).filter(|(_, n)| *n > 0);
+            let left: Vec<_> = left.map(|((_, what, _), n)| format!("{n} {what}")).collect();
             if !left.is_empty() {
                 lines.push(format!("left to the kernel: {}", left.join(", ")));
             }
@@ -257,23 +240,25 @@ impl Found<'_> {
     }
 }
 
-fn drops(totals: &Totals) -> BTreeMap<&'static str, u64> {
-    DROPS.iter().map(|(name, _, read)| (*name, read(&totals.statistics))).collect()
-}
+type Packets = (&'static str, &'static str, fn(&ProgramCounters) -> u64);
 
-fn sum(programs: &[SharedProgram]) -> Option<ProgramCounters> {
+/// What a program does with packets: a name, what is said where they are left to the kernel, and
+/// how many.
+const PROGRAM: [Packets; 6] = [
+    ("redirected", "", |c| c.redirected),
+    ("not_chosen", "not chosen", |c| c.not_chosen),
+    ("no_socket", "without a socket", |c| c.no_socket),
+    ("unattended", "while nobody looked at their socket", |c| c.unattended),
+    ("malformed", "malformed", |c| c.malformed),
+    ("fragment", "fragments", |c| c.fragment),
+];
+
+/// The counters of all programs, in that order; none if there is no program.
+fn sum(programs: &[SharedProgram]) -> Option<[u64; PROGRAM.len()]> {
     let counters = |program: &SharedProgram| {
-        program.lock().unwrap_or_else(PoisonError::into_inner).counters().ok()
+        let program = program.lock().unwrap_or_else(PoisonError::into_inner);
+        program.counters().ok().map(|counters| PROGRAM.map(|(_, _, read)| read(&counters)))
     };
-    let mut all = programs.iter().filter_map(counters);
-    let mut sum = all.next()?;
-    for one in all {
-        sum.redirected += one.redirected;
-        sum.not_chosen += one.not_chosen;
-        sum.no_socket += one.no_socket;
-        sum.unattended += one.unattended;
-        sum.malformed += one.malformed;
-        sum.fragment += one.fragment;
-    }
-    Some(sum)
+    let all = programs.iter().filter_map(counters);
+    all.reduce(|sum, one| std::array::from_fn(|at| sum[at] + one[at]))
 }

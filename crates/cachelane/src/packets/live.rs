@@ -1,24 +1,23 @@
 //! The line that says how it goes with sockets.
 
 use frames::Census;
-use xsk::Statistics;
 
-use super::meter::{DROPS, dropped};
+use super::meter::{DROPS, RINGS};
 use super::session::Sample;
+use crate::counters::values;
 use crate::figures::{named, si, tight};
 
 impl Sample {
-    /// Why packets were dropped since the sample before, and how many.
-    fn drops(&self) -> String {
-        let (now, before) = (&self.totals.statistics, &self.before.statistics);
-        let since = |read: fn(&Statistics) -> u64| read(now).saturating_sub(read(before));
-        named(DROPS.iter().map(|(name, _, read)| (name, since(*read))))
+    /// Why the kernel dropped packets since the sample before, and how many.
+    fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let before = values(&DROPS, &self.before).map(|(_, before)| before);
+        let now = values(&DROPS, &self.totals).zip(before);
+        now.map(|((name, now), before)| (name, now.saturating_sub(before)))
     }
 
     /// Frames in all rings of the sockets.
-    fn rings(&self) -> u32 {
-        let rings = &self.totals.outstanding;
-        rings.fill + rings.rx + rings.tx + rings.completed
+    fn rings(&self) -> u64 {
+        values(&RINGS, &self.totals).map(|(_, frames)| frames).sum()
     }
 }
 
@@ -53,7 +52,7 @@ fn long(sample: &Sample, census: &Census) -> String {
     if parts.is_empty() {
         parts.push("no packets yet".into());
     }
-    parts.push(match sample.drops() {
+    parts.push(match named(sample.drops()) {
         none if none.is_empty() => "no drops".into(),
         drops => format!("drops: {drops}"),
     });
@@ -76,8 +75,8 @@ fn short(sample: &Sample, census: &Census) -> String {
         (_, true) => format!("{}pps {}b/s", tight(tx_pps), tight(tx_bits)),
         _ => format!("{}pps {}b/s", tight(rx_pps), tight(rx_bits)),
     };
-    let [now, before] = [&sample.totals, &sample.before].map(|totals| dropped(&totals.statistics));
-    line += &format!(" drop {}", tight(now.saturating_sub(before) as f64));
+    let dropped: u64 = sample.drops().map(|(_, dropped)| dropped).sum();
+    line += &format!(" drop {}", tight(dropped as f64));
     let Census { cached, depot, inboxes, outboxes, .. } = *census;
     let (inbox, rings) = (inboxes + outboxes, sample.rings());
     line + &format!(" c{cached} d{depot} i{inbox} r{rings}")
@@ -87,7 +86,7 @@ fn short(sample: &Sample, census: &Census) -> String {
 mod tests {
     use std::time::Duration;
 
-    use xsk::Outstanding;
+    use xsk::{Outstanding, Statistics};
 
     use super::super::meter::Totals;
     use super::*;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
-use knobs::{Counter, Registry};
+use knobs::{Counter, MeterKind, Registry};
 use serde_json::{Value, json};
 use xsk::{Outstanding, Statistics};
 
+use crate::counters::{Count, register};
 use crate::figures::{rate_over, si};
 
 /// One thread's numbers.
@@ -67,34 +68,17 @@ impl Meters {
     /// # Errors
     /// A name that the registry holds already.
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
-        for (name, unit, help, read) in TRAFFIC {
-            let meters = self.clone();
-            registry.counter(&format!("xsk.{name}"), unit, help, move || read(&meters.totals()))?;
-        }
-        for (name, help, read) in DROPS {
-            let meters = self.clone();
-            let read = move || read(&meters.totals().statistics);
-            registry.counter(&format!("xsk.drops.{name}"), "packets", help, read)?;
-        }
-        for (name, help, read) in RINGS {
-            let meters = self.clone();
-            let read = move || u64::from(read(&meters.totals().outstanding));
-            registry.gauge(&format!("xsk.rings.{name}"), "frames", help, read)?;
-        }
-        Ok(())
+        let totals = |meters: &Meters| {
+            let meters = meters.clone();
+            move || meters.totals()
+        };
+        register(registry, MeterKind::Counter, "xsk", &TRAFFIC, totals(self))?;
+        register(registry, MeterKind::Counter, "xsk.drops", &DROPS, totals(self))?;
+        register(registry, MeterKind::Gauge, "xsk.rings", &RINGS, totals(self))
     }
 }
 
-/// Packets that the kernel has dropped.
-pub(crate) fn dropped(statistics: &Statistics) -> u64 {
-    DROPS.iter().map(|(_, _, read)| read(statistics)).sum()
-}
-
-type Traffic = (&'static str, &'static str, &'static str, fn(&Totals) -> u64);
-type Drops = (&'static str, &'static str, fn(&Statistics) -> u64);
-type Ring = (&'static str, &'static str, fn(&Outstanding) -> u32);
-
-const TRAFFIC: [Traffic; 4] = [
+const TRAFFIC: [Count<Totals>; 4] = [
     ("rx_packets", "packets", "Packets received.", |t| t.rx_packets),
     ("rx_bytes", "bytes", "Bytes received.", |t| t.rx_bytes),
     ("tx_packets", "packets", "Packets sent.", |t| t.tx_packets),
@@ -102,23 +86,27 @@ const TRAFFIC: [Traffic; 4] = [
 ];
 
 /// Why the kernel drops packets: a name, what it means, and how many it has dropped.
-pub(crate) const DROPS: [Drops; 5] = [
-    ("rx_ring_full", "The receive ring was full.", |s| s.rx_ring_full),
-    ("fill_ring_empty", "There was no frame to receive into.", |s| s.fill_ring_empty),
-    // In copy mode the kernel counts one for which there is no frame here as well.
-    ("rx_dropped", "Too long for a frame, and others.", |s| {
-        s.rx_dropped.saturating_sub(s.fill_ring_empty)
+pub(crate) const DROPS: [Count<Totals>; 5] = [
+    ("rx_ring_full", "packets", "The receive ring was full.", |t| t.statistics.rx_ring_full),
+    ("fill_ring_empty", "packets", "There was no frame to receive into.", |t| {
+        t.statistics.fill_ring_empty
     }),
-    ("rx_invalid", "What was posted to receive into is no frame.", |s| s.rx_invalid),
-    ("tx_invalid", "What was posted to send is no packet.", |s| s.tx_invalid),
+    // In copy mode the kernel counts one for which there is no frame here as well.
+    ("rx_dropped", "packets", "Too long for a frame, and others.", |t| {
+        t.statistics.rx_dropped.saturating_sub(t.statistics.fill_ring_empty)
+    }),
+    ("rx_invalid", "packets", "What was posted to receive into is no frame.", |t| {
+        t.statistics.rx_invalid
+    }),
+    ("tx_invalid", "packets", "What was posted to send is no packet.", |t| t.statistics.tx_invalid),
 ];
 
 /// The sockets' rings: a name, what it means, and how many frames are there.
-pub(crate) const RINGS: [Ring; 4] = [
-    ("fill", "Frames for the kernel to receive into.", |o| o.fill),
-    ("rx", "Frames received, not yet taken.", |o| o.rx),
-    ("tx", "Frames for the kernel to send.", |o| o.tx),
-    ("completed", "Frames sent, not yet taken back.", |o| o.completed),
+pub(crate) const RINGS: [Count<Totals>; 4] = [
+    ("fill", "frames", "Frames for the kernel to receive into.", |t| t.outstanding.fill.into()),
+    ("rx", "frames", "Frames received, not yet taken.", |t| t.outstanding.rx.into()),
+    ("tx", "frames", "Frames for the kernel to send.", |t| t.outstanding.tx.into()),
+    ("completed", "frames", "Frames sent, not yet taken back.", |t| t.outstanding.completed.into()),
 ];
 
 /// Numbers of a thread or, added up, of all.

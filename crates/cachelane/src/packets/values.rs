@@ -53,13 +53,8 @@ impl FromStr for Ports {
     fn from_str(s: &str) -> Result<Self, String> {
         let bad =
             || format!("'{s}' is not a port or a range of ports (expected such as 9 or 1000-1999)");
-        let (first, last) = s.split_once('-').unwrap_or((s, s));
-        let port = |text: &str| text.parse::<u16>().map_err(|_| bad());
-        let ports = Ports { first: port(first)?, last: port(last)? };
-        if ports.first > ports.last {
-            return Err(bad());
-        }
-        Ok(ports)
+        let (first, last) = range(s).ok_or_else(bad)?;
+        Ok(Ports { first, last })
     }
 }
 
@@ -85,17 +80,19 @@ impl FromStr for Queues {
         let bad = || format!("'{s}' is not a list of queues (expected such as 0 or 0-3,6)");
         let mut queues = BTreeSet::new();
         for part in s.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number =
-                |text: &str| text.parse::<u32>().ok().filter(|&n| n < MOST).ok_or_else(bad);
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(bad());
-            }
+            let (first, last) =
+                range(part).filter(|&(_, last): &(u32, u32)| last < MOST).ok_or_else(bad)?;
             queues.extend(first..=last);
         }
         Ok(Queues(queues.into_iter().collect()))
     }
+}
+
+/// Reads `7` or `7-9`.
+fn range<T: FromStr + PartialOrd>(s: &str) -> Option<(T, T)> {
+    let (first, last) = s.split_once('-').unwrap_or((s, s));
+    let range = (first.parse().ok()?, last.parse().ok()?);
+    (range.0 <= range.1).then_some(range)
 }
 
 /// A number such as 0x88b5 or 17.

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use knobs::{Knob, Registry, Values};
-use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
+use knobs::{Knob, MeterKind, Registry, Values};
+use lend::{BorrowerStatus, Lender, LenderCounters};
 use serde_json::{Map, Value, json};
 
 use super::options::ACCOUNTING;
 use crate::args::{name_of, of_name};
+use crate::counters::{self, Count, register};
 use crate::figures::{named, tight};
 use crate::packets::job::{Beside, More};
 
@@ -19,10 +20,8 @@ pub(super) struct Status {
     last: Mutex<Vec<BorrowerStatus>>,
 }
 
-type Count = (&'static str, &'static str, &'static str, fn(&LenderCounters) -> u64);
-
 /// What has happened: a name, its unit, what it means, and how often it happened.
-const COUNTS: [Count; 9] = [
+const COUNTS: [Count<LenderCounters>; 9] = [
     ("joined", "borrowers", "Borrowers that joined.", |c| c.joined),
     ("left", "borrowers", "Borrowers that went by themselves, or died.", |c| c.left),
     ("disconnected", "borrowers", "Borrowers disconnected for what they did.", |c| c.disconnected),
@@ -32,6 +31,30 @@ const COUNTS: [Count; 9] = [
     ("reclaimed", "loans", "Loans that ended with their borrower.", |c| c.reclaimed),
     ("dropped", "packets", "Packets of borrowers that had their quota.", |c| c.dropped),
     ("unwanted", "packets", "Packets received for nobody.", |c| c.unwanted),
+];
+
+/// What there is now.
+const NOW: [Count<Arc<Lender>>; 3] = [
+    ("on_loan", "frames", "Frames that borrowers have.", |l| l.counters().on_loan),
+    ("borrowers", "borrowers", "Borrowers that are there.", |l| l.borrowers().len() as u64),
+    (
+        "lingering",
+        "borrowers",
+        "Borrowers that left and hold the memory that was made for them.",
+        |l| l.counters().lingering,
+    ),
+];
+
+type Reasons = fn(&LenderCounters) -> Vec<(&'static str, u64)>;
+
+/// What was refused or done wrong, by reason: a name, its unit, and what it means.
+const BY_REASON: [(&str, &str, &str, Reasons); 2] = [
+    ("refused", "connections", "Connections that did not become borrowers.", |c| {
+        c.refused.by_reason().collect()
+    }),
+    ("offences", "offences", "What borrowers did that no honest one does.", |c| {
+        c.offences.by_reason().collect()
+    }),
 ];
 
 impl Status {
@@ -54,33 +77,17 @@ impl Status {
 impl Beside for Status {
     fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
         registry.register(self.knob())?;
-        for (name, unit, help, read) in COUNTS {
-            let lender = Arc::clone(&self.lender);
-            let read = move || read(&lender.counters());
-            registry.counter(&format!("lend.{name}"), unit, help, read)?;
+        let (now, counted) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
+        register(registry, MeterKind::Gauge, "lend", &NOW, move || Arc::clone(&now))?;
+        register(registry, MeterKind::Counter, "lend", &COUNTS, move || counted.counters())?;
+        for (name, unit, help, by_reason) in BY_REASON {
+            for (index, (reason, _)) in by_reason(&LenderCounters::default()).iter().enumerate() {
+                let lender = Arc::clone(&self.lender);
+                let read = move || by_reason(&lender.counters())[index].1;
+                registry.counter(&format!("lend.{name}.{reason}"), unit, help, read)?;
+            }
         }
-        for (reason, _) in Refusals::default().by_reason() {
-            let lender = Arc::clone(&self.lender);
-            let read = move || of_reason(lender.counters().refused.by_reason(), reason);
-            let help = "Connections that did not become borrowers.";
-            registry.counter(&format!("lend.refused.{reason}"), "connections", help, read)?;
-        }
-        for (reason, _) in Offences::default().by_reason() {
-            let lender = Arc::clone(&self.lender);
-            let read = move || of_reason(lender.counters().offences.by_reason(), reason);
-            let help = "What borrowers did that no honest one does.";
-            registry.counter(&format!("lend.offences.{reason}"), "offences", help, read)?;
-        }
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.counters().on_loan;
-        registry.gauge("lend.on_loan", "frames", "Frames that borrowers have.", read)?;
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.borrowers().len() as u64;
-        registry.gauge("lend.borrowers", "borrowers", "Borrowers that are there.", read)?;
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.counters().lingering;
-        let help = "Borrowers that left and hold the memory that was made for them.";
-        registry.gauge("lend.lingering", "borrowers", help, read)
+        Ok(())
     }
 
     fn words(&self) -> Option<String> {
@@ -124,12 +131,10 @@ impl Beside for Status {
             borrowers.len()
         ));
         more.lines.extend(borrowers.iter().map(line));
-        for (what, by_reason) in [
-            ("refused", named(counters.refused.by_reason())),
-            ("offences", named(counters.offences.by_reason())),
-        ] {
-            if !by_reason.is_empty() {
-                more.lines.push(format!("{what}: {by_reason}"));
+        for (what, _, _, by_reason) in BY_REASON {
+            let reasons = named(by_reason(&counters).into_iter());
+            if !reasons.is_empty() {
+                more.lines.push(format!("{what}: {reasons}"));
             }
         }
         let mut lend = figures(&counters);
@@ -140,21 +145,14 @@ impl Beside for Status {
 }
 
 fn figures(counters: &LenderCounters) -> Map<String, Value> {
-    let counts =
-        COUNTS.iter().map(|(name, _, _, read)| ((*name).to_owned(), read(counters).into()));
-    let mut figures: Map<String, Value> = counts.collect();
+    let mut figures = counters::object(&COUNTS, counters);
     figures.insert("on_loan".into(), counters.on_loan.into());
     figures.insert("lingering".into(), counters.lingering.into());
-    let by_reason = |reasons: Vec<(&str, u64)>| -> Value {
-        reasons.into_iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect()
-    };
-    figures.insert("refused".into(), by_reason(counters.refused.by_reason().collect()));
-    figures.insert("offences".into(), by_reason(counters.offences.by_reason().collect()));
+    for (name, _, _, by_reason) in BY_REASON {
+        let reasons = by_reason(counters).into_iter().map(|(reason, n)| (reason.to_owned(), n));
+        figures.insert(name.into(), reasons.collect());
+    }
     figures
-}
-
-fn of_reason(mut reasons: impl Iterator<Item = (&'static str, u64)>, reason: &str) -> u64 {
-    reasons.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
 
 /// A borrower, for people.
