@@ -84,16 +84,14 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         ));
     }
     let borrowers = (0..args.worker.unwrap_or(1)).map(|number| connect(args, number));
-    let borrowers = borrowers.collect::<anyhow::Result<Vec<_>>>()?;
+    let borrowers = borrowers.collect::<Result<Vec<_>, _>>()?;
     let (quota, channels) = (borrowers[0].quota(), borrowers[0].channels());
     if let Some(asked) = args.quota.filter(|asked| *asked > quota) {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");
     }
     // Only now: who is refused leaves the file as it is.
-    let mut capture = match &args.pcap {
-        Some(path) => Some(Capture::create(path, args.snaplen)?),
-        None => None,
-    };
+    let capture = args.pcap.as_ref().map(|path| Capture::create(path, args.snaplen));
+    let mut capture = capture.transpose()?;
     let work = |borrower| -> (Place, Work) {
         let task = match capture.take() {
             Some(capture) => Task::Capture(Box::new(capture)),
@@ -120,18 +118,15 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     report.finish(outcome)
 }
 
-fn connect(args: &Args, number: u16) -> anyhow::Result<Borrower> {
-    let name = match (&args.name, args.worker) {
+fn connect(args: &Args, number: u16) -> lend::Result<Borrower> {
+    let name = match (args.name.as_deref(), args.worker) {
         (Some(name), Some(2..)) => format!("{name}-{number}"),
-        (Some(name), _) => name.clone(),
         (None, Some(_)) => format!("worker-{number}"),
-        (None, None) if args.pcap.is_some() => "pcap".into(),
-        (None, None) => "count".into(),
+        (name, _) => name.unwrap_or(args.task()).into(),
     };
-    let quota = args.quota.unwrap_or(0);
-    let options =
-        BorrowerOptions { name, quota, mirror: args.mirror, ..BorrowerOptions::default() };
-    Ok(Borrower::connect(&args.socket, &options)?)
+    let (quota, mirror) = (args.quota.unwrap_or(0), args.mirror);
+    let options = BorrowerOptions { name, quota, mirror, ..BorrowerOptions::default() };
+    Borrower::connect(&args.socket, &options)
 }
 
 impl Args {

@@ -39,7 +39,7 @@ impl Patience {
 /// Sleeps until one of the descriptors is ready for what is wanted of it. A cache whose thread has
 /// nothing to do for so long gives back what it has.
 pub(crate) fn sleep<'a>(
-    wanted: impl Iterator<Item = (&'a dyn Fd, PollFlags)>,
+    wanted: impl Iterator<Item = (&'a dyn AsFd, PollFlags)>,
     cache: &mut LaneCache,
     longest: Duration,
 ) -> anyhow::Result<()> {
@@ -59,8 +59,3 @@ pub(crate) fn sleep<'a>(
     }
     Ok(())
 }
-
-/// What can be waited for.
-pub(crate) trait Fd: AsFd {}
-
-impl<T: AsFd> Fd for T {}

@@ -1,10 +1,9 @@
 //! A run of a command with sockets of AF_XDP, once all is built: the control socket, the threads,
 //! the live line, and what came of it as text and as JSON.
 
-use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use frames::{AlienFree, FramePool};
+use frames::FramePool;
 use knobs::Registry;
 use serde_json::{Map, Value, json};
 use xsk::ProgramCounters;
@@ -56,18 +55,20 @@ pub(crate) trait Beside {
     /// The threads are about to end.
     fn ending(&self) {}
 
-    /// What came of it.
-    fn add_to(&self, _more: &mut More) {}
+    /// Adds what came of it.
+    fn add_to(&self, _report: &mut Report) {}
 }
 
 /// Nothing.
 impl Beside for () {}
 
-/// What a command adds to the outcome: lines for people, fields for programs.
+/// What came of it.
 #[derive(Debug, Default)]
-pub(crate) struct More {
+pub(crate) struct Report {
+    /// For people.
     pub(crate) lines: Vec<String>,
-    pub(crate) fields: Map<String, Value>,
+    /// For programs: an object.
+    pub(crate) fields: Value,
     /// Something was found that should not be.
     pub(crate) findings: bool,
 }
@@ -96,37 +97,90 @@ impl Built {
         let run = (&plan.args.run, quiet);
         let shown = Shown { pool: &self.pool, job: &job };
         let outcome = session.run("xsk", threads, &job.announcement, &shown, run);
-        let program = sum(&self.programs);
+        let mut report = Report::default();
+        report.begin(job.command, &outcome);
+        let interfaces: Vec<_> = plan.sides.iter().map(|side| side.device.name()).collect();
+        report.fields["interfaces"] = interfaces.into();
+        report.fields["queues"] = plan.queues.clone().into();
+        report.fields["sockets"] = self.in_force.clone().into();
+        report.lines.extend(self.in_force);
+        job.fields.into_iter().for_each(|(name, value)| report.fields[name] = value);
+        beside.add_to(&mut report);
+        report.drops(&outcome.totals(), sum(&self.programs));
         drop((server, self.programs));
-        let (pool, alien_free) = (self.pool.counters(), self.pool.alien_free());
-        let frames = self.pool.area().frames();
-        let leak = self.pool.close().err();
-        let leaked = leak.as_ref().map_or(0, |leak| leak.frames);
-        let mut more = More { lines: self.in_force, ..More::default() };
-        more.fields.insert("queues".into(), plan.queues.clone().into());
-        more.fields.insert("sockets".into(), more.lines.clone().into());
-        more.fields.extend(job.fields.into_iter().map(|(name, value)| (name.into(), value)));
-        beside.add_to(&mut more);
-        let interfaces = plan.sides.iter().map(|side| side.device.name()).collect();
-        let found = Found {
-            command: job.command,
-            interfaces,
-            outcome: &outcome,
-            program,
-            pool,
-            alien_free,
-            frames,
-            leaked,
-        };
+        report.end(self.pool);
         let text = match plan.args.run.json {
-            true => format!("{}\n", found.object(more.fields)),
-            false => found.summary(more.lines),
+            true => format!("{}\n", report.fields),
+            false => report.lines.join("\n") + "\n",
         };
-        if let Some(leak) = &leak {
-            tracing::error!("{leak}");
+        outcome.finish(&text, if report.findings { Exit::Failed } else { Exit::Ok })
+    }
+}
+
+impl Report {
+    fn begin(&mut self, command: &str, outcome: &Outcome) {
+        let totals = outcome.totals();
+        self.fields = json!({
+            "schema": 1,
+            "command": command,
+            "event": "end",
+            "ended_by": outcome.ended.name(),
+            "seconds": outcome.seconds,
+            "active_seconds": totals.active().as_secs_f64(),
+        });
+        if let Some(error) = &outcome.error {
+            self.fields["error"] = describe(error).into();
         }
-        let failed = leak.is_some() || more.findings;
-        outcome.finish(&text, if failed { Exit::Failed } else { Exit::Ok })
+        let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = totals;
+        for (name, what, packets, bytes) in
+            [("rx", "received", rx_packets, rx_bytes), ("tx", "sent", tx_packets, tx_bytes)]
+        {
+            self.fields[name] = totals.object(packets, bytes);
+            if packets > 0 {
+                self.lines.push(totals.text(what, packets, bytes));
+            }
+        }
+        if self.lines.is_empty() {
+            self.lines.push(format!("no packets in {:.2} s", outcome.seconds));
+        }
+    }
+
+    /// What did not come through to the sockets.
+    fn drops(&mut self, totals: &Totals, program: Option<[u64; PROGRAM.len()]>) {
+        self.fields["drops"] = object(&DROPS, totals).into();
+        self.lines.push(match named(values(&DROPS, totals)) {
+            none if none.is_empty() => "no drops".into(),
+            drops => format!("drops: {drops}"),
+        });
+        let Some(program) = program else { return };
+        let mut left = Vec::new();
+        for ((name, what, _), packets) in PROGRAM.iter().zip(program) {
+            self.fields["program"][name] = packets.into();
+            if packets > 0 && !what.is_empty() {
+                left.push(format!("{packets} {what}"));
+            }
+        }
+        if !left.is_empty() {
+            self.lines.push(format!("left to the kernel: {}", left.join(", ")));
+        }
+    }
+
+    /// Where the frames went, once nothing has any.
+    fn end(&mut self, pool: FramePool) {
+        self.fields["alien_free"] = pool.alien_free().name().into();
+        self.fields["pool"] = object(&COUNTERS, &pool.counters()).into();
+        let total = pool.area().frames();
+        let leak = pool.close().err();
+        let leaked = leak.as_ref().map_or(0, |leak| leak.frames);
+        self.fields["frames"] = json!({"total": total, "leaked": leaked});
+        self.lines.push(match leaked {
+            0 => format!("all {total} frames came back"),
+            _ => format!("{leaked} of {total} frames did not come back"),
+        });
+        if let Some(leak) = leak {
+            tracing::error!("{leak}");
+            self.findings = true;
+        }
     }
 }
 
@@ -161,82 +215,6 @@ impl Show for Shown<'_> {
 
     fn ending(&self) {
         self.job.beside.ending();
-    }
-}
-
-/// What came of it.
-struct Found<'a> {
-    command: &'static str,
-    interfaces: Vec<&'a str>,
-    outcome: &'a Outcome,
-    program: Option<[u64; PROGRAM.len()]>,
-    pool: frames::Counters,
-    alien_free: AlienFree,
-    frames: u32,
-    /// Frames that did not come back.
-    leaked: u32,
-}
-
-impl Found<'_> {
-    fn object(&self, more: Map<String, Value>) -> Value {
-        let totals = self.outcome.totals();
-        let mut object = json!({
-            "schema": 1,
-            "command": self.command,
-            "event": "end",
-            "interfaces": self.interfaces,
-            "ended_by": self.outcome.ended.name(),
-            "seconds": self.outcome.seconds,
-            "active_seconds": totals.active().as_secs_f64(),
-            "rx": totals.object(totals.rx_packets, totals.rx_bytes),
-            "tx": totals.object(totals.tx_packets, totals.tx_bytes),
-            "drops": object(&DROPS, &totals),
-            "alien_free": self.alien_free.name(),
-            "pool": object(&COUNTERS, &self.pool),
-            "frames": {"total": self.frames, "leaked": self.leaked},
-        });
-        if let Some(error) = &self.outcome.error {
-            object["error"] = describe(error).into();
-        }
-        if let Some(program) = &self.program {
-            let program = PROGRAM.iter().zip(program).map(|((name, ..), n)| (*name, n));
-            object["program"] = json!(program.collect::<BTreeMap<_, _>>());
-        }
-        more.into_iter().for_each(|(name, value)| object[name] = value);
-        object
-    }
-
-    fn summary(&self, more: Vec<String>) -> String {
-        let totals = self.outcome.totals();
-        let mut lines = Vec::new();
-        for (what, packets, bytes) in [
-            ("received", totals.rx_packets, totals.rx_bytes),
-            ("sent", totals.tx_packets, totals.tx_bytes),
-        ] {
-            if packets > 0 {
-                lines.push(totals.text(what, packets, bytes));
-            }
-        }
-        if lines.is_empty() {
-            lines.push(format!("no packets in {:.2} s", self.outcome.seconds));
-        }
-        lines.extend(more);
-        lines.push(match named(values(&DROPS, &totals)) {
-            none if none.is_empty() => "no drops".into(),
-            drops => format!("drops: {drops}"),
-        });
-        if let Some(program) = self.program {
-            let left = PROGRAM.iter().zip(program).skip(1).filter(|(_, n)| *n > 0);
-            let left: Vec<_> = left.map(|((_, what, _), n)| format!("{n} {what}")).collect();
-            if !left.is_empty() {
-                lines.push(format!("left to the kernel: {}", left.join(", ")));
-            }
-        }
-        lines.push(match (self.leaked, self.frames) {
-            (0, all) => format!("all {all} frames came back"),
-            (leaked, all) => format!("{leaked} of {all} frames did not come back"),
-        });
-        lines.join("\n") + "\n"
     }
 }
 

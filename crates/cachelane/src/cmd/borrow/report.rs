@@ -70,22 +70,17 @@ impl Report<'_> {
 
     fn end(&self, outcome: &Outcome) -> Value {
         let mut object = traffic(&outcome.totals());
-        let more = json!({
-            "schema": 1,
-            "command": "borrow",
-            "event": "end",
-            "socket": self.args.socket.display().to_string(),
-            "task": self.args.task(),
-            "mirror": self.args.mirror,
-            "quota": self.quota,
-            "channels": self.channels,
-            "ended_by": outcome.ended.name(),
-            "seconds": outcome.seconds,
-            "workers": outcome.threads.iter().map(traffic).collect::<Vec<_>>(),
-        });
-        for (name, value) in more.as_object().into_iter().flatten() {
-            object[name] = value.clone();
-        }
+        object["schema"] = 1.into();
+        object["command"] = "borrow".into();
+        object["event"] = "end".into();
+        object["socket"] = self.args.socket.display().to_string().into();
+        object["task"] = self.args.task().into();
+        object["mirror"] = self.args.mirror.into();
+        object["quota"] = self.quota.into();
+        object["channels"] = self.channels.into();
+        object["ended_by"] = outcome.ended.name().into();
+        object["seconds"] = outcome.seconds.into();
+        object["workers"] = outcome.threads.iter().map(traffic).collect();
         if let Some(error) = &outcome.error {
             object["error"] = describe(error).into();
         }

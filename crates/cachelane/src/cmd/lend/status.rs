@@ -11,7 +11,7 @@ use super::options::ACCOUNTING;
 use crate::args::{name_of, of_name};
 use crate::counters::{self, Count, register};
 use crate::figures::{named, tight};
-use crate::packets::job::{Beside, More};
+use crate::packets::job::{Beside, Report};
 
 /// The lender, for those who look at it.
 pub(super) struct Status {
@@ -111,10 +111,10 @@ impl Beside for Status {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = self.lender.borrowers();
     }
 
-    fn add_to(&self, more: &mut More) {
+    fn add_to(&self, report: &mut Report) {
         let counters = self.lender.counters();
         let borrowers = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        more.lines.push(format!(
+        report.lines.push(format!(
             "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
              quota {}, for nobody {}",
             counters.lent,
@@ -123,24 +123,24 @@ impl Beside for Status {
             counters.dropped,
             counters.unwanted
         ));
-        more.lines.push(format!(
+        report.lines.push(format!(
             "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
             counters.joined,
             counters.left,
             counters.disconnected,
             borrowers.len()
         ));
-        more.lines.extend(borrowers.iter().map(line));
+        report.lines.extend(borrowers.iter().map(line));
         for (what, _, _, by_reason) in BY_REASON {
             let reasons = named(by_reason(&counters).into_iter());
             if !reasons.is_empty() {
-                more.lines.push(format!("{what}: {reasons}"));
+                report.lines.push(format!("{what}: {reasons}"));
             }
         }
         let mut lend = figures(&counters);
         lend.insert("autorelease".into(), name_of(ACCOUNTING, self.lender.accounting()).into());
-        more.fields.insert("lend".into(), lend.into());
-        more.fields.insert("borrowers".into(), borrowers.iter().map(object).collect());
+        report.fields["lend"] = lend.into();
+        report.fields["borrowers"] = borrowers.iter().map(object).collect();
     }
 }
 

@@ -86,8 +86,8 @@ impl Handler for Thread {
             true => SHORT,
             false => idle::LONGEST,
         };
-        let wanted: [(&dyn idle::Fd, PollFlags); 2] =
-            [(&self.sockets.list[0], PollFlags::IN), (&self.distributor, PollFlags::IN)];
+        let wanted =
+            [(&self.sockets.list[0] as _, PollFlags::IN), (&self.distributor as _, PollFlags::IN)];
         idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest).context("lending")
     }
 

@@ -13,7 +13,7 @@ use super::probe::monotonic;
 use crate::exit::Exit;
 use crate::out;
 use crate::packets::idle;
-use crate::packets::job::{Beside, Job, More};
+use crate::packets::job::{Beside, Job, Report};
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::Context;
 use crate::packets::setup::{Plan, Side};
@@ -82,16 +82,16 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 
 /// What a checker found, if there is one.
 impl Beside for Option<Arc<Mutex<Checker>>> {
-    fn add_to(&self, more: &mut More) {
+    fn add_to(&self, report: &mut Report) {
         if let Some(checker) = self {
-            add_check(more, &lock(checker));
+            add_check(report, &lock(checker));
         }
     }
 }
 
-fn add_check(more: &mut More, checker: &Checker) {
+fn add_check(report: &mut Report, checker: &Checker) {
     let tally = checker.tally();
-    more.lines.push(format!(
+    report.lines.push(format!(
         "checked {} packets: {} lost, {} reordered, {} duplicated, {} corrupt; {} without a probe",
         tally.probes, tally.lost, tally.reordered, tally.duplicated, tally.corrupt, tally.other
     ));
@@ -104,7 +104,7 @@ fn add_check(more: &mut More, checker: &Checker) {
         "other": tally.other,
     });
     if let Some([median, most, worst]) = checker.delays([0.5, 0.99, 1.0]) {
-        more.lines.push(format!(
+        report.lines.push(format!(
             "delay, if the sender is on this host: median {median:.1?}, 99 % below {most:.1?}, at \
              most {worst:.1?}"
         ));
@@ -115,8 +115,8 @@ fn add_check(more: &mut More, checker: &Checker) {
             "max": microseconds[2],
         });
     }
-    more.fields.insert("check".into(), fields);
-    more.findings = !tally.is_clean();
+    report.fields["check"] = fields;
+    report.findings = !tally.is_clean();
 }
 
 /// One thread's part: some queues.
