@@ -60,8 +60,9 @@ where
 
 /// The value of this name.
 pub(crate) fn of_name<T: Copy>(all: Choice<T>, name: &str) -> Result<T, String> {
-    let found = all.iter().find(|(known, _)| *known == name);
-    found.map(|(_, value)| *value).ok_or_else(|| format!("'{name}' is none of them"))
+    let found = all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let names = || all.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(" or ");
+    found.ok_or_else(|| format!("'{name}' is neither (expected {})", names()))
 }
 
 /// The name of a value; all have one.
@@ -126,7 +127,8 @@ mod tests {
         for on in [false, true] {
             assert_eq!(of_name(ON_OFF, name_of(ON_OFF, on)), Ok(on));
         }
-        assert!(of_name(ON_OFF, "maybe").unwrap_err().contains("'maybe'"));
+        let refused = of_name(ON_OFF, "maybe").unwrap_err();
+        assert_eq!(refused, "'maybe' is neither (expected off or on)");
     }
 
     #[test]

@@ -42,6 +42,18 @@ pub(crate) fn named<N: std::fmt::Display>(counts: impl Iterator<Item = (N, u64)>
     there.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
+/// The same behind a total: ` (one 1, other 3)`, or nothing.
+pub(crate) fn of_which<N: std::fmt::Display>(counts: impl Iterator<Item = (N, u64)>) -> String {
+    let named = named(counts);
+    if named.is_empty() { named } else { format!(" ({named})") }
+}
+
+/// Drops by reason: `drops: one 1, other 3`, or `no drops`.
+pub(crate) fn drops<N: std::fmt::Display>(counts: impl Iterator<Item = (N, u64)>) -> String {
+    let named = named(counts);
+    if named.is_empty() { "no drops".into() } else { format!("drops: {named}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
-use crate::figures::named;
+use crate::figures::of_which;
 use crate::out;
 use crate::run::{Followed, Foreground, control};
 use crate::table::table;
@@ -166,10 +166,7 @@ fn announce(name: &str, accelerator: &Accelerator) {
 
 /// What was forwarded, and what was left to the kernel by reason, in a line.
 fn counts(stats: &Stats) -> String {
-    let why = match named(Reason::ALL.iter().map(|why| (why.name(), stats.kernel(*why)))) {
-        none if none.is_empty() => none,
-        kernel => format!(" ({kernel})"),
-    };
+    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), stats.kernel(*why))));
     format!(
         "forwarded {} packets straight and {} by their port's queue, {} bytes in all; left {} to \
          the kernel{why}",

@@ -103,50 +103,29 @@ fn having(processes: &[Process], knob: &str) -> anyhow::Result<Vec<(Process, Kno
 }
 
 fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<Exit> {
-    let mut shown = Vec::new();
+    let (mut list, mut knobs, mut readings) = (Vec::new(), Vec::new(), Vec::new());
     for process in processes {
-        let mut client = connect(process)?;
-        let knobs = client.list().with_context(|| label(process))?;
-        let readings = if counters { client.counters()? } else { Vec::new() };
-        shown.push((process, knobs, readings));
+        let (mut client, label) = (connect(process)?, label(process));
+        let has = client.list().with_context(|| label.clone())?;
+        let counted = if counters { client.counters()? } else { Vec::new() };
+        let Process { name, pid, .. } = process;
+        list.push(json!({"process": name, "pid": pid, "knobs": has, "counters": counted}));
+        let knob = |k: KnobInfo| [label.clone(), k.name, k.value, k.values.to_string()];
+        knobs.extend(has.into_iter().map(knob));
+        let reading = |r: Reading| [label.clone(), r.name, r.value.to_string(), r.help];
+        readings.extend(counted.into_iter().map(reading));
     }
-    let text = if as_json {
-        let list: Vec<Value> = shown.iter().map(|(p, k, r)| process_json(p, k, r)).collect();
-        format!("{}\n", json!({"schema": 1, "processes": list}))
-    } else if shown.is_empty() {
-        "no cachelane process runs\n".into()
-    } else if counters {
-        format!("{}\n{}", knob_table(&shown), counter_table(&shown))
-    } else {
-        knob_table(&shown)
+    let mut text = match processes {
+        [] => "no cachelane process runs\n".into(),
+        _ => table(["PROCESS", "KNOB", "VALUE", "TAKES"], &knobs),
     };
+    if counters && !processes.is_empty() {
+        text += &format!("\n{}", table(["PROCESS", "COUNTER", "VALUE", "IS"], &readings));
+    }
+    if as_json {
+        text = format!("{}\n", json!({"schema": 1, "processes": list}));
+    }
     out::print(&text).map(|()| Exit::Ok)
-}
-
-type Shown<'a> = (&'a Process, Vec<KnobInfo>, Vec<Reading>);
-
-fn process_json(process: &Process, knobs: &[KnobInfo], readings: &[Reading]) -> Value {
-    json!({"process": process.name, "pid": process.pid, "knobs": knobs, "counters": readings})
-}
-
-fn knob_table(shown: &[Shown<'_>]) -> String {
-    let mut rows = Vec::new();
-    for (process, knobs, _) in shown {
-        for k in knobs {
-            rows.push([label(process), k.name.clone(), k.value.clone(), k.values.to_string()]);
-        }
-    }
-    table(["PROCESS", "KNOB", "VALUE", "TAKES"], &rows)
-}
-
-fn counter_table(shown: &[Shown<'_>]) -> String {
-    let mut rows = Vec::new();
-    for (process, _, readings) in shown {
-        for r in readings {
-            rows.push([label(process), r.name.clone(), r.value.to_string(), r.help.clone()]);
-        }
-    }
-    table(["PROCESS", "COUNTER", "VALUE", "IS"], &rows)
 }
 
 /// One value alone for a shell script, a line for each process where there are several.

@@ -16,7 +16,7 @@ use super::setup::{Built, Plan, SharedProgram};
 use crate::counters::{object, values};
 use crate::describe;
 use crate::exit::Exit;
-use crate::figures::named;
+use crate::figures::drops;
 use crate::run::control;
 
 /// What a command does with its sockets.
@@ -148,10 +148,7 @@ impl Report {
     /// What did not come through to the sockets.
     fn drops(&mut self, totals: &Totals, program: Option<[u64; PROGRAM.len()]>) {
         self.fields["drops"] = object(&DROPS, totals).into();
-        self.lines.push(match named(values(&DROPS, totals)) {
-            none if none.is_empty() => "no drops".into(),
-            drops => format!("drops: {drops}"),
-        });
+        self.lines.push(drops(values(&DROPS, totals)));
         let Some(program) = program else { return };
         let mut left = Vec::new();
         for ((name, what, _), packets) in PROGRAM.iter().zip(program) {

@@ -5,7 +5,7 @@ use frames::Census;
 use super::meter::{DROPS, RINGS};
 use super::session::Sample;
 use crate::counters::values;
-use crate::figures::{named, si, tight};
+use crate::figures::{drops, si, tight};
 
 impl Sample {
     /// Why the kernel dropped packets since the sample before, and how many.
@@ -52,10 +52,7 @@ fn long(sample: &Sample, census: &Census) -> String {
     if parts.is_empty() {
         parts.push("no packets yet".into());
     }
-    parts.push(match named(sample.drops()) {
-        none if none.is_empty() => "no drops".into(),
-        drops => format!("drops: {drops}"),
-    });
+    parts.push(drops(sample.drops()));
     let Census { cached, depot, inboxes, outboxes, held, .. } = *census;
     parts.push(format!(
         "frames: cache {cached}, depot {depot}, inbox {}, rings {}, held {held}",

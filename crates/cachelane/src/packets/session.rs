@@ -287,11 +287,8 @@ fn pin(place: Place) -> anyhow::Result<()> {
 
 /// Waits for all threads; the first error of them.
 fn join(threads: Vec<Thread>) -> anyhow::Result<()> {
-    let results: Vec<anyhow::Result<()>> = threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
-        .collect();
-    results.into_iter().collect()
+    let join = |thread: Thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
+    threads.into_iter().map(join).collect::<Vec<_>>().into_iter().collect()
 }
 
 /// The threads while they run.

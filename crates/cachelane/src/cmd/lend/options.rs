@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use frames::Accounting;
 use lend::LenderOptions;
 
-use crate::args::{Choice, choice, name_of};
+use crate::args::{Choice, name_of, of_name};
 use crate::exit::usage;
 use crate::packets::options::SocketArgs;
 
@@ -42,7 +42,7 @@ pub(super) struct LendArgs {
     private: bool,
     /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
     /// (on) (knob lend.autorelease)
-    #[arg(long, value_name = "off|on", default_value = "off", value_parser = choice(ACCOUNTING))]
+    #[arg(long, value_name = "off|on", default_value = "off", value_parser = |s: &str| of_name(ACCOUNTING, s))]
     autorelease: Accounting,
 }
 

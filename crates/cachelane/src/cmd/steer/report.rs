@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use steer::{Counters, Reason, Steering};
 
 use crate::args::{ON_OFF, name_of};
-use crate::figures::{named, per_second, tight};
+use crate::figures::{of_which, per_second, tight};
 use crate::run::{Ended, View};
 use crate::table::table;
 use crate::terminal::live_width;
@@ -92,10 +92,7 @@ fn of_cpu((cpu, counters): &(usize, Counters)) -> Value {
 
 /// The counters, for people.
 fn summary(counters: &Counters) -> String {
-    let why = match named(Reason::ALL.iter().map(|why| (why.name(), counters.kernel(*why)))) {
-        none if none.is_empty() => none,
-        kernel => format!(" ({kernel})"),
-    };
+    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), counters.kernel(*why))));
     let lost = match counters.overflows {
         0 => String::new(),
         lost => format!("; lost {lost} as a CPU's queue was full"),
