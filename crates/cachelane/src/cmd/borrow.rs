@@ -112,9 +112,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let announcement =
         format!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
     let report = Report { args, quota, channels };
-    let session = Session::new(threads.len(), None)?;
-    let run = (&args.run, quiet);
-    let outcome = session.run("borrow", threads, &announcement, &report, run);
+    let session = Session::new(threads.len(), None, quiet)?;
+    let outcome = session.run("borrow", threads, &announcement, &report, &args.run);
     report.finish(outcome)
 }
 

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
-use crate::packets::setup::{Plan, Side};
+use crate::packets::setup::{Interface, Plan};
 use crate::packets::sockets::Handler as _;
 use options::LendArgs;
 use status::Status;
@@ -61,8 +61,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let announcement = format!("lending {} on {device}, ", args.filter.what());
-    let sides = vec![Side { device, receives: true, sends: false }];
-    let mut plan = Plan::new(&args.common, Some(&args.filter), sides, (None, false))?;
+    let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
+    let mut plan = Plan::new(&args.common, interfaces, None, false)?;
     let (queues, sockets) = (plan.queues.len() as u32, &args.common.sockets);
     plan.lent = Some(args.lend.frames(queues, sockets));
     let frames = plan.area().frames;

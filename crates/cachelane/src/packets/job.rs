@@ -86,7 +86,7 @@ impl Built {
         job: Job<'_>,
         quiet: bool,
     ) -> anyhow::Result<Exit> {
-        let session = Session::new(threads.len(), plan.args.count)?;
+        let session = Session::new(threads.len(), plan.args.count, quiet)?;
         let beside = job.beside;
         let server = control::open(job.process, |registry| {
             session.meters.register(registry)?;
@@ -94,12 +94,12 @@ impl Built {
             frames_knob::register(&self.pool, registry)
         });
         let threads = plan.places.iter().copied().zip(threads).collect();
-        let run = (&plan.args.run, quiet);
         let shown = Shown { pool: &self.pool, job: &job };
-        let outcome = session.run("xsk", threads, &job.announcement, &shown, run);
+        let outcome = session.run("xsk", threads, &job.announcement, &shown, &plan.args.run);
         let mut report = Report::default();
         report.begin(job.command, &outcome);
-        let interfaces: Vec<_> = plan.sides.iter().map(|side| side.device.name()).collect();
+        let interfaces: Vec<_> =
+            plan.interfaces.iter().map(|interface| interface.device.name()).collect();
         report.fields["interfaces"] = interfaces.into();
         report.fields["queues"] = plan.queues.clone().into();
         report.fields["sockets"] = self.in_force.clone().into();

@@ -2,7 +2,7 @@
 
 use frames::{AlienFree, AreaOptions, HugePages};
 use lanes::CpuSpec;
-use xsk::{Attach, BusyPoll, Filter, Mode, ProgramOptions, SocketOptions};
+use xsk::{Attach, BusyPoll, Device, Filter, Mode, ProgramOptions, SocketOptions};
 
 use super::values::{Ports, Queues, number};
 use crate::args::{Choice, LanesArg, RunArgs, choice, name_of};
@@ -229,12 +229,17 @@ impl FilterArgs {
         format!("--xdp {place}{parts}")
     }
 
-    /// Where it runs, as people read it.
-    pub(crate) fn attach(&self) -> &'static str {
-        match self.xdp {
+    /// What a dry run says of it.
+    pub(crate) fn would_attach(&self, device: &Device) -> String {
+        let place = match self.xdp {
             Attach::Auto => "in the driver, or generic where that cannot be",
             Attach::Native => "in the driver",
             Attach::Generic => "generic",
-        }
+        };
+        let what = self.what();
+        format!(
+            "would attach an XDP program to {device} ({place}) that takes {what} from the kernel on \
+             these queues"
+        )
     }
 }

@@ -189,6 +189,7 @@ pub(crate) struct Session {
     foreground: Foreground,
     control: Arc<Control>,
     pub(crate) meters: Meters,
+    quiet: bool,
 }
 
 /// What came of it.
@@ -219,9 +220,9 @@ impl Outcome {
 
 impl Session {
     /// Catches signals; so many threads are to run until so many packets have gone through.
-    pub(crate) fn new(threads: usize, count: Option<u64>) -> anyhow::Result<Session> {
+    pub(crate) fn new(threads: usize, count: Option<u64>, quiet: bool) -> anyhow::Result<Session> {
         let (foreground, control) = (Foreground::new()?, Arc::new(Control::new(count)));
-        Ok(Session { foreground, control, meters: Meters::new(threads) })
+        Ok(Session { foreground, control, meters: Meters::new(threads), quiet })
     }
 
     /// Runs the threads, called `name`, until one of them or what the user gave ends that.
@@ -231,7 +232,7 @@ impl Session {
         threads: Vec<(Place, Work)>,
         announcement: &str,
         show: &dyn Show,
-        (args, quiet): (&RunArgs, bool),
+        args: &RunArgs,
     ) -> Outcome {
         let start = Instant::now();
         let threads = self.spawn(name, threads);
@@ -242,7 +243,7 @@ impl Session {
                 control: &self.control,
                 meters: &self.meters,
                 show,
-                view: View::new(args.json, args.interval, quiet),
+                view: View::new(args.json, args.interval, self.quiet),
                 before: Totals::default(),
                 is_read: true,
             };

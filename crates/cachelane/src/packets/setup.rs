@@ -17,23 +17,22 @@ pub(crate) type SharedProgram = Arc<Mutex<Program>>;
 
 /// A device, and what is done on it.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct Interface<'a> {
     pub(crate) device: Device,
-    pub(crate) receives: bool,
+    /// What it receives, if it does.
+    pub(crate) receives: Option<&'a FilterArgs>,
     pub(crate) sends: bool,
 }
 
 /// What is to be built: checked as far as that goes without building it.
 pub(crate) struct Plan<'a> {
     pub(crate) args: &'a CommonArgs,
-    /// What goes to the sockets that receive.
-    pub(crate) filter: Option<&'a FilterArgs>,
-    pub(crate) sides: Vec<Side>,
+    pub(crate) interfaces: Vec<Interface<'a>>,
     pub(crate) queues: Vec<u32>,
     /// Where the threads run.
     pub(crate) places: Vec<Place>,
-    /// Each queue has a thread for each side.
-    pub(crate) split: bool,
+    /// Each queue has a thread for each interface.
+    split: bool,
     /// Frames for each socket, where other processes are to map them.
     pub(crate) lent: Option<u32>,
 }
@@ -43,7 +42,7 @@ pub(crate) struct Built {
     pub(crate) pool: FramePool,
     /// One for each thread.
     pub(crate) caches: Vec<LaneCache>,
-    /// Those of each side, one for each queue.
+    /// Those of each interface, one for each queue.
     pub(crate) sockets: Vec<Vec<Socket>>,
     pub(crate) programs: Vec<SharedProgram>,
     /// How each socket was set up, in words.
@@ -51,50 +50,53 @@ pub(crate) struct Built {
 }
 
 impl<'a> Plan<'a> {
-    /// The queues that were asked for, or else all that the first side has, of those that send one;
-    /// and at most so many threads.
+    /// A socket on each interface for each queue that was asked for, or else for all queues where
+    /// something is received, and for the first where not; and at most so many threads.
     pub(crate) fn new(
         args: &'a CommonArgs,
-        filter: Option<&'a FilterArgs>,
-        sides: Vec<Side>,
-        (threads, split): (Option<u16>, bool),
+        interfaces: Vec<Interface<'a>>,
+        threads: Option<u16>,
+        split: bool,
     ) -> anyhow::Result<Plan<'a>> {
-        // Before anything is made: a queue too many would only be found after its memory.
-        let there = sides.iter().map(|side| side.device.queues());
-        let there = there.collect::<Result<Vec<_>, _>>()?;
-        let default = || (0..if filter.is_some() { there[0] } else { 1 }).collect();
-        let queues = args.places.queues.as_ref().map_or_else(default, |given| given.0.clone());
-        for (Side { device, .. }, there) in sides.iter().zip(there) {
+        let default =
+            |there| (0..if interfaces[0].receives.is_some() { there } else { 1 }).collect();
+        let mut queues = args.places.queues.as_ref().map(|given| given.0.clone());
+        for Interface { device, .. } in &interfaces {
+            // Before anything is made: a queue too many would only be found after its memory.
+            let there = device.queues()?;
+            let queues: &Vec<u32> = queues.get_or_insert_with(|| default(there));
             if let Some(queue) = queues.iter().find(|&&queue| queue >= there) {
                 return Err(usage(format!(
                     "{device} has no queue {queue} (it has {there}: see ethtool -l {device})"
                 )));
             }
         }
+        let queues = queues.unwrap_or_default();
         let threads = match split {
             true => 2 * queues.len(),
             false => usize::from(threads.unwrap_or(u16::MAX)).min(queues.len()),
         };
         let places = args.places.places(threads)?;
-        Ok(Plan { args, filter, sides, queues, places, split, lent: None })
+        Ok(Plan { args, interfaces, queues, places, split, lent: None })
     }
 
-    fn sockets(&self) -> usize {
-        self.queues.len() * self.sides.len()
-    }
-
-    /// The frames and their size, for people and the pool.
+    /// The frames and their size.
     pub(crate) fn area(&self) -> AreaOptions {
         let nodes = self.places.iter().map(|place| place.node).collect();
-        AreaOptions { nodes, ..self.args.memory.area(self.sockets(), self.lent) }
+        let sockets = self.queues.len() * self.interfaces.len();
+        AreaOptions { nodes, ..self.args.memory.area(sockets, self.lent) }
     }
 
-    /// The thread that has the socket of a side's `number`th queue.
-    fn thread(&self, number: usize, side: usize) -> usize {
-        if self.split { 2 * number + side } else { number % self.places.len() }
+    /// The threads of an interface's sockets, by their queues.
+    fn threads(&self, interface: usize) -> impl Iterator<Item = (u32, usize)> {
+        let thread = move |(number, &queue): (usize, &u32)| match self.split {
+            true => (queue, 2 * number + interface),
+            false => (queue, number % self.places.len()),
+        };
+        self.queues.iter().enumerate().map(thread)
     }
 
-    /// The first side's queues, as people read them: `queue 0`, `queues 0, 1`.
+    /// The queues, as people read them: `queue 0`, `queues 0, 1`.
     pub(crate) fn queues_text(&self) -> String {
         let numbers: Vec<String> = self.queues.iter().map(ToString::to_string).collect();
         format!("queue{} {}", if numbers.len() == 1 { "" } else { "s" }, numbers.join(", "))
@@ -107,37 +109,33 @@ impl<'a> Plan<'a> {
         let mut lines = vec![format!(
             "would map {bytes} bytes of memory: {frames} frames of {frame_size} bytes"
         )];
-        let SocketArgs { ring, .. } = &self.args.sockets;
-        for (side, Side { device, .. }) in self.sides.iter().enumerate() {
-            for (number, queue) in self.queues.iter().enumerate() {
-                let thread = match self.places[self.thread(number, side)].cpu {
+        let args = &self.args.sockets;
+        for (number, Interface { device, .. }) in self.interfaces.iter().enumerate() {
+            for (queue, thread) in self.threads(number) {
+                let thread = match self.places[thread].cpu {
                     Some(cpu) => format!("its thread pinned to CPU {cpu}"),
                     None => "its thread not pinned".into(),
                 };
                 lines.push(format!(
-                    "would open a socket on queue {queue} of {device} ({}; rings of {ring}), {thread}",
-                    self.args.sockets.mode()
+                    "would open a socket on queue {queue} of {device} ({}; rings of {}), {thread}",
+                    args.mode(),
+                    args.ring
                 ));
             }
         }
-        let receiving = self.sides.iter().filter(|side| side.receives);
-        lines.extend(receiving.zip(self.filter.iter().cycle()).map(|(side, filter)| {
-            format!(
-                "would attach an XDP program to {} ({}) that takes {} from the kernel on these queues",
-                side.device,
-                filter.attach(),
-                filter.what()
-            )
-        }));
+        for Interface { device, receives, .. } in &self.interfaces {
+            lines.extend(receives.map(|filter| filter.would_attach(device)));
+        }
         lines
     }
 
     /// Builds it. Sockets receive from the first packet on, but for those whose frames are lent:
     /// they are not in the program's map yet.
     pub(crate) fn build(&self, what: &str) -> anyhow::Result<Built> {
+        let receives = self.interfaces[0].receives.is_some();
         let needs = [SOCKETS, PROGRAMS, DEVICES];
-        privileges::require(what, &needs[..if self.filter.is_some() { 3 } else { 1 }])?;
-        for Side { device, .. } in &self.sides {
+        privileges::require(what, if receives { &needs } else { &needs[..1] })?;
+        for Interface { device, .. } in &self.interfaces {
             if !device.is_up()? {
                 tracing::warn!("{device} is down: no packets until `ip link set {device} up`");
             }
@@ -147,21 +145,21 @@ impl<'a> Plan<'a> {
         let caches = homes.map(|home| pool.cache(home as u16)).collect::<Result<_, _>>()?;
         let (sockets, programs, in_force) = (Vec::new(), Vec::new(), Vec::new());
         let mut built = Built { pool, caches, sockets, programs, in_force };
-        for (number, side) in self.sides.iter().enumerate() {
+        let args = &self.args.sockets;
+        for (number, interface) in self.interfaces.iter().enumerate() {
+            let device = &interface.device;
             let mut sockets = Vec::new();
-            for (index, &queue) in self.queues.iter().enumerate() {
-                let mut socket = bind(&umem, side, queue, &self.args.sockets)?;
-                if side.receives {
-                    let cache = &mut built.caches[self.thread(index, number)];
-                    socket.fill(cache, self.args.sockets.ring as usize);
+            for (queue, thread) in self.threads(number) {
+                let mut socket = bind(&umem, interface, queue, args)?;
+                if interface.receives.is_some() {
+                    socket.fill(&mut built.caches[thread], args.ring as usize);
                 }
-                let text = format!("queue {queue} of {}: {}", side.device, socket.in_force());
-                built.in_force.push(text);
+                built.in_force.push(format!("queue {queue} of {device}: {}", socket.in_force()));
                 sockets.push(socket);
             }
-            if let (Some(filter), true) = (self.filter, side.receives) {
+            if let Some(filter) = interface.receives {
                 let receive = if self.lent.is_some() { &[] } else { &sockets[..] };
-                let program = program(&side.device, filter, &self.args.sockets, receive)?;
+                let program = program(device, filter, args, receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
             }
             built.sockets.push(sockets);
@@ -171,9 +169,14 @@ impl<'a> Plan<'a> {
 }
 
 /// A socket on a queue.
-fn bind(umem: &Umem, side: &Side, queue: u32, args: &SocketArgs) -> anyhow::Result<Socket> {
-    let options = args.options(side.receives, side.sends);
-    let bound = Socket::bind(umem, &side.device, queue, &options);
+fn bind(
+    umem: &Umem,
+    interface: &Interface<'_>,
+    queue: u32,
+    args: &SocketArgs,
+) -> anyhow::Result<Socket> {
+    let options = args.options(interface.receives.is_some(), interface.sends);
+    let bound = Socket::bind(umem, &interface.device, queue, &options);
     bound.map_err(|error| {
         let size = umem.pool().area().frame_size();
         let option = match error.kind() {

@@ -16,7 +16,7 @@ use crate::packets::idle;
 use crate::packets::job::{Beside, Job, Report};
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::Context;
-use crate::packets::setup::{Plan, Side};
+use crate::packets::setup::{Interface, Plan};
 use crate::packets::sockets::{Handler, Sockets};
 
 /// Receive packets, count them, and throw them away
@@ -53,8 +53,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let announcement = format!("receiving {} on {device}, ", args.filter.what());
-    let sides = vec![Side { device, receives: true, sends: false }];
-    let plan = Plan::new(&args.common, Some(&args.filter), sides, (args.threads, false))?;
+    let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
+    let plan = Plan::new(&args.common, interfaces, args.threads, false)?;
     if args.common.dry_run {
         let then = "would count those packets and throw them away".to_owned();
         return out::dry_run([plan.would(), vec![then]].concat());

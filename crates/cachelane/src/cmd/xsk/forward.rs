@@ -4,6 +4,8 @@ mod bell;
 mod direct;
 mod split;
 
+use std::mem;
+
 use frames::LaneCache;
 use xsk::{Device, Socket};
 
@@ -12,7 +14,7 @@ use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::Work;
-use crate::packets::setup::{Plan, Side};
+use crate::packets::setup::{Interface, Plan};
 use crate::packets::sockets::Handler;
 use direct::Direct;
 
@@ -67,17 +69,18 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         )));
     }
     let what = describe(args, &from, to.as_ref());
-    let mut sides = vec![Side { device: from, receives: true, sends: to.is_none() || args.both }];
-    sides.extend(to.map(|device| Side { device, receives: args.both, sends: true }));
-    let plan = Plan::new(&args.common, Some(&args.filter), sides, (args.threads, args.split))?;
+    let (filter, sends) = (Some(&args.filter), to.is_none() || args.both);
+    let mut interfaces = vec![Interface { device: from, receives: filter, sends }];
+    let receives = filter.filter(|_| args.both);
+    interfaces.extend(to.map(|device| Interface { device, receives, sends: true }));
+    let plan = Plan::new(&args.common, interfaces, args.threads, args.split)?;
     if args.common.dry_run {
         return out::dry_run([plan.would(), vec![format!("would send {what}")]].concat());
     }
     let mut built = plan.build("forwarding")?;
-    let mut sides = built.sockets.drain(..);
-    let (from, to) = (sides.next().unwrap_or_default(), sides.next());
-    drop(sides);
-    let caches = std::mem::take(&mut built.caches);
+    let (caches, sockets) = (mem::take(&mut built.caches), mem::take(&mut built.sockets));
+    let mut sockets = sockets.into_iter();
+    let (from, to) = (sockets.next().unwrap_or_default(), sockets.next());
     let threads = match to {
         Some(to) if args.split => split::threads(args, caches, from, to)?,
         to => direct(args, caches, from, to),

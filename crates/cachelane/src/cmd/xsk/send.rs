@@ -16,7 +16,7 @@ use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::CommonArgs;
 use crate::packets::session::{Context, Work};
-use crate::packets::setup::{Plan, Side};
+use crate::packets::setup::{Interface, Plan};
 use crate::packets::values::{Mac, Ports};
 
 /// Send UDP packets as fast as possible, or at a rate
@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     check_mtu(args, &device)?;
     let template = Arc::new(Template::new(&recipe)?);
     check_frame(args, &template)?;
-    let sides = vec![Side { device, receives: false, sends: true }];
-    let plan = Plan::new(&args.common, None, sides, (None, false))?;
+    let interfaces = vec![Interface { device, receives: None, sends: true }];
+    let plan = Plan::new(&args.common, interfaces, None, false)?;
     let what = describe(args, &recipe, &template);
     if args.common.dry_run {
         return out::dry_run([plan.would(), vec![format!("would send {what}")]].concat());
