@@ -1,6 +1,84 @@
-//! Values as people write them on the command line.
+//! What several commands take on the command line, and values as people write them there.
 
 use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use lanes::LaneMap;
+
+/// How long it runs and what it prints.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Run")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) until: UntilArg,
+    /// Time between two live lines, or with --json between two lines of JSON
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
+    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How long it runs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct UntilArg {
+    /// End after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) time: Option<Duration>,
+}
+
+/// The machine's lanes.
+#[derive(clap::Args, Debug)]
+pub(crate) struct LanesArg {
+    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
+    #[arg(long, value_name = "LANES")]
+    pub(crate) lanes: Option<String>,
+}
+
+impl LanesArg {
+    /// Those of this machine, as they are or as they were given.
+    pub(crate) fn map(&self) -> lanes::Result<LaneMap> {
+        let found = LaneMap::detect()?;
+        self.lanes.as_ref().map_or(Ok(found.clone()), |given| found.with_override(given))
+    }
+}
+
+/// Values that are chosen from, and their names.
+pub(crate) type Choice<T> = &'static [(&'static str, T)];
+
+/// As knobs have it, too.
+pub(crate) const ON_OFF: Choice<bool> = &[("off", false), ("on", true)];
+
+/// Reads one of these.
+pub(crate) fn choice<T>(all: Choice<T>) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let names = PossibleValuesParser::new(all.iter().map(|(name, _)| *name));
+    names.try_map(move |name| of_name(all, &name))
+}
+
+/// The value of this name.
+pub(crate) fn of_name<T: Copy>(all: Choice<T>, name: &str) -> Result<T, String> {
+    let found = all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let names = || all.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(" or ");
+    found.ok_or_else(|| format!("'{name}' is neither (expected {})", names()))
+}
+
+/// The name of a value; all have one.
+pub(crate) fn name_of<T: PartialEq>(all: Choice<T>, value: T) -> &'static str {
+    all.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
+}
+
+/// Reads the time between two lines.
+fn interval(s: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(10);
+    let interval = duration(s)?;
+    if interval < LEAST {
+        return Err("too short (expected at least 10ms)".into());
+    }
+    Ok(interval)
+}
 
 /// Reads a time span: `500ms`, `5s`, `1h30m`.
 pub(crate) fn duration(s: &str) -> Result<Duration, String> {
@@ -42,6 +120,15 @@ mod tests {
         for given in ["", "K", "8MB", "-1", "1.5M", "99999999999G", "ü"] {
             assert!(size(given).unwrap_err().contains(given), "{given}");
         }
+    }
+
+    #[test]
+    fn every_choice_is_read_as_it_is_written() {
+        for on in [false, true] {
+            assert_eq!(of_name(ON_OFF, name_of(ON_OFF, on)), Ok(on));
+        }
+        let refused = of_name(ON_OFF, "maybe").unwrap_err();
+        assert_eq!(refused, "'maybe' is neither (expected off or on)");
     }
 
     #[test]

@@ -4,10 +4,16 @@
 mod args;
 mod bench;
 mod cmd;
+mod counters;
 mod demo;
 mod exit;
+mod figures;
+mod holder;
+mod out;
+mod packets;
 mod pmu;
 mod privileges;
+mod run;
 mod table;
 mod terminal;
 
@@ -70,7 +76,7 @@ fn log_to_stderr(quiet: bool, verbose: u8) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| run::Log)
         .with_ansi(colour)
         .with_target(false)
         // A log that nobody reads any more is no reason to end.

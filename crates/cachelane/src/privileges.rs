@@ -14,44 +14,36 @@ pub(crate) struct Need {
     what_for: &'static str,
 }
 
+const fn need(name: &'static str, any: CapabilitySet, what_for: &'static str) -> Need {
+    Need { name, any, what_for }
+}
+
 /// Sockets of AF_XDP.
 pub(crate) const SOCKETS: Need =
     Need { name: "CAP_NET_RAW", any: CapabilitySet::NET_RAW, what_for: "AF_XDP sockets" };
 
 /// BPF programs and their maps.
-pub(crate) const PROGRAMS: Need = Need {
-    name: "CAP_BPF",
-    any: CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN),
-    what_for: "BPF programs",
-};
+pub(crate) const PROGRAMS: Need =
+    need("CAP_BPF", CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN), "BPF programs");
 
 /// A program on a device.
-pub(crate) const DEVICES: Need = Need {
-    name: "CAP_NET_ADMIN",
-    any: CapabilitySet::NET_ADMIN,
-    what_for: "a program on a device",
-};
+pub(crate) const DEVICES: Need =
+    need("CAP_NET_ADMIN", CapabilitySet::NET_ADMIN, "a program on a device");
 
 /// Programs that read the kernel's structures.
-pub(crate) const TRACEPOINTS: Need = Need {
-    name: "CAP_PERFMON",
-    any: CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN),
-    what_for: "tracepoints",
-};
+pub(crate) const TRACEPOINTS: Need =
+    need("CAP_PERFMON", CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN), "tracepoints");
 
 /// A real-time priority of the kernel's threads.
-pub(crate) const PRIORITY: Need = Need {
-    name: "CAP_SYS_NICE",
-    any: CapabilitySet::SYS_NICE,
-    what_for: "the priority of the threads that take packets; --priority 0 does without",
-};
+pub(crate) const PRIORITY: Need = need(
+    "CAP_SYS_NICE",
+    CapabilitySet::SYS_NICE,
+    "the priority of the threads that take packets; --priority 0 does without",
+);
 
 /// sysfs of a network namespace.
-pub(crate) const SYSFS: Need = Need {
-    name: "CAP_SYS_ADMIN",
-    any: CapabilitySet::SYS_ADMIN,
-    what_for: "looking at a device's queues",
-};
+pub(crate) const SYSFS: Need =
+    need("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "looking at a device's queues");
 
 /// Nothing, if this process has all of them.
 ///

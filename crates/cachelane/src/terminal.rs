@@ -4,8 +4,17 @@ use std::io::IsTerminal as _;
 
 /// Characters in a line of stdout; 80 where it is no terminal.
 pub(crate) fn width() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    size.map_or(80, |size| usize::from(size.ws_col)).max(40)
+    columns(std::io::stdout()).max(40)
+}
+
+/// Characters in a live line, which is on stderr; 80 where that is no terminal.
+pub(crate) fn live_width() -> usize {
+    // A full line would make some terminals go to the next one.
+    columns(std::io::stderr()).max(21) - 1
+}
+
+fn columns(terminal: impl std::os::fd::AsFd) -> usize {
+    rustix::termios::tcgetwinsize(terminal).map_or(80, |size| usize::from(size.ws_col))
 }
 
 /// Breaks a text between words into lines of at most `width` characters; a longer word stays

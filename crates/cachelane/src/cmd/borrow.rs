@@ -1,27 +1,25 @@
 //! `cachelane borrow`: receives packets that a lender lends, where they lie.
 //!
 //! A thread for each connection receives and gives back (`worker`), and hands packets to what is
-//! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The main thread
-//! follows them until the lender, the time or a signal ends it (`session`), and reports.
+//! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The threads are run
+//! as those of `cachelane xsk` are (`packets`), until the lender, the time or a signal ends that.
 
-mod meter;
 mod pcap;
 mod report;
-mod session;
 mod worker;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lend::{Borrower, BorrowerOptions};
 
-use crate::args::duration;
-use crate::cmd::xsk::options::interval;
+use crate::args::RunArgs;
 use crate::exit::{Exit, usage};
+use crate::packets::options::Place;
+use crate::packets::session::{Context, Session, Work};
 use pcap::Capture;
-use session::Session;
-use worker::Task;
+use report::Report;
+use worker::{Task, Worker};
 
 /// Receive packets that a lender lends, without a copy
 #[derive(clap::Args, Debug)]
@@ -73,21 +71,6 @@ pub(crate) struct Args {
     run: RunArgs,
 }
 
-/// How long it runs and what it prints.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Run")]
-struct RunArgs {
-    /// End after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// Time between two live lines, or with --json between two lines of JSON
-    #[arg(long, value_name = "TIME", value_parser = interval)]
-    interval: Option<Duration>,
-    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
-    #[arg(long)]
-    json: bool,
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let writes_to_stdout = args.pcap.as_deref() == Some(Path::new("-"));
@@ -101,25 +84,24 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         ));
     }
     let borrowers = (0..args.worker.unwrap_or(1)).map(|number| connect(args, number));
-    let borrowers = borrowers.collect::<anyhow::Result<Vec<_>>>()?;
+    let borrowers = borrowers.collect::<Result<Vec<_>, _>>()?;
     let (quota, channels) = (borrowers[0].quota(), borrowers[0].channels());
     if let Some(asked) = args.quota.filter(|asked| *asked > quota) {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");
     }
     // Only now: who is refused leaves the file as it is.
-    let mut capture = match &args.pcap {
-        Some(path) => Some(Capture::create(path, args.snaplen)?),
-        None => None,
-    };
-    let tasks = borrowers.into_iter().map(|borrower| {
+    let capture = args.pcap.as_ref().map(|path| Capture::create(path, args.snaplen));
+    let mut capture = capture.transpose()?;
+    let work = |borrower| -> (Place, Work) {
         let task = match capture.take() {
             Some(capture) => Task::Capture(Box::new(capture)),
             None if args.worker.is_some() => Task::Read,
             None => Task::Count,
         };
-        (borrower, task)
-    });
-    let session = Session { tasks: tasks.collect(), spin: args.spin };
+        let worker = Worker { borrower, task, spin: args.spin };
+        (Place::default(), Box::new(move |context: &mut Context| worker.run(context)))
+    };
+    let threads: Vec<_> = borrowers.into_iter().map(work).collect();
     let what = match (&args.pcap, args.worker) {
         (Some(path), _) => format!("writing to {}", pcap::name(path)),
         (_, Some(1)) => "reading with 1 worker".into(),
@@ -127,23 +109,23 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         _ => "counting".into(),
     };
     let socket = args.socket.display();
-    tracing::info!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
-    let outcome = session.run(&args.run, quiet)?;
-    report::finish(args, outcome)
+    let announcement =
+        format!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
+    let report = Report { args, quota, channels };
+    let session = Session::new(threads.len(), None, quiet)?;
+    let outcome = session.run("borrow", threads, &announcement, &report, &args.run);
+    report.finish(outcome)
 }
 
-fn connect(args: &Args, number: u16) -> anyhow::Result<Borrower> {
-    let name = match (&args.name, args.worker) {
+fn connect(args: &Args, number: u16) -> lend::Result<Borrower> {
+    let name = match (args.name.as_deref(), args.worker) {
         (Some(name), Some(2..)) => format!("{name}-{number}"),
-        (Some(name), _) => name.clone(),
         (None, Some(_)) => format!("worker-{number}"),
-        (None, None) if args.pcap.is_some() => "pcap".into(),
-        (None, None) => "count".into(),
+        (name, _) => name.unwrap_or(args.task()).into(),
     };
-    let quota = args.quota.unwrap_or(0);
-    let options =
-        BorrowerOptions { name, quota, mirror: args.mirror, ..BorrowerOptions::default() };
-    Ok(Borrower::connect(&args.socket, &options)?)
+    let (quota, mirror) = (args.quota.unwrap_or(0), args.mirror);
+    let options = BorrowerOptions { name, quota, mirror, ..BorrowerOptions::default() };
+    Borrower::connect(&args.socket, &options)
 }
 
 impl Args {

@@ -5,17 +5,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bridge::{
-    Accelerated, Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan,
-    PortPlan, Protocol, Reason, Stats, Table, Way,
+    Accelerator, Bridges, Config, ErrorKind, Event, Fleet, Inspection, Obstacle, Plan, PortPlan,
+    Protocol, Reason, Stats, Table, Way,
 };
+use clap::ArgAction;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 
-use super::control;
+use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
+use crate::figures::of_which;
+use crate::out;
+use crate::run::{Followed, Foreground, control};
 use crate::table::table;
 
 /// Accelerate existing Linux bridges
@@ -59,8 +61,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "check")]
     json: bool,
     /// Start with the fast path on or off (knob bridge.fastpath)
-    #[arg(long, value_name = "STATE", default_value = "on", value_parser = ["off", "on"])]
-    fastpath: String,
+    #[arg(long, value_name = "STATE", default_value = "on", action = ArgAction::Set, value_parser = choice(ON_OFF))]
+    fastpath: bool,
     /// Where last-seen stamps live: split or shared (knob bridge.fdb)
     #[arg(long, value_name = "TABLE", default_value = "split")]
     fdb: Table,
@@ -82,38 +84,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return dry_run(args);
     }
-    let config = Config {
-        max_stations: args.max_stations,
-        fastpath: args.fastpath == "on",
-        table: args.fdb,
-    };
+    let config =
+        Config { max_stations: args.max_stations, fastpath: args.fastpath, table: args.fdb };
     let bridges = match args.all {
         true => Bridges::All,
         false => Bridges::Named { names: args.names.clone(), wait: args.wait },
     };
     let fleet = Arc::new(Fleet::start(bridges, config)?);
     // Until now a signal ends the process at once: with a thousand ports starting takes a while.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
-    let exit = follow(&fleet, &mut signals);
-    report(&fleet.stats());
-    exit
+    let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
+    tracing::info!("{}", counts(&fleet.stats()));
+    ended.map(|_| Exit::Ok)
 }
 
-/// Waits for a signal that ends it, or for all fast paths to end by themselves.
-fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
-    /// How soon either is heeded.
-    const LOOK: Duration = Duration::from_millis(50);
-    let mut begun = false;
-    loop {
-        for signal in signals.pending() {
-            match signal {
-                SIGUSR1 => fleet.each().into_iter().for_each(|(name, fast)| {
-                    tracing::info!("{name}: {}", counts(&fast.stats()));
-                }),
-                _ => return Ok(Exit::Ok),
-            }
-        }
+/// The fast paths while they run.
+struct Running<'a> {
+    fleet: &'a Fleet,
+    /// Whether it was looked at before.
+    begun: bool,
+}
+
+impl Followed for Running<'_> {
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        /// How soon what happens is heeded.
+        const LOOK: Duration = Duration::from_millis(50);
+        let fleet = self.fleet;
         let events = fleet.tend();
         let pause = if events.is_empty() { LOOK } else { Duration::ZERO };
         for (name, event) in &events {
@@ -123,11 +120,18 @@ fn follow(fleet: &Fleet, signals: &mut Signals) -> anyhow::Result<Exit> {
             // Not what it is at the start, an answer to what the user gave.
             bail!("no bridge is left; the last was '{name}': {error}");
         }
-        if !begun && fleet.is_empty() {
+        if !self.begun && fleet.is_empty() {
             tracing::info!("no bridge yet: waiting");
         }
-        begun = true;
-        std::thread::sleep(pause);
+        self.begun = true;
+        Ok(Some(pause))
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        self.fleet.each().into_iter().for_each(|(name, fast)| {
+            tracing::info!("{name}: {}", counts(&fast.stats()));
+        });
+        Ok(())
     }
 }
 
@@ -160,18 +164,9 @@ fn announce(name: &str, accelerator: &Accelerator) {
     }
 }
 
-fn report(stats: &Stats) {
-    tracing::info!("{}", counts(stats));
-}
-
 /// What was forwarded, and what was left to the kernel by reason, in a line.
 fn counts(stats: &Stats) -> String {
-    let kernel: Vec<String> = Reason::ALL
-        .iter()
-        .filter(|reason| stats.kernel(**reason) > 0)
-        .map(|reason| format!("{} {}", reason.name(), stats.kernel(*reason)))
-        .collect();
-    let why = if kernel.is_empty() { String::new() } else { format!(" ({})", kernel.join(", ")) };
+    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), stats.kernel(*why))));
     format!(
         "forwarded {} packets straight and {} by their port's queue, {} bytes in all; left {} to \
          the kernel{why}",
@@ -230,7 +225,7 @@ fn inspect(args: &Args) -> anyhow::Result<Vec<(String, Option<Inspection>)>> {
 
 fn check(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
-    if args.json {
+    let text = if args.json {
         let mut all: Vec<Value> = found.iter().map(to_json).collect();
         let json = match (args.names.len(), all.pop()) {
             // The one that was asked for.
@@ -239,44 +234,46 @@ fn check(args: &Args) -> anyhow::Result<Exit> {
                 json!({"schema": 1, "bridges": all.into_iter().chain(last).collect::<Vec<_>>()})
             }
         };
-        println!("{}", serde_json::to_string_pretty(&json)?);
+        format!("{json:#}\n")
+    } else if found.is_empty() {
+        "there are no bridges here\n".into()
     } else {
-        for (number, (name, there)) in found.iter().enumerate() {
-            if found.len() > 1 {
-                println!("{}{name}:", if number > 0 { "\n" } else { "" });
-            }
-            match there {
-                Some(inspection) => print_check(name, inspection),
-                None => println!("{name} is not there"),
-            }
-        }
-        if found.is_empty() {
-            println!("there are no bridges here");
-        }
-    }
+        let several = found.len() > 1;
+        let one = |(name, there): &(String, Option<Inspection>)| {
+            let head = if several { format!("{name}:\n") } else { String::new() };
+            head + &there
+                .as_ref()
+                .map_or(format!("{name} is not there\n"), |there| text(name, there))
+        };
+        found.iter().map(one).collect::<Vec<_>>().join("\n")
+    };
+    out::print(&text)?;
     let can = found.iter().flat_map(|(_, there)| there).any(|there| there.plan.can_forward());
     Ok(if can { Exit::Ok } else { Exit::Failed })
 }
 
-fn print_check(name: &str, inspection: &Inspection) {
+/// What `--check` finds of a bridge, for people.
+fn text(name: &str, inspection: &Inspection) -> String {
     let plan = &inspection.plan;
-    if let Some(Accelerated { pid, .. }) = inspection.accelerated {
-        println!("{name} is already accelerated by pid {pid}");
-    }
+    let accelerated = inspection.accelerated.as_ref();
+    let by = accelerated.map(|by| format!("{name} is already accelerated by pid {}\n", by.pid));
     let rows: Vec<[String; 4]> = plan.ports.iter().map(row).collect();
-    print!("{}", table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows));
-    let runs = if inspection.accelerated.is_some() { "runs" } else { "would run" };
-    for port in plan.ports.iter().filter(|port| !port.before.is_empty()) {
-        println!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
-    }
-    explain(plan).iter().for_each(|line| println!("{line}"));
+    let table = table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows);
+    let runs = if accelerated.is_some() { "runs" } else { "would run" };
+    let ordered = plan.ports.iter().filter(|port| !port.before.is_empty());
+    let order =
+        |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
+    let mut lines: Vec<String> = ordered.map(order).chain(explain(plan)).collect();
     if let Some(length) = plan.lease.length {
         let longest = plan.lease.longest_look;
-        println!("a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}");
+        lines.push(format!(
+            "a look takes {longest:.1?}, and the fast path goes by it for {length:.1?}"
+        ));
     }
     if plan.ports.is_empty() {
-        println!("{name} has no ports");
+        lines.push(format!("{name} has no ports"));
     }
+    lines.iter().fold(by.unwrap_or_default() + &table, |text, line| text + line + "\n")
 }
 
 fn row(port: &PortPlan) -> [String; 4] {
@@ -337,30 +334,30 @@ fn dry_run(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
     let of = |inspection: &Inspection| inspection.accelerated.as_ref().map(|by| by.pid);
     let pid = |there: &Option<Inspection>| there.as_ref().and_then(of);
+    let mut lines = Vec::new();
     for (name, there) in &found {
         if let Some(pid) = pid(there) {
-            println!("would be refused: '{name}' is already accelerated by pid {pid}");
+            lines.push(format!("would be refused: '{name}' is already accelerated by pid {pid}"));
         }
     }
-    if !args.all && found.iter().any(|(_, there)| pid(there).is_some()) {
-        return Ok(Exit::Failed);
+    if !args.all && !lines.is_empty() {
+        return out::lines(lines).map(|()| Exit::Failed);
     }
     for (name, there) in &found {
         match there {
             Some(inspection) if inspection.accelerated.is_some() => {}
-            Some(inspection) => would_attach(name, &inspection.plan),
-            None => println!("would wait for '{name}', which is not there"),
+            Some(inspection) => lines.extend(would_attach(name, &inspection.plan)),
+            None => lines.push(format!("would wait for '{name}', which is not there")),
         }
     }
     if args.all {
-        println!("would do the same for every bridge that comes");
+        lines.push("would do the same for every bridge that comes".into());
     }
-    println!("would change nothing else on this host");
-    Ok(Exit::Ok)
+    out::dry_run(lines)
 }
 
-fn would_attach(name: &str, plan: &Plan) {
-    for port in &plan.ports {
+fn would_attach(name: &str, plan: &Plan) -> Vec<String> {
+    let would = |port: &PortPlan| {
         let order = match programs(port).as_slice() {
             [] => String::new(),
             there => format!(", after the tcx programs there: {}", there.join(", ")),
@@ -371,8 +368,8 @@ fn would_attach(name: &str, plan: &Plan) {
             Way::Queue => "sends to it through its queue",
             Way::Straight => "sends to it straight",
         };
-        println!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name);
-    }
-    println!("would follow {name}'s ports and forwarding table by netlink");
-    explain(plan).iter().for_each(|line| println!("{line}"));
+        format!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name)
+    };
+    let follow = format!("would follow {name}'s ports and forwarding table by netlink");
+    plan.ports.iter().map(would).chain([follow]).chain(explain(plan)).collect()
 }

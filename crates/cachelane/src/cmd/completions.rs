@@ -1,13 +1,11 @@
 //! `cachelane completions`: the completions for a shell.
 
-use std::io::{self, Write as _};
-
-use anyhow::Context as _;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::Cli;
 use crate::exit::Exit;
+use crate::out;
 
 /// Print the completions for a shell
 #[derive(clap::Args, Debug)]
@@ -24,6 +22,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "cachelane", &mut script);
-    io::stdout().write_all(&script).context("cannot print the completions")?;
+    out::print(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Ok)
 }

@@ -5,6 +5,7 @@ use knobs::{Client, KnobInfo, Process, Reading};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
+use crate::out;
 use crate::table::table;
 
 /// List, read and set the knobs of the running processes
@@ -48,20 +49,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     match &args.action {
         Action::List { counters } => list(&processes, *counters, args.json),
         Action::Get { knob } => {
-            let having = having(&processes, knob)?;
-            print(
-                &having.iter().map(|(p, info)| (p, info.value.clone())).collect::<Vec<_>>(),
-                knob,
-                args.json,
-            )
+            let having = having(&processes, knob)?.into_iter();
+            print(having.map(|(process, info)| (process, info.value)).collect(), knob, args.json)
         }
         Action::Set { knob, value } => {
             let mut done = Vec::new();
             for (process, _) in having(&processes, knob)? {
                 let set = connect(&process)?.set(knob, value);
-                done.push((process.clone(), set.with_context(|| label(&process))?));
+                let value = set.with_context(|| label(&process))?;
+                done.push((process, value));
             }
-            print(&done.iter().map(|(p, v)| (p, v.clone())).collect::<Vec<_>>(), knob, args.json)
+            print(done, knob, args.json)
         }
     }
 }
@@ -105,69 +103,45 @@ fn having(processes: &[Process], knob: &str) -> anyhow::Result<Vec<(Process, Kno
 }
 
 fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<Exit> {
-    let mut shown = Vec::new();
+    let (mut list, mut knobs, mut readings) = (Vec::new(), Vec::new(), Vec::new());
     for process in processes {
-        let mut client = connect(process)?;
-        let knobs = client.list().with_context(|| label(process))?;
-        let readings = if counters { client.counters()? } else { Vec::new() };
-        shown.push((process, knobs, readings));
+        let (mut client, label) = (connect(process)?, label(process));
+        let has = client.list().with_context(|| label.clone())?;
+        let counted = if counters { client.counters()? } else { Vec::new() };
+        let Process { name, pid, .. } = process;
+        list.push(json!({"process": name, "pid": pid, "knobs": has, "counters": counted}));
+        let knob = |k: KnobInfo| [label.clone(), k.name, k.value, k.values.to_string()];
+        knobs.extend(has.into_iter().map(knob));
+        let reading = |r: Reading| [label.clone(), r.name, r.value.to_string(), r.help];
+        readings.extend(counted.into_iter().map(reading));
+    }
+    let mut text = match processes {
+        [] => "no cachelane process runs\n".into(),
+        _ => table(["PROCESS", "KNOB", "VALUE", "TAKES"], &knobs),
+    };
+    if counters && !processes.is_empty() {
+        text += &format!("\n{}", table(["PROCESS", "COUNTER", "VALUE", "IS"], &readings));
     }
     if as_json {
-        let list: Vec<Value> = shown.iter().map(|(p, k, r)| process_json(p, k, r)).collect();
-        println!("{}", json!({"schema": 1, "processes": list}));
-    } else if shown.is_empty() {
-        println!("no cachelane process runs");
-    } else {
-        print!("{}", knob_table(&shown));
-        if counters {
-            print!("\n{}", counter_table(&shown));
-        }
+        text = format!("{}\n", json!({"schema": 1, "processes": list}));
     }
-    Ok(Exit::Ok)
-}
-
-type Shown<'a> = (&'a Process, Vec<KnobInfo>, Vec<Reading>);
-
-fn process_json(process: &Process, knobs: &[KnobInfo], readings: &[Reading]) -> Value {
-    json!({"process": process.name, "pid": process.pid, "knobs": knobs, "counters": readings})
-}
-
-fn knob_table(shown: &[Shown<'_>]) -> String {
-    let mut rows = Vec::new();
-    for (process, knobs, _) in shown {
-        for k in knobs {
-            rows.push([label(process), k.name.clone(), k.value.clone(), k.values.to_string()]);
-        }
-    }
-    table(["PROCESS", "KNOB", "VALUE", "TAKES"], &rows)
-}
-
-fn counter_table(shown: &[Shown<'_>]) -> String {
-    let mut rows = Vec::new();
-    for (process, _, readings) in shown {
-        for r in readings {
-            rows.push([label(process), r.name.clone(), r.value.to_string(), r.help.clone()]);
-        }
-    }
-    table(["PROCESS", "COUNTER", "VALUE", "IS"], &rows)
+    out::print(&text).map(|()| Exit::Ok)
 }
 
 /// One value alone for a shell script, a line for each process where there are several.
-fn print(values: &[(&Process, String)], knob: &str, as_json: bool) -> anyhow::Result<Exit> {
-    if as_json {
+fn print(mut values: Vec<(Process, String)>, knob: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let lines = if as_json {
         let list: Vec<Value> = values
             .iter()
             .map(|(p, v)| json!({"process": p.name, "pid": p.pid, "value": v}))
             .collect();
-        println!("{}", json!({"schema": 1, "knob": knob, "values": list}));
-    } else if let [(_, value)] = values {
-        println!("{value}");
+        vec![json!({"schema": 1, "knob": knob, "values": list}).to_string()]
+    } else if values.len() == 1 {
+        values.drain(..).map(|(_, value)| value).collect()
     } else {
-        for (process, value) in values {
-            println!("{}: {value}", label(process));
-        }
-    }
-    Ok(Exit::Ok)
+        values.iter().map(|(process, value)| format!("{}: {value}", label(process))).collect()
+    };
+    out::lines(lines).map(|()| Exit::Ok)
 }
 
 fn connect(process: &Process) -> anyhow::Result<Client> {

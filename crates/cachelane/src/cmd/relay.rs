@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use lanes::{CpuSet, CpuSpec, LaneMap};
+use lanes::{CpuSet, CpuSpec};
 use relay::{Balance, Config, Engine, Relay};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::SIGTERM;
 
-use super::control;
-use crate::args::{Timeout, duration, size, timeout};
+use crate::args::{LanesArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
+use crate::out;
+use crate::run::{Ended, Followed, Foreground, control};
 
 /// Relay TCP connections, forwarding on chosen CPUs
 // These comments are help texts as well, where [IPv6]:PORT is no link.
@@ -38,9 +38,8 @@ pub(crate) struct Args {
     /// CPUs that forward: a list such as 0-3,8, or lane:N, or all (knob relay.cpus)
     #[arg(long, value_name = "CPUS", default_value = "all")]
     cpus: CpuSpec,
-    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
-    #[arg(long, value_name = "LANES")]
-    lanes: Option<String>,
+    #[command(flatten)]
+    lanes: LanesArg,
     /// How a backend is chosen: roundrobin or leastconn
     #[arg(long, default_value = "roundrobin")]
     balance: Balance,
@@ -76,10 +75,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
-    let map = match &args.lanes {
-        Some(spec) => LaneMap::detect()?.with_override(spec)?,
-        None => LaneMap::detect()?,
-    };
+    let map = args.lanes.map()?;
     let cpus = args.cpus.resolve(&map).context("--cpus")?;
     let config = Config {
         balance: args.balance,
@@ -96,32 +92,38 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return dry_run(config);
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     let relay = Arc::new(Relay::start(config)?);
     let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
-    for signal in signals.forever() {
-        match signal {
-            SIGUSR1 => tracing::info!("{:?}", relay.stats()),
-            SIGTERM => {
-                drain(&relay, args.drain_timeout, &mut signals);
-                break;
-            }
-            _ => break,
-        }
+    if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
+        drain(&relay, args.drain_timeout, &mut foreground);
     }
     Ok(Exit::Ok)
 }
 
+/// The relay while it runs, which it does without being looked after.
+struct Running<'a>(&'a Relay);
+
+impl Followed for Running<'_> {
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        Ok(None)
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        tracing::info!("{:?}", self.0.stats());
+        Ok(())
+    }
+}
+
 /// Waits for the connections that are there, until `timeout` or another signal ends that.
-fn drain(relay: &Relay, timeout: Duration, signals: &mut Signals) {
+fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) {
     /// How soon a second signal is heeded.
     const LOOK: Duration = Duration::from_millis(50);
     tracing::info!("draining {} connections", relay.active());
     let deadline = Instant::now() + timeout;
     while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
-        let hurried = signals.pending().any(|signal| signal != SIGUSR1);
-        if hurried || Instant::now() >= deadline {
+        if foreground.is_asked() || Instant::now() >= deadline {
             tracing::warn!("resetting {} connections that did not end", relay.active());
             break;
         }
@@ -131,16 +133,17 @@ fn drain(relay: &Relay, timeout: Duration, signals: &mut Signals) {
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
 fn dry_run(config: Config) -> anyhow::Result<Exit> {
     let Config { listen, backends, engine, cpus, budget, .. } = &config;
-    println!(
-        "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
-        list(listen),
-        cpus.len()
-    );
-    println!("would relay to {} with engine {engine}", list(backends));
-    println!("would hold at most {budget} bytes of memory for a connection");
-    println!("would change nothing else on this host");
+    let exit = out::dry_run(vec![
+        format!(
+            "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
+            list(listen),
+            cpus.len()
+        ),
+        format!("would relay to {} with engine {engine}", list(backends)),
+        format!("would hold at most {budget} bytes of memory for a connection"),
+    ])?;
     Relay::check(&config)?;
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
 fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {

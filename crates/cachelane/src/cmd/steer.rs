@@ -7,14 +7,14 @@ mod report;
 mod run;
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::ArgAction;
 use lanes::{CpuSet, CpuSpec};
 use steer::{Plan, SteerOptions};
 use xsk::Device;
 
-use crate::args::duration;
+use crate::args::{LanesArg, ON_OFF, UntilArg, choice};
 use crate::exit::Exit;
 use crate::privileges;
 use machine::Machine;
@@ -52,13 +52,12 @@ pub(crate) struct Args {
     /// CPUs that flows may be sent to: a list such as 0-3,8, or lane:N, or all
     #[arg(long, value_name = "CPUS", default_value = "all")]
     cpus: CpuSpec,
-    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
-    #[arg(long, value_name = "LANES")]
-    lanes: Option<String>,
+    #[command(flatten)]
+    lanes: LanesArg,
     /// Start with records rewritten only when a consumer changed lanes, or not (knob
     /// steer.llc_affinity)
-    #[arg(long, value_name = "STATE", default_value = "on", value_parser = ["off", "on"])]
-    llc_affinity: String,
+    #[arg(long, value_name = "STATE", default_value = "on", action = ArgAction::Set, value_parser = choice(ON_OFF))]
+    llc_affinity: bool,
     /// Records of flows: a power of two from 256 to 16777216 [default: four for each socket that
     /// is there now, and at least 2048]
     #[arg(long, value_name = "N")]
@@ -71,9 +70,8 @@ pub(crate) struct Args {
     /// 99; 0: none, and packets wait beside busy programs
     #[arg(long, value_name = "N", default_value_t = SteerOptions::default().priority)]
     priority: u8,
-    /// End after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
+    #[command(flatten)]
+    until: UntilArg,
     /// Steer where that is refused, as far as it can be: for tests
     #[arg(long)]
     force: bool,
@@ -114,7 +112,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     use privileges::{DEVICES, PRIORITY, PROGRAMS, SYSFS, TRACEPOINTS};
 
-    let machine = Machine::look_at(Path::new("/sys/devices/system"), args.lanes.as_deref())?;
+    let machine = Machine::look_at(Path::new("/sys/devices/system"), args.lanes.lanes.as_deref())?;
     let lanes = machine.lanes();
     let defaults = SteerOptions::default();
     let mut options = SteerOptions {
@@ -122,7 +120,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
         queue_size: args.queue,
         priority: args.priority,
         targets: targets(&args.cpus, lanes).context("--cpus")?,
-        llc_affinity: args.llc_affinity == "on",
+        llc_affinity: args.llc_affinity,
         ..defaults
     };
     options.check()?;

@@ -1,134 +1,130 @@
-//! What came of it, as text and as JSON.
+//! How it goes and what came of it, as text and as JSON.
 
-use std::io::{self, Write as _};
-use std::time::Duration;
-
-use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::Args;
-use super::meter::Totals;
-use super::pcap;
-use super::session::{Ended, Outcome};
-use crate::cmd::xsk::live::{per_second, rate_over, si};
+use super::{Args, pcap};
 use crate::describe;
 use crate::exit::Exit;
+use crate::figures::{rate_over, si};
+use crate::packets::meter::Totals;
+use crate::packets::session::{Outcome, Sample, Show};
+use crate::run::Ended;
 use crate::table::table;
 
-/// Prints the outcome, and says how the command ends.
-///
-/// # Errors
-/// What ended it, if something failed; that it cannot be printed.
-pub(super) fn finish(args: &Args, outcome: Outcome) -> anyhow::Result<Exit> {
-    if outcome.ended == Ended::Lender {
-        tracing::info!("the lender has ended");
-    }
-    let text = match args.run.json {
-        true => format!("{}\n", object(args, &outcome)),
-        false => summary(args, &outcome),
-    };
-    // Where packets go, nothing else does.
-    let is_taken = args.pcap.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    let printed = match is_taken {
-        true => {
-            text.lines().for_each(|line| tracing::info!("{line}"));
-            Ok(())
-        }
-        false => io::stdout().write_all(text.as_bytes()).context("cannot print the summary"),
-    };
-    match outcome.error {
-        Some(error) => Err(error),
-        None => printed.map(|()| Exit::Ok),
-    }
+/// What was asked for, and what the lender gives.
+pub(super) struct Report<'a> {
+    pub(super) args: &'a Args,
+    pub(super) quota: u32,
+    pub(super) channels: usize,
 }
 
-/// One interval.
-pub(super) fn sample(since: Duration, span: Duration, now: &Totals, before: &Totals) -> Value {
-    json!({
-        "schema": 1,
-        "command": "borrow",
-        "event": "interval",
-        "seconds": since.as_secs_f64(),
-        "packets": now.packets,
-        "bytes": now.bytes,
-        "pps": per_second(now.packets - before.packets, span),
-        "bits_per_second": per_second(now.bytes - before.bytes, span) * 8.0,
-        "dropped": now.dropped,
-    })
-}
-
-fn object(args: &Args, outcome: &Outcome) -> Value {
-    let total = outcome.workers.iter().copied().fold(Totals::default(), Totals::and);
-    let mut object = traffic(&total);
-    let more = json!({
-        "schema": 1,
-        "command": "borrow",
-        "event": "end",
-        "socket": args.socket.display().to_string(),
-        "task": args.task(),
-        "mirror": args.mirror,
-        "quota": outcome.quota,
-        "channels": outcome.channels,
-        "ended_by": outcome.ended.name(),
-        "seconds": outcome.time.as_secs_f64(),
-        "workers": outcome.workers.iter().map(traffic).collect::<Vec<_>>(),
-    });
-    for (name, value) in more.as_object().into_iter().flatten() {
-        object[name] = value.clone();
-    }
-    if let Some(error) = &outcome.error {
-        object["error"] = describe(error).into();
-    }
-    if let Some(path) = &args.pcap {
-        object["file"] = path.display().to_string().into();
-    }
-    object
-}
-
-fn traffic(totals: &Totals) -> Value {
-    let Totals { packets, bytes, dropped, .. } = *totals;
-    json!({
-        "packets": packets,
-        "bytes": bytes,
-        "pps": rate_over(packets, totals.active()),
-        "bits_per_second": rate_over(bytes * 8, totals.active()),
-        "active_seconds": totals.active().as_secs_f64(),
-        "dropped": dropped,
-    })
-}
-
-fn summary(args: &Args, outcome: &Outcome) -> String {
-    let total = outcome.workers.iter().copied().fold(Totals::default(), Totals::and);
-    let mut text = String::new();
-    if args.worker.is_some() {
-        let row = |(number, worker): (usize, &Totals)| {
-            let Totals { packets, bytes, dropped, .. } = worker;
-            let rate = rate_over(*packets, worker.active());
-            let rate = rate.map_or_else(String::new, |rate| format!("{}pps", si(rate)));
-            [number.to_string(), packets.to_string(), bytes.to_string(), rate, dropped.to_string()]
+impl Show for Report<'_> {
+    fn line(&self, sample: &Sample, width: usize) -> String {
+        let ((pps, bits), totals) = (sample.rx(), &sample.totals);
+        let (packets, bytes) = (totals.rx_packets, totals.rx_bytes);
+        let dropped = match totals.over_quota - sample.before.over_quota {
+            0 => "no drops".into(),
+            dropped => format!("{dropped} dropped over the quota"),
         };
-        let rows: Vec<_> = outcome.workers.iter().enumerate().map(row).collect();
-        text += &table(["worker", "packets", "bytes", "rate", "dropped"], &rows);
+        let rates = format!("{}pps {}bit/s", si(pps), si(bits));
+        let line = format!("{rates} | {dropped} | {packets} packets, {bytes} bytes so far");
+        line.chars().take(width).collect()
     }
-    let Totals { packets, bytes, dropped, .. } = total;
-    if packets == 0 {
-        text += &format!("no packets in {:.2} s\n", outcome.time.as_secs_f64());
-    } else {
-        text += &format!("received {packets} packets, {bytes} bytes");
-        let rates = [packets, bytes * 8].map(|count| rate_over(count, total.active()).map(si));
-        if let [Some(pps), Some(bits)] = rates {
-            let seconds = total.active().as_secs_f64();
-            text += &format!(" in {seconds:.2} s: {pps}pps, {bits}bit/s");
+
+    fn object(&self, sample: &Sample) -> Value {
+        let (pps, bits) = sample.rx();
+        json!({
+            "schema": 1,
+            "command": "borrow",
+            "event": "interval",
+            "seconds": sample.seconds.as_secs_f64(),
+            "packets": sample.totals.rx_packets,
+            "bytes": sample.totals.rx_bytes,
+            "pps": pps,
+            "bits_per_second": bits,
+            "dropped": sample.totals.over_quota,
+        })
+    }
+}
+
+impl Report<'_> {
+    /// Prints the outcome, and says how the command ends.
+    ///
+    /// # Errors
+    /// What ended it, if something failed; that it cannot be printed.
+    pub(super) fn finish(&self, outcome: Outcome) -> anyhow::Result<Exit> {
+        if outcome.ended == Ended::Lender {
+            tracing::info!("the lender has ended");
         }
-        text.push('\n');
+        let text = match self.args.run.json {
+            true => format!("{}\n", self.end(&outcome)),
+            false => self.summary(&outcome),
+        };
+        // Where packets go, nothing else does.
+        if self.args.pcap.as_deref().is_some_and(|path| path.as_os_str() == "-") {
+            text.lines().for_each(|line| tracing::info!("{line}"));
+            return outcome.finish("", Exit::Ok);
+        }
+        outcome.finish(&text, Exit::Ok)
     }
-    text += &match dropped {
-        0 => "no drops\n".into(),
-        1 => format!("1 packet dropped over the quota of {}\n", outcome.quota),
-        _ => format!("{dropped} packets dropped over the quota of {}\n", outcome.quota),
-    };
-    if let Some(path) = &args.pcap {
-        text += &format!("written to {}\n", pcap::name(path));
+
+    fn end(&self, outcome: &Outcome) -> Value {
+        let mut object = traffic(&outcome.totals());
+        object["schema"] = 1.into();
+        object["command"] = "borrow".into();
+        object["event"] = "end".into();
+        object["socket"] = self.args.socket.display().to_string().into();
+        object["task"] = self.args.task().into();
+        object["mirror"] = self.args.mirror.into();
+        object["quota"] = self.quota.into();
+        object["channels"] = self.channels.into();
+        object["ended_by"] = outcome.ended.name().into();
+        object["seconds"] = outcome.seconds.into();
+        object["workers"] = outcome.threads.iter().map(traffic).collect();
+        if let Some(error) = &outcome.error {
+            object["error"] = describe(error).into();
+        }
+        if let Some(path) = &self.args.pcap {
+            object["file"] = path.display().to_string().into();
+        }
+        object
     }
-    text
+
+    fn summary(&self, outcome: &Outcome) -> String {
+        let mut text = String::new();
+        if self.args.worker.is_some() {
+            let row = |(number, worker): (usize, &Totals)| {
+                let Totals { rx_packets, rx_bytes, over_quota, .. } = worker;
+                let rate = rate_over(*rx_packets, worker.active());
+                let rate = rate.map_or_else(String::new, |rate| format!("{}pps", si(rate)));
+                let [packets, bytes, dropped] =
+                    [rx_packets, rx_bytes, over_quota].map(u64::to_string);
+                [number.to_string(), packets, bytes, rate, dropped]
+            };
+            let rows: Vec<_> = outcome.threads.iter().enumerate().map(row).collect();
+            text += &table(["worker", "packets", "bytes", "rate", "dropped"], &rows);
+        }
+        let total = outcome.totals();
+        text += &match total.rx_packets {
+            0 => format!("no packets in {:.2} s\n", outcome.seconds),
+            packets => total.text("received", packets, total.rx_bytes) + "\n",
+        };
+        text += &match (total.over_quota, self.quota) {
+            (0, _) => "no drops\n".into(),
+            (1, quota) => format!("1 packet dropped over the quota of {quota}\n"),
+            (dropped, quota) => format!("{dropped} packets dropped over the quota of {quota}\n"),
+        };
+        if let Some(path) = &self.args.pcap {
+            text += &format!("written to {}\n", pcap::name(path));
+        }
+        text
+    }
+}
+
+/// What was received, of a worker or of all, for programs.
+fn traffic(totals: &Totals) -> Value {
+    let mut object = totals.object(totals.rx_packets, totals.rx_bytes);
+    object["active_seconds"] = totals.active().as_secs_f64().into();
+    object["dropped"] = totals.over_quota.into();
+    object
 }

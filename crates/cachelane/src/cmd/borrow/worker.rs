@@ -1,15 +1,14 @@
 //! One connection's thread: receives, does what it is for, gives back.
 
 use std::hint::black_box;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use lend::{Borrower, Loan, Wait};
 
-use super::meter::Meter;
 use super::pcap::Capture;
-use crate::cmd::xsk::idle::{LONGEST, Patience};
+use crate::packets::idle::{LONGEST, Patience};
+use crate::packets::session::Context;
+use crate::run::Ended;
 
 /// The most loans that are handled in one go.
 const BATCH: usize = 256;
@@ -24,103 +23,73 @@ pub(super) enum Task {
     Capture(Box<Capture>),
 }
 
-/// Why a worker ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// The lender is gone.
-    Lender,
-    /// Whoever read what it wrote is gone.
-    Reader,
-    /// It was told to.
-    Told,
-}
-
-/// When the workers are to end. Relaxed: one that hears of it a turn later is as good.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    pub(super) fn end(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
-
 /// A connection, and what is done with what comes.
-pub(super) struct Worker<'a> {
+pub(super) struct Worker {
     pub(super) borrower: Borrower,
     pub(super) task: Task,
     /// It never sleeps.
     pub(super) spin: bool,
-    pub(super) stop: Stop,
-    pub(super) start: Instant,
-    pub(super) meter: &'a Meter,
 }
 
-impl Worker<'_> {
+impl Worker {
     /// Works until the lender ends, or it is told to end.
-    pub(super) fn run(mut self) -> anyhow::Result<Ended> {
+    pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         let mut loans = Vec::with_capacity(BATCH);
         let mut patience = Patience::default();
-        let mut looked = self.start;
-        let ended = loop {
-            if self.stop.is_over() {
-                break Ended::Told;
-            }
+        let mut looked = Instant::now();
+        while !context.control.is_over() {
             let now = Instant::now();
             self.borrower.receive(&mut loans, BATCH)?;
             let received = !loans.is_empty();
             if received {
-                self.work(&loans)?;
+                self.work(&loans, context, now)?;
                 self.borrower.give_back(loans.drain(..));
-                self.meter.saw_packets(now - self.start);
             }
+            context.turn(now, []);
             if let Task::Capture(capture) = &self.task
                 && capture.is_closed()
             {
-                break Ended::Reader;
+                context.control.ends(Ended::Reader);
+                break;
             }
-            if self.rest(&mut patience, received, now, &mut looked)? == Wait::Closed {
-                break Ended::Lender;
+            let sleeps = !self.spin && patience.is_over(now, received);
+            if self.rest(sleeps, now, &mut looked, context)? == Wait::Closed {
+                context.control.ends(Ended::Lender);
+                break;
             }
-        };
-        self.meter.dropped(self.borrower.dropped());
+        }
+        context.over_quota(self.borrower.dropped());
+        context.write_down([]);
         if let Task::Capture(capture) = &mut self.task {
             capture.flush()?;
         }
-        Ok(ended)
+        Ok(())
     }
 
-    /// Between two looks at the rings: sleeps, if it may and there was nothing for a while.
+    /// Between two looks at the rings: sleeps, if it is to.
     fn rest(
         &mut self,
-        patience: &mut Patience,
-        received: bool,
+        sleeps: bool,
         now: Instant,
         looked: &mut Instant,
+        context: &mut Context,
     ) -> anyhow::Result<Wait> {
         /// So often one that has no reason to wait looks whether the lender is there.
         const LOOK: Duration = Duration::from_millis(20);
-        if !self.spin && patience.is_over(now, received) {
-            if let Task::Capture(capture) = &mut self.task {
-                capture.flush()?;
-            }
-            self.meter.dropped(self.borrower.dropped());
-            return Ok(self.borrower.wait(Some(LONGEST))?);
-        }
-        if now - *looked < LOOK {
+        if !sleeps && now - *looked < LOOK {
             return Ok(Wait::Ready);
         }
+        match &mut self.task {
+            Task::Capture(capture) if sleeps => capture.flush()?,
+            _ => {}
+        }
         *looked = now;
-        self.meter.dropped(self.borrower.dropped());
-        Ok(self.borrower.wait(Some(Duration::ZERO))?)
+        context.over_quota(self.borrower.dropped());
+        Ok(self.borrower.wait(Some(if sleeps { LONGEST } else { Duration::ZERO }))?)
     }
 
     /// Does what it is for with whole packets.
-    fn work(&mut self, loans: &[Loan]) -> anyhow::Result<()> {
+    fn work(&mut self, loans: &[Loan], context: &mut Context, now: Instant) -> anyhow::Result<()> {
         let packets = loans.iter().filter(|loan| !loan.more()).count();
         let bytes: usize = loans.iter().map(Loan::len).sum();
         match &mut self.task {
@@ -135,8 +104,7 @@ impl Worker<'_> {
                 }
             }
         }
-        self.meter.packets.add(packets as u64);
-        self.meter.bytes.add(bytes as u64);
+        context.received(packets, bytes as u64, now);
         Ok(())
     }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use frames::Accounting;
 use lend::LenderOptions;
 
-use crate::cmd::xsk::options::SocketArgs;
+use crate::args::{Choice, name_of, of_name};
 use crate::exit::usage;
+use crate::packets::options::SocketArgs;
 
 /// Who may borrow, and how much.
 #[derive(clap::Args, Debug)]
@@ -41,9 +42,13 @@ pub(super) struct LendArgs {
     private: bool,
     /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
     /// (on) (knob lend.autorelease)
-    #[arg(long, value_name = "off|on", default_value = "off", value_parser = accounting)]
+    #[arg(long, value_name = "off|on", default_value = "off", value_parser = |s: &str| of_name(ACCOUNTING, s))]
     autorelease: Accounting,
 }
+
+/// The values of the knob.
+pub(super) const ACCOUNTING: Choice<Accounting> =
+    &[("off", Accounting::Counters), ("on", Accounting::Ledgers)];
 
 /// More than that can never be.
 const BORROWERS: u8 = 64;
@@ -111,12 +116,6 @@ fn reserve(sockets: &SocketArgs) -> u32 {
     sockets.ring.saturating_add(1024)
 }
 
-/// `queue 0`, `queues 0, 1`.
-pub(super) fn queues(queues: &[u32]) -> String {
-    let numbers: Vec<String> = queues.iter().map(ToString::to_string).collect();
-    format!("queue{} {}", if queues.len() == 1 { "" } else { "s" }, numbers.join(", "))
-}
-
 /// What a dry run says of the socket.
 pub(super) fn would_listen(options: &LenderOptions) -> String {
     let group = options.group.map_or_else(String::new, |group| format!(", group {group}"));
@@ -131,25 +130,8 @@ pub(super) fn would_listen(options: &LenderOptions) -> String {
         options.user_share,
         if options.private { "copies of what they get" } else { "everything" },
         options.reserve,
-        name(options.accounting)
+        name_of(ACCOUNTING, options.accounting)
     )
-}
-
-/// As the knob has it.
-pub(super) fn name(accounting: Accounting) -> &'static str {
-    match accounting {
-        Accounting::Counters => "off",
-        Accounting::Ledgers => "on",
-    }
-}
-
-/// Reads what [`name`] writes.
-pub(super) fn accounting(s: &str) -> Result<Accounting, String> {
-    match s {
-        "off" => Ok(Accounting::Counters),
-        "on" => Ok(Accounting::Ledgers),
-        _ => Err(format!("'{s}' is neither (expected off or on)")),
-    }
 }
 
 fn mode(s: &str) -> Result<u32, String> {
@@ -185,13 +167,5 @@ mod tests {
         }
         assert_eq!((group("7"), group("root")), (Ok(7), Ok(0)));
         assert!(group("no-such-group").unwrap_err().contains("'no-such-group'"));
-    }
-
-    #[test]
-    fn both_ways_of_keeping_account_are_read_as_they_are_written() {
-        for way in [Accounting::Counters, Accounting::Ledgers] {
-            assert_eq!(accounting(name(way)), Ok(way));
-        }
-        assert!(accounting("maybe").unwrap_err().contains("'maybe'"));
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knobs::{Knob, Registry, Values};
-use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
+use knobs::{Knob, MeterKind, Registry, Values};
+use lend::{BorrowerStatus, Lender, LenderCounters};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::options::{accounting, name};
-use crate::cmd::xsk::live::si;
-use crate::cmd::xsk::report::More;
-use crate::cmd::xsk::session::Beside;
+use super::options::ACCOUNTING;
+use crate::args::{name_of, of_name};
+use crate::counters::{self, Count, register};
+use crate::figures::{named, tight};
+use crate::packets::job::{Beside, Report};
 
 /// The lender, for those who look at it.
 pub(super) struct Status {
@@ -20,10 +21,8 @@ pub(super) struct Status {
     last: Mutex<Vec<BorrowerStatus>>,
 }
 
-type Count = (&'static str, &'static str, &'static str, fn(&LenderCounters) -> u64);
-
 /// What has happened: a name, its unit, what it means, and how often it happened.
-const COUNTS: [Count; 9] = [
+const COUNTS: [Count<LenderCounters>; 9] = [
     ("joined", "borrowers", "Borrowers that joined.", |c| c.joined),
     ("left", "borrowers", "Borrowers that went by themselves, or died.", |c| c.left),
     ("disconnected", "borrowers", "Borrowers disconnected for what they did.", |c| c.disconnected),
@@ -35,54 +34,43 @@ const COUNTS: [Count; 9] = [
     ("unwanted", "packets", "Packets received for nobody.", |c| c.unwanted),
 ];
 
+/// What there is now.
+const NOW: [Count<Arc<Lender>>; 3] = [
+    ("on_loan", "frames", "Frames that borrowers have.", |l| l.counters().on_loan),
+    ("borrowers", "borrowers", "Borrowers that are there.", |l| l.borrowers().len() as u64),
+    (
+        "lingering",
+        "borrowers",
+        "Borrowers that left and hold the memory that was made for them.",
+        |l| l.counters().lingering,
+    ),
+];
+
+type Reasons = fn(&LenderCounters) -> Vec<(&'static str, u64)>;
+
+/// What was refused or done wrong, by reason: a name, its unit, and what it means.
+const BY_REASON: [(&str, &str, &str, Reasons); 2] = [
+    ("refused", "connections", "Connections that did not become borrowers.", |c| {
+        c.refused.by_reason().collect()
+    }),
+    ("offences", "offences", "What borrowers did that no honest one does.", |c| {
+        c.offences.by_reason().collect()
+    }),
+];
+
 impl Status {
     pub(super) fn new(lender: Lender) -> Status {
         Status { lender: Arc::new(lender), last: Mutex::default() }
     }
 
-    /// What came of it. The lender ends with this.
-    pub(super) fn add_to(self, more: &mut More) {
-        let counters = self.lender.counters();
-        let borrowers = self.last.into_inner();
-        more.lines.push(format!(
-            "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
-             quota {}, for nobody {}",
-            counters.lent,
-            counters.returned,
-            counters.reclaimed,
-            counters.dropped,
-            counters.unwanted
-        ));
-        more.lines.push(format!(
-            "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
-            counters.joined,
-            counters.left,
-            counters.disconnected,
-            borrowers.len()
-        ));
-        more.lines.extend(borrowers.iter().map(line));
-        for (what, total, by_reason) in [
-            ("refused", counters.refused.total(), reasons(counters.refused.by_reason())),
-            ("offences", counters.offences.total(), reasons(counters.offences.by_reason())),
-        ] {
-            if total > 0 {
-                more.lines.push(format!("{what}: {by_reason}"));
-            }
-        }
-        let mut lend = figures(&counters);
-        lend.insert("autorelease".into(), name(self.lender.accounting()).into());
-        more.fields.insert("lend".into(), lend.into());
-        more.fields.insert("borrowers".into(), borrowers.iter().map(object).collect());
-    }
-
     fn knob(&self) -> Knob {
         let (reader, writer) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
         let set = move |value: &str| {
-            writer.set_accounting(accounting(value)?).map_err(|error| error.to_string())
+            writer.set_accounting(of_name(ACCOUNTING, value)?).map_err(|error| error.to_string())
         };
         let help = "how account of lent frames is kept: by a counter for each frame (off), or by \
                     a ledger for each borrower (on)";
-        let current = move || name(reader.accounting()).to_owned();
+        let current = move || name_of(ACCOUNTING, reader.accounting()).to_owned();
         Knob::new("lend.autorelease", help, Values::one_of(["off", "on"]), "off", current, set)
     }
 }
@@ -90,41 +78,24 @@ impl Status {
 impl Beside for Status {
     fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
         registry.register(self.knob())?;
-        for (name, unit, help, read) in COUNTS {
-            let lender = Arc::clone(&self.lender);
-            let read = move || read(&lender.counters());
-            registry.counter(&format!("lend.{name}"), unit, help, read)?;
+        let (now, counted) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
+        register(registry, MeterKind::Gauge, "lend", &NOW, move || Arc::clone(&now))?;
+        register(registry, MeterKind::Counter, "lend", &COUNTS, move || counted.counters())?;
+        for (name, unit, help, by_reason) in BY_REASON {
+            for (index, (reason, _)) in by_reason(&LenderCounters::default()).iter().enumerate() {
+                let lender = Arc::clone(&self.lender);
+                let read = move || by_reason(&lender.counters())[index].1;
+                registry.counter(&format!("lend.{name}.{reason}"), unit, help, read)?;
+            }
         }
-        for (reason, _) in Refusals::default().by_reason() {
-            let lender = Arc::clone(&self.lender);
-            let read = move || of_reason(lender.counters().refused.by_reason(), reason);
-            let help = "Connections that did not become borrowers.";
-            registry.counter(&format!("lend.refused.{reason}"), "connections", help, read)?;
-        }
-        for (reason, _) in Offences::default().by_reason() {
-            let lender = Arc::clone(&self.lender);
-            let read = move || of_reason(lender.counters().offences.by_reason(), reason);
-            let help = "What borrowers did that no honest one does.";
-            registry.counter(&format!("lend.offences.{reason}"), "offences", help, read)?;
-        }
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.counters().on_loan;
-        registry.gauge("lend.on_loan", "frames", "Frames that borrowers have.", read)?;
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.borrowers().len() as u64;
-        registry.gauge("lend.borrowers", "borrowers", "Borrowers that are there.", read)?;
-        let lender = Arc::clone(&self.lender);
-        let read = move || lender.counters().lingering;
-        let help = "Borrowers that left and hold the memory that was made for them.";
-        registry.gauge("lend.lingering", "borrowers", help, read)
+        Ok(())
     }
 
     fn words(&self) -> Option<String> {
         let (counters, borrowers) = (self.lender.counters(), self.lender.borrowers().len());
-        let tight = |value: u64| si(value as f64).replace(' ', "");
         let dropped = match counters.dropped {
             0 => String::new(),
-            dropped => format!(", over quota {}", tight(dropped)),
+            dropped => format!(", over quota {}", tight(dropped as f64)),
         };
         let plural = if borrowers == 1 { "" } else { "s" };
         let on_loan = counters.on_loan;
@@ -140,31 +111,49 @@ impl Beside for Status {
     fn ending(&self) {
         *self.last.lock() = self.lender.borrowers();
     }
+
+    fn add_to(&self, report: &mut Report) {
+        let counters = self.lender.counters();
+        let borrowers = self.last.lock();
+        report.lines.push(format!(
+            "lent {}, returned {}, reclaimed from who went {}, dropped at borrowers with their \
+             quota {}, for nobody {}",
+            counters.lent,
+            counters.returned,
+            counters.reclaimed,
+            counters.dropped,
+            counters.unwanted
+        ));
+        report.lines.push(format!(
+            "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
+            counters.joined,
+            counters.left,
+            counters.disconnected,
+            borrowers.len()
+        ));
+        report.lines.extend(borrowers.iter().map(line));
+        for (what, _, _, by_reason) in BY_REASON {
+            let reasons = named(by_reason(&counters).into_iter());
+            if !reasons.is_empty() {
+                report.lines.push(format!("{what}: {reasons}"));
+            }
+        }
+        let mut lend = figures(&counters);
+        lend.insert("autorelease".into(), name_of(ACCOUNTING, self.lender.accounting()).into());
+        report.fields["lend"] = lend.into();
+        report.fields["borrowers"] = borrowers.iter().map(object).collect();
+    }
 }
 
 fn figures(counters: &LenderCounters) -> Map<String, Value> {
-    let counts =
-        COUNTS.iter().map(|(name, _, _, read)| ((*name).to_owned(), read(counters).into()));
-    let mut figures: Map<String, Value> = counts.collect();
+    let mut figures = counters::object(&COUNTS, counters);
     figures.insert("on_loan".into(), counters.on_loan.into());
     figures.insert("lingering".into(), counters.lingering.into());
-    let by_reason = |reasons: Vec<(&str, u64)>| -> Value {
-        reasons.into_iter().map(|(name, n)| (name.to_owned(), Value::from(n))).collect()
-    };
-    figures.insert("refused".into(), by_reason(counters.refused.by_reason().collect()));
-    figures.insert("offences".into(), by_reason(counters.offences.by_reason().collect()));
+    for (name, _, _, by_reason) in BY_REASON {
+        let reasons = by_reason(counters).into_iter().map(|(reason, n)| (reason.to_owned(), n));
+        figures.insert(name.into(), reasons.collect());
+    }
     figures
-}
-
-fn of_reason(mut reasons: impl Iterator<Item = (&'static str, u64)>, reason: &str) -> u64 {
-    reasons.find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
-}
-
-/// Those that there were.
-fn reasons(all: impl Iterator<Item = (&'static str, u64)>) -> String {
-    let there = all.filter(|(_, count)| *count > 0);
-    let texts: Vec<String> = there.map(|(name, count)| format!("{name} {count}")).collect();
-    texts.join(", ")
 }
 
 /// A borrower, for people.

@@ -8,9 +8,11 @@ use lend::Distributor;
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::options::SocketArgs;
-use crate::cmd::xsk::session::{Context, SharedProgram};
+use crate::packets::idle;
+use crate::packets::options::SocketArgs;
+use crate::packets::session::Context;
+use crate::packets::setup::SharedProgram;
+use crate::packets::sockets::{Handler, Sockets};
 
 /// How long it sleeps at most while borrowers have frames that the fill ring lacks: nobody wakes
 /// it when they come back.
@@ -18,63 +20,25 @@ const SHORT: Duration = Duration::from_millis(1);
 
 /// What the thread has.
 pub(super) struct Thread {
-    socket: Socket,
+    /// One.
+    sockets: Sockets,
     distributor: Distributor,
-    cache: LaneCache,
     program: SharedProgram,
     /// Whether the queue's packets come to the socket.
     inserted: bool,
-    batch: usize,
-    /// How many frames are with the kernel to receive into.
-    fill: usize,
-    /// Whether a packet can be in several frames.
-    parts: bool,
-    /// Whether the device has to be polled by our calls.
-    polls: bool,
     packets: Vec<Packet>,
 }
 
 impl Thread {
-    /// Takes over a socket, and lets it receive from the first packet on.
     pub(super) fn new(
-        mut socket: Socket,
+        socket: Socket,
         distributor: Distributor,
-        mut cache: LaneCache,
+        cache: LaneCache,
         program: SharedProgram,
         args: &SocketArgs,
     ) -> Thread {
-        let fill = args.ring as usize;
-        socket.fill(&mut cache, fill);
-        Thread {
-            socket,
-            distributor,
-            cache,
-            program,
-            inserted: false,
-            batch: args.batch as usize,
-            fill,
-            parts: args.multi_buffer,
-            polls: args.busy_poll.is_some(),
-            packets: Vec::new(),
-        }
-    }
-
-    pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let returned = self.distributor.collect(&mut self.cache);
-            self.switch()?;
-            let received = self.turn(context, now)?;
-            self.cache.maintain();
-            context.turn(now, [&self.socket]);
-            if patience.is_over(now, received + returned > 0 || self.polls) {
-                self.sleep()?;
-            }
-        }
-        context.write_down([&self.socket]);
-        self.leave();
-        Ok(())
+        let sockets = Sockets::new(vec![socket], cache, args);
+        Thread { sockets, distributor, program, inserted: false, packets: Vec::new() }
     }
 
     /// Has the queue's packets come here while somebody borrows, and go to the kernel else.
@@ -86,56 +50,50 @@ impl Thread {
         // A thread that panicked with it has ended the run.
         let mut program = self.program.lock();
         match wanted {
-            true => program.insert(&self.socket)?,
-            false => program.remove(self.socket.queue())?,
+            true => program.insert(&self.sockets.list[0])?,
+            false => program.remove(self.sockets.list[0].queue())?,
         }
         self.inserted = wanted;
         Ok(())
     }
+}
 
-    /// Takes a batch from the socket and lends it; how many packets it was.
+impl Handler for Thread {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
     fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
-        /// More parts than a packet has.
-        const PARTS: usize = 32;
-        self.socket.fill(&mut self.cache, self.fill);
-        if self.polls || self.socket.rx_needs_wakeup() {
-            self.socket.wake_rx()?;
+        let returned = self.distributor.collect(&mut self.sockets.cache);
+        self.switch()?;
+        self.sockets.supply(0)?;
+        let packets = self.sockets.receive(0, context, now, &mut self.packets);
+        if packets > 0 {
+            // A full batch: there are mostly more.
+            let full = self.packets.len() >= self.sockets.batch;
+            self.distributor.lend_burst(&mut self.packets, &mut self.sockets.cache, full);
+            context.control.settle(packets, 0);
         }
-        let claimed = context.control.claim(self.batch);
-        let most = if self.parts && claimed > 0 { claimed.max(PARTS) } else { claimed };
-        let parts = self.socket.receive(&mut self.packets, most);
-        if parts == 0 {
-            context.control.settle(0, claimed);
-            return Ok(0);
-        }
-        let packets = self.packets.iter().filter(|packet| !packet.more).count();
-        let bytes: u64 = self.packets.iter().map(|packet| u64::from(packet.len)).sum();
-        context.meter().rx_packets.add(packets as u64);
-        context.meter().rx_bytes.add(bytes);
-        context.saw_packets(now);
-        // A full batch: there are mostly more.
-        self.distributor.lend_burst(&mut self.packets, &mut self.cache, parts == most);
-        context.control.settle(packets, claimed.saturating_sub(packets));
-        Ok(packets)
+        Ok(packets + returned)
     }
 
     /// Sleeps until there are packets, or the lender's control thread wants something, or frames
     /// may have come back that are missing.
     fn sleep(&mut self) -> anyhow::Result<()> {
-        let missing = (self.socket.outstanding().fill as usize) < self.fill;
+        let missing = (self.sockets.list[0].outstanding().fill as usize) < self.sockets.fill;
         let longest = match self.distributor.on_loan() > 0 && missing {
             true => SHORT,
             false => idle::LONGEST,
         };
-        let wanted: [(&dyn idle::Fd, PollFlags); 2] =
-            [(&self.socket, PollFlags::IN), (&self.distributor, PollFlags::IN)];
-        idle::sleep(wanted.into_iter(), &mut self.cache, longest).context("lending")
+        let wanted =
+            [(&self.sockets.list[0] as _, PollFlags::IN), (&self.distributor as _, PollFlags::IN)];
+        idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest).context("lending")
     }
 
     /// The kernel has the queue's packets again before the socket closes.
-    fn leave(&mut self) {
+    fn end(self) {
         let mut program = self.program.lock();
         // A device that is gone has no queue.
-        let _ = program.remove(self.socket.queue());
+        let _ = program.remove(self.sockets.list[0].queue());
     }
 }

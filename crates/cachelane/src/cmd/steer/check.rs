@@ -5,21 +5,19 @@ use steer::{Obstacle, Plan, Steering};
 use xsk::Device;
 
 use super::Prepared;
-use crate::cmd::holder;
 use crate::exit::{Exit, host_cannot};
 use crate::terminal::{width, wrap};
+use crate::{holder, out};
 
 /// `--check`.
 pub(super) fn check(prepared: &Prepared, force: bool, as_json: bool) -> anyhow::Result<Exit> {
     let Prepared { device, options, plan, .. } = prepared;
     Steering::try_load(device, options)?;
     let refused = plan.refusals(force).next().is_some();
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&object(prepared, force))?);
-    } else {
-        let lines = describe(prepared, force);
-        lines.iter().for_each(|line| print!("{}", wrap(line, width())));
-    }
+    out::print(&match as_json {
+        true => format!("{:#}\n", object(prepared, force)),
+        false => describe(prepared, force).iter().map(|line| wrap(line, width())).collect(),
+    })?;
     Ok(if refused { Exit::Failed } else { Exit::Ok })
 }
 
@@ -46,28 +44,24 @@ pub(super) fn dry_run(prepared: &Prepared) -> anyhow::Result<Exit> {
     let cpus = options.targets.intersection(machine.lanes().online());
     let states = u64::from(options.records) * u64::from(plan.queues);
     let kib = (u64::from(options.records) * 4 + states * 8) / 1024;
-    println!("would attach an XDP program to {device}, in its driver");
-    println!(
-        "would attach programs to the tracepoints sock_recv_length, sock_send_length, napi_poll \
-         and xdp_cpumap_enqueue"
-    );
     let priority = match options.priority {
         0 => "an ordinary kernel thread".into(),
         priority => format!("a kernel thread of the real-time priority {priority}"),
     };
-    println!(
-        "would start {priority} on each of CPUs {cpus}, for up to {} packets that wait",
-        options.queue_size
+    let would = format!(
+        "would attach an XDP program to {device}, in its driver\n\
+         would attach programs to the tracepoints sock_recv_length, sock_send_length, napi_poll \
+         and xdp_cpumap_enqueue\n\
+         would start {priority} on each of CPUs {cpus}, for up to {} packets that wait\n\
+         would hold {} records of flows, {kib} KiB of kernel memory\n\
+         would change nothing else on this host, and leave nothing of it behind\n",
+        options.queue_size, options.records
     );
-    println!("would hold {} records of flows, {kib} KiB of kernel memory", options.records);
-    println!("would change nothing else on this host, and leave nothing of it behind");
     // Here only what was forced is left of the obstacles.
     let forced = plan.obstacles.iter().map(|obstacle| against(obstacle, device));
     let notes = plan.notes.iter().map(ToString::to_string);
-    for line in forced.chain(notes) {
-        print!("{}", wrap(&format!("{device}: {line}"), width()));
-    }
-    Ok(Exit::Ok)
+    let lines = forced.chain(notes).map(|line| wrap(&format!("{device}: {line}"), width()));
+    out::print(&lines.fold(would, |text, line| text + &line)).map(|()| Exit::Ok)
 }
 
 /// Warns of what was forced, and of what is worth a look.

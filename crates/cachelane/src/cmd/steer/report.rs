@@ -1,94 +1,75 @@
 //! How it goes: a line while it runs, a table by CPU, JSON.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use steer::{Counters, Reason, Steering};
 
-use crate::cmd::xsk::live::{per_second, si, width};
+use crate::args::{ON_OFF, name_of};
+use crate::figures::{of_which, per_second, tight};
+use crate::run::{Ended, View};
 use crate::table::table;
+use crate::terminal::live_width;
 
 /// What is shown of the steering while it runs and when it ends.
 pub(super) struct Report<'a> {
     steering: &'a Steering,
-    json: bool,
-    bar: ProgressBar,
-    start: Instant,
-    last: (Instant, Counters),
+    view: View,
+    /// At the line before.
+    before: Counters,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(steering: &'a Steering, json: bool, quiet: bool) -> Self {
-        let bar = ProgressBar::no_length();
-        bar.set_draw_target(match io::stderr().is_terminal() && !quiet {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        });
-        // The template is fixed and parses.
-        if let Ok(style) = ProgressStyle::with_template("{msg}") {
-            bar.set_style(style);
-        }
-        let start = Instant::now();
-        Self { steering, json, bar, start, last: (start, Counters::default()) }
+        let view = View::new(json, None, quiet);
+        Self { steering, view, before: Counters::default() }
     }
 
-    /// Shows the next live line, where somebody sees it.
+    /// Shows the next live line if it is time.
     pub(super) fn turn(&mut self) -> anyhow::Result<()> {
-        if self.bar.is_hidden() {
-            return Ok(());
+        if let Some(span) = self.view.due() {
+            let counters = self.steering.counters()?;
+            self.view.show(live(&counters, &self.before, span, live_width()));
+            self.before = counters;
         }
-        let (now, counters) = (Instant::now(), self.steering.counters()?);
-        self.bar.set_message(live(&counters, &self.last.1, now - self.last.0, width()));
-        self.last = (now, counters);
         Ok(())
-    }
-
-    /// Logs something, beside the live line.
-    pub(super) fn log(&self, log: impl FnOnce()) {
-        self.bar.suspend(log);
     }
 
     /// What SIGUSR1 asks for.
     pub(super) fn status(&self) -> anyhow::Result<()> {
         let by_cpu = self.steering.counters_by_cpu()?;
         let summary = summary(&self.steering.counters()?);
-        self.log(|| tracing::info!("{summary}\n{}", cpu_table(&by_cpu).trim_end()));
+        tracing::info!("{summary}\n{}", cpu_table(&by_cpu).trim_end());
         self.print("status", None)
     }
 
     /// What came of it.
-    pub(super) fn end(&self, ended_by: &str) -> anyhow::Result<()> {
-        self.bar.finish_and_clear();
+    pub(super) fn end(self, ended_by: Ended) -> anyhow::Result<()> {
+        self.view.clear();
         tracing::info!("{}", summary(&self.steering.counters()?));
         tracing::debug!("by CPU:\n{}", cpu_table(&self.steering.counters_by_cpu()?).trim_end());
         self.print("end", Some(ended_by))
     }
 
-    fn print(&self, event: &str, ended_by: Option<&str>) -> anyhow::Result<()> {
-        if !self.json {
-            return Ok(());
-        }
-        let mut object = json!({
-            "schema": 1,
-            "command": "steer",
-            "event": event,
-            "interface": self.steering.device().name(),
-            "seconds": self.start.elapsed().as_secs_f64(),
-            "targets": self.steering.targets().to_string(),
-            "llc_affinity": if self.steering.llc_affinity()? { "on" } else { "off" },
-            "counters": figures(&self.steering.counters()?),
-            "cpus": self.steering.counters_by_cpu()?.iter().map(of_cpu).collect::<Vec<_>>(),
-        });
-        if let Some(ended_by) = ended_by {
-            object["ended_by"] = ended_by.into();
-        }
-        let line = format!("{object}\n");
-        let mut out = io::stdout().lock();
-        self.log(|| ());
-        out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("cannot print")
+    fn print(&self, event: &str, ended_by: Option<Ended>) -> anyhow::Result<()> {
+        let object = || {
+            let mut object = json!({
+                "schema": 1,
+                "command": "steer",
+                "event": event,
+                "interface": self.steering.device().name(),
+                "seconds": self.view.elapsed().as_secs_f64(),
+                "targets": self.steering.targets().to_string(),
+                "llc_affinity": name_of(ON_OFF, self.steering.llc_affinity()?),
+                "counters": figures(&self.steering.counters()?),
+                "cpus": self.steering.counters_by_cpu()?.iter().map(of_cpu).collect::<Vec<_>>(),
+            });
+            if let Some(ended_by) = ended_by {
+                object["ended_by"] = ended_by.name().into();
+            }
+            Ok(object)
+        };
+        self.view.print(object).map(drop)
     }
 }
 
@@ -111,12 +92,7 @@ fn of_cpu((cpu, counters): &(usize, Counters)) -> Value {
 
 /// The counters, for people.
 fn summary(counters: &Counters) -> String {
-    let kernel: Vec<String> = Reason::ALL
-        .iter()
-        .filter(|reason| counters.kernel(**reason) > 0)
-        .map(|reason| format!("{} {}", reason.name(), counters.kernel(*reason)))
-        .collect();
-    let why = if kernel.is_empty() { String::new() } else { format!(" ({})", kernel.join(", ")) };
+    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), counters.kernel(*why))));
     let lost = match counters.overflows {
         0 => String::new(),
         lost => format!("; lost {lost} as a CPU's queue was full"),
@@ -136,7 +112,7 @@ fn summary(counters: &Counters) -> String {
 /// The counters of the CPUs on which anything happened.
 fn cpu_table(by_cpu: &[(usize, Counters)]) -> String {
     let busy = by_cpu.iter().filter(|(_, counters)| *counters != Counters::default());
-    let tight = |value: u64| si(value as f64).replace(' ', "");
+    let tight = |value: u64| tight(value as f64);
     let row = |(cpu, counters): &(usize, Counters)| {
         let Counters { steered, moves, held, receives, written, same_lane, overflows, .. } =
             *counters;
@@ -164,7 +140,7 @@ fn cpu_table(by_cpu: &[(usize, Counters)]) -> String {
 fn live(now: &Counters, before: &Counters, span: Duration, width: usize) -> String {
     let rate = |read: fn(&Counters) -> u64| {
         let since = read(now).wrapping_sub(read(before));
-        si(per_second(since, span)).replace(' ', "")
+        tight(per_second(since, span))
     };
     let mut parts = vec![
         format!("steered {}/s", rate(|c| c.steered)),

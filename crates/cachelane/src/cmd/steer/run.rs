@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use anyhow::bail;
 use steer::{Counters, LOOK, Obstacle, Plan, Steering};
 
 use super::check::{self, against};
 use super::machine::Machine;
 use super::report::Report;
 use super::{Args, Prepared};
-use crate::cmd::control;
 use crate::exit::Exit;
+use crate::run::{Ended, Followed, Foreground, control};
 
 /// How soon it is noticed that the device is gone, or that somebody has set what stands against
 /// steering it.
@@ -24,7 +22,7 @@ const LOOK_AT_RECORDS: Duration = Duration::from_secs(10);
 /// Steers until a signal ends it, the time is up, or the device is gone.
 pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let Prepared { device, mut machine, options, plan } = prepared;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot catch signals")?;
+    let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
     let control = control::open("steer", |knobs| steer::register(&steering, knobs));
@@ -34,66 +32,61 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
         machine.lanes(),
         options.records
     );
-    let mut report = Report::new(&steering, args.json, quiet);
-    let mut crowd = Crowd { records: options.records, before: Counters::default() };
-    let until = args.time.and_then(|time| Instant::now().checked_add(time));
-    let mut settings = Settings::new(plan);
+    let report = Report::new(&steering, args.json, quiet);
+    let crowd = Crowd { records: options.records, before: Counters::default() };
     steering.go_before()?;
-    let ended = follow(
-        &steering,
-        &mut machine,
-        &mut settings,
-        until,
-        &mut signals,
-        &mut report,
-        &mut crowd,
-    );
-    report.end(ended.as_ref().copied().unwrap_or("error"))?;
-    drop(report);
+    let (looked_at_device, looked_at_records) = (Instant::now(), Instant::now());
+    let mut running = Running {
+        steering: &steering,
+        machine: &mut machine,
+        settings: Settings::new(plan),
+        report,
+        crowd,
+        looked_at_device,
+        looked_at_records,
+    };
+    let ended = foreground.follow(args.until.time, &mut running);
+    running.report.end(ended.as_ref().copied().unwrap_or(Ended::Error))?;
     drop((control, steering));
     ended.map(|_| Exit::Ok)
 }
 
-/// Looks after everything, and says what ended it.
-fn follow(
-    steering: &Steering,
-    machine: &mut Machine,
-    settings: &mut Settings,
-    until: Option<Instant>,
-    signals: &mut Signals,
-    report: &mut Report<'_>,
-    crowd: &mut Crowd,
-) -> anyhow::Result<&'static str> {
-    let (mut look_at_device, mut look_at_records) = (Instant::now(), Instant::now());
-    loop {
-        let pending: Vec<i32> = signals.pending().collect();
-        if pending.contains(&SIGUSR1) {
-            report.status()?;
-        }
-        if pending.iter().any(|signal| *signal != SIGUSR1) {
-            return Ok("signal");
-        }
+/// The steering while it runs, and all that is looked after.
+struct Running<'a> {
+    steering: &'a Steering,
+    machine: &'a mut Machine,
+    settings: Settings,
+    report: Report<'a>,
+    crowd: Crowd,
+    looked_at_device: Instant,
+    looked_at_records: Instant,
+}
+
+impl Followed for Running<'_> {
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        let Running { steering, machine, settings, report, crowd, .. } = self;
         let now = Instant::now();
-        if until.is_some_and(|until| now >= until) {
-            return Ok("time");
-        }
-        let mut looked = follow_machine(steering, machine, settings, report);
-        if now >= look_at_device + LOOK_AT_DEVICE {
-            look_at_device = now;
+        let mut looked = follow_machine(steering, machine, settings);
+        if now >= self.looked_at_device + LOOK_AT_DEVICE {
+            self.looked_at_device = now;
             still_there(steering)?;
-            settings.look(steering, machine, report);
-            report.turn()?;
+            settings.look(steering, machine);
         }
+        report.turn()?;
         looked &= settings.known;
-        if now >= look_at_records + LOOK_AT_RECORDS {
-            look_at_records = now;
-            crowd.warn(steering, report);
+        if now >= self.looked_at_records + LOOK_AT_RECORDS {
+            self.looked_at_records = now;
+            crowd.warn(steering);
         }
         // Last: it says that all of this was done, from when it was begun.
         if looked {
             steering.look(now)?;
         }
-        std::thread::sleep(LOOK.min(until.map_or(LOOK, |until| until - now)));
+        Ok(Some(LOOK))
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        self.report.status()
     }
 }
 
@@ -105,7 +98,7 @@ struct Crowd {
 
 impl Crowd {
     /// Warns if flows displace each other often.
-    fn warn(&mut self, steering: &Steering, report: &Report<'_>) {
+    fn warn(&mut self, steering: &Steering) {
         /// Of receives; each costs a record, and a packet its way.
         const OFTEN: f64 = 0.01;
 
@@ -115,12 +108,10 @@ impl Crowd {
         self.before = now;
         if evicted as f64 > OFTEN * receives as f64 {
             let records = self.records;
-            report.log(|| {
-                tracing::warn!(
-                    "{evicted} of {receives} receives displaced another flow's record: there are \
+            tracing::warn!(
+                "{evicted} of {receives} receives displaced another flow's record: there are \
                      more flows than {records} records are for (expected a larger --records)"
-                );
-            });
+            );
         }
     }
 }
@@ -136,17 +127,12 @@ fn still_there(steering: &Steering) -> anyhow::Result<()> {
 }
 
 /// Whether the steering is as the machine is now.
-fn follow_machine(
-    steering: &Steering,
-    machine: &mut Machine,
-    settings: &Settings,
-    report: &Report<'_>,
-) -> bool {
+fn follow_machine(steering: &Steering, machine: &mut Machine, settings: &Settings) -> bool {
     let lanes = match machine.changed() {
         Ok(None) => return true,
         Ok(Some(lanes)) => lanes,
         Err(error) => {
-            report.log(|| tracing::warn!("cannot follow the machine's CPUs: {error}"));
+            tracing::warn!("cannot follow the machine's CPUs: {error}");
             return false;
         }
     };
@@ -157,14 +143,12 @@ fn follow_machine(
     match steering.follow(&lanes) {
         Ok(()) => {
             let targets = steering.targets();
-            report.log(|| {
-                tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
-            });
+            tracing::info!("CPUs changed: steering to CPUs {targets} in lanes {lanes}");
             machine.followed(lanes);
             true
         }
         Err(error) => {
-            report.log(|| tracing::error!("CPUs changed: {error}"));
+            tracing::error!("CPUs changed: {error}");
             false
         }
     }
@@ -200,7 +184,7 @@ impl Settings {
         !self.against.is_empty()
     }
 
-    fn look(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) {
+    fn look(&mut self, steering: &Steering, machine: &Machine) {
         /// Where thousands of devices are above it, a look takes a while: a hundredth of a CPU is
         /// spent on it at most.
         const SHARE: u32 = 100;
@@ -211,18 +195,18 @@ impl Settings {
             return;
         }
         let before = cpu_time();
-        self.known = self.follow(steering, machine, report);
+        self.known = self.follow(steering, machine);
         let took = cpu_time().saturating_sub(before);
         self.next = Instant::now() + (took * SHARE).min(LATEST);
     }
 
     /// Whether the steering is as the settings are now.
-    fn follow(&mut self, steering: &Steering, machine: &Machine, report: &Report<'_>) -> bool {
+    fn follow(&mut self, steering: &Steering, machine: &Machine) -> bool {
         let now = match steer::inspect(steering.device(), machine.lanes()) {
             Ok(now) => now,
             Err(error) => {
                 if self.known {
-                    report.log(|| tracing::warn!("cannot look at {}: {error}", steering.device()));
+                    tracing::warn!("cannot look at {}: {error}", steering.device());
                 }
                 return false;
             }
@@ -233,31 +217,25 @@ impl Settings {
             |obstacle: &Obstacle| !is_ours(obstacle) && !self.forced.contains(&obstacle.id());
         let against: Vec<Obstacle> = now.obstacles.iter().filter(|o| counts(o)).cloned().collect();
         for news in against.iter().filter(|obstacle| !self.against.contains(obstacle)) {
-            report.log(|| {
-                let news = self::against(news, steering.device());
-                tracing::warn!("{device}: not steered until this is gone: {news}");
-            });
+            let news = self::against(news, steering.device());
+            tracing::warn!("{device}: not steered until this is gone: {news}");
         }
         // Without a CPU to send to, every flow goes to the kernel path, each when it may.
         let lanes = machine.lanes();
         let followed = match (self.has_stopped(), against.is_empty()) {
             (false, false) => steering.follow(&lanes.all_offline()),
             (true, true) => steering.follow(lanes).inspect(|()| {
-                report.log(|| tracing::info!("{device}: steered again"));
+                tracing::info!("{device}: steered again");
             }),
             _ => Ok(()),
         };
         match &followed {
             Ok(()) => self.against = against,
-            Err(error) => report.log(|| tracing::error!("{device}: {error}")),
+            Err(error) => tracing::error!("{device}: {error}"),
         }
         if *queues > self.queues {
             let more = queues - self.queues;
-            report.log(|| {
-                tracing::warn!(
-                    "{device}: {more} more receive queues now, left alone until restarted"
-                );
-            });
+            tracing::warn!("{device}: {more} more receive queues now, left alone until restarted");
         }
         self.queues = *queues;
         followed.is_ok()

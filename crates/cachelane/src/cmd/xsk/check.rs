@@ -10,29 +10,24 @@ use super::probe::{self, NoProbe, Probe};
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::cmd) struct Tally {
+pub(super) struct Tally {
     /// Packets with a probe that is right.
-    pub(in crate::cmd) probes: u64,
+    pub(super) probes: u64,
     /// Numbers missing between the first and the last that came.
-    pub(in crate::cmd) lost: u64,
+    pub(super) lost: u64,
     /// Came after one with a higher number.
-    pub(in crate::cmd) reordered: u64,
+    pub(super) reordered: u64,
     /// Came again.
-    pub(in crate::cmd) duplicated: u64,
+    pub(super) duplicated: u64,
     /// Something in them is not as it was sent.
-    pub(in crate::cmd) corrupt: u64,
+    pub(super) corrupt: u64,
     /// Carry no probe.
-    pub(in crate::cmd) other: u64,
+    pub(super) other: u64,
 }
 
 impl Tally {
-    /// How many packets were looked at.
-    pub(in crate::cmd) fn seen(&self) -> u64 {
-        self.probes + self.corrupt + self.other
-    }
-
     /// Whether all that was sent came once, in order, unchanged.
-    pub(in crate::cmd) fn is_clean(&self) -> bool {
+    pub(super) fn is_clean(&self) -> bool {
         let Tally { lost, reordered, duplicated, corrupt, .. } = *self;
         [lost, reordered, duplicated, corrupt] == [0; 4]
     }
@@ -40,7 +35,7 @@ impl Tally {
 
 /// Checks packets as they come.
 #[derive(Debug)]
-pub(in crate::cmd) struct Checker {
+pub(super) struct Checker {
     tally: Tally,
     streams: HashMap<u32, Stream>,
     latency: Histogram<u64>,
@@ -52,7 +47,7 @@ pub(in crate::cmd) struct Checker {
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Checker {
-    pub(in crate::cmd) fn new() -> Checker {
+    pub(super) fn new() -> Checker {
         let digits = 2;
         let longest = LONGEST.as_nanos() as u64;
         let latency = Histogram::new_with_max(longest, digits).expect("both are in range");
@@ -60,12 +55,12 @@ impl Checker {
         Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill }
     }
 
-    pub(in crate::cmd) fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> Tally {
         self.tally
     }
 
     /// Looks at one packet, in the parts in which it came, at this time of the monotonic clock.
-    pub(in crate::cmd) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
+    pub(super) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
         match self.probe(parts) {
             Ok(probe) => {
                 self.tally.probes += 1;
@@ -83,10 +78,7 @@ impl Checker {
     }
 
     /// Delays at these quantiles, if any could be told.
-    pub(in crate::cmd) fn delays<const N: usize>(
-        &self,
-        quantiles: [f64; N],
-    ) -> Option<[Duration; N]> {
+    pub(super) fn delays<const N: usize>(&self, quantiles: [f64; N]) -> Option<[Duration; N]> {
         let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
         (!self.latency.is_empty()).then(|| quantiles.map(at))
     }
@@ -198,8 +190,8 @@ fn place(number: u64) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::super::template::{Pattern, Recipe, Template};
-    use super::super::values::Mac;
     use super::*;
+    use crate::packets::values::Mac;
 
     fn template(size: usize) -> Template {
         let recipe = Recipe {

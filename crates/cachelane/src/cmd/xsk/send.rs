@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use frames::{AlienFree, Frame, FramePool, LaneCache};
 use rand::random;
-use serde_json::json;
 use xsk::{Device, Packet, Socket};
 
-use super::options::{MemoryArgs, PlaceArgs, RunArgs, SocketArgs};
 use super::pacer::Pacer;
-use super::probe::Probe;
-use super::report::{self, More};
-use super::session::{Context, Control, Session, Work};
-use super::setup;
+use super::probe::{Probe, monotonic};
 use super::template::{Flows, Pattern, Recipe, Template};
-use super::values::{Mac, Ports};
 use crate::exit::{Exit, usage};
-use crate::privileges;
+use crate::out;
+use crate::packets::job::Job;
+use crate::packets::options::CommonArgs;
+use crate::packets::session::{Context, Work};
+use crate::packets::setup::{Interface, Plan};
+use crate::packets::values::{Mac, Ports};
 
 /// Send UDP packets as fast as possible, or at a rate
 #[derive(clap::Args, Debug)]
@@ -40,13 +39,7 @@ pub(super) struct Args {
     #[command(flatten)]
     packets: PacketArgs,
     #[command(flatten)]
-    run: RunArgs,
-    #[command(flatten)]
-    places: PlaceArgs,
-    #[command(flatten)]
-    sockets: SocketArgs,
-    #[command(flatten)]
-    memory: MemoryArgs,
+    common: CommonArgs,
 }
 
 /// What is sent.
@@ -105,66 +98,50 @@ impl PacketArgs {
 /// Runs the command.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
-    let queues = setup::queues(&args.places, &device, |_| vec![0])?;
     let recipe = args.packets.recipe(&device)?;
     check_mtu(args, &device)?;
     let template = Arc::new(Template::new(&recipe)?);
     check_frame(args, &template)?;
-    let places = args.places.places(queues.len())?;
-    if args.run.dry_run {
-        println!("{}", setup::would_map(&args.memory, queues.len(), None));
-        for (&queue, &place) in queues.iter().zip(&places) {
-            println!("{}", setup::would_open(&device, queue, &args.sockets, place));
-        }
-        println!("would send {}", describe(args, &recipe, &template));
-        println!("would change nothing else on this host");
-        return Ok(Exit::Ok);
+    let interfaces = vec![Interface { device, receives: None, sends: true }];
+    let plan = Plan::new(&args.common, interfaces, None, false)?;
+    let what = describe(args, &recipe, &template);
+    if args.common.dry_run {
+        return out::dry_run([plan.would(), vec![format!("would send {what}")]].concat());
     }
-    setup::look_first("sending", &[privileges::SOCKETS], [&device])?;
-    let (pool, umem) = setup::memory(&args.memory, &places, queues.len(), None)?;
-    write_everywhere(&pool, &template)?;
-    let mut more = More::default();
+    let mut built = plan.build("sending")?;
+    write_everywhere(&built.pool, &template)?;
     let run_id = random::<u32>() & 0xffff_ff00;
-    let mut threads = Vec::new();
-    for (home, (&queue, &place)) in queues.iter().zip(&places).enumerate() {
-        let socket = setup::bind(&umem, &device, queue, &args.sockets, (false, true))?;
-        more.lines.push(format!("queue {queue} of {device}: {}", socket.in_force()));
-        let rate = args.packets.rate as f64 / queues.len() as f64;
+    let queues = plan.queues.len();
+    let (sockets, batch) = (built.sockets.drain(..).flatten(), args.common.sockets.batch as usize);
+    let sender = |(home, (socket, cache)): (usize, (Socket, LaneCache))| {
+        let rate = args.packets.rate as f64 / queues as f64;
         let flows = template.flows();
-        let from = flows.count() * home as u64 / queues.len() as u64;
+        let from = flows.count() * home as u64 / queues as u64;
         let sender = Sender {
             socket,
-            cache: pool.cache(home as u16)?,
+            cache,
             template: Arc::clone(&template),
             flows: flows.skip(from),
             stream: run_id | home as u32 & 0xff,
             number: 0,
-            chunk: ((rate / 5000.0) as usize).clamp(1, args.sockets.batch as usize),
+            chunk: ((rate / 5000.0) as usize).clamp(1, batch),
             pacer: Pacer::new(rate, Instant::now()),
-            batch: args.sockets.batch as usize,
+            batch,
             packets: Vec::new(),
             frames: Vec::new(),
             completed: 0,
         };
-        let work: Work = Box::new(move |context| sender.run(context));
-        threads.push((place, work));
-    }
-    drop(umem);
-    let session = Session {
+        Box::new(move |context: &mut Context| sender.run(context)) as Work
+    };
+    let threads = sockets.zip(built.caches.drain(..)).enumerate().map(sender).collect();
+    let job = Job {
         process: "xsk",
         command: "send",
-        interfaces: vec![args.interface.clone()],
-        pool,
-        control: Arc::new(Control::new(args.run.count)),
-        programs: Vec::new(),
-        threads,
-        announcement: format!("sending {}", describe(args, &recipe, &template)),
+        announcement: format!("sending {what}"),
+        fields: vec![("size", args.packets.size.into())],
         beside: &(),
     };
-    let outcome = session.run(&args.run, quiet)?;
-    let fields = json!({"size": args.packets.size, "queues": queues, "sockets": more.lines});
-    more.fields.extend(fields.as_object().cloned().unwrap_or_default());
-    report::finish(outcome, args.run.json, &more)
+    built.run(&plan, threads, job, quiet)
 }
 
 fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
@@ -184,8 +161,8 @@ fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
 }
 
 fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {
-    let (size, frame) = (args.packets.size, args.memory.frame_size);
-    if size > frame && !args.sockets.multi_buffer {
+    let (size, frame) = (args.packets.size, args.common.memory.frame_size);
+    if size > frame && !args.common.sockets.multi_buffer {
         return Err(usage(format!(
             "--size {size}: a frame has {frame} bytes (expected --frame-size 4096, or \
              --multi-buffer)"
@@ -393,10 +370,4 @@ impl Sender {
         context.write_down([&self.socket]);
         Ok(())
     }
-}
-
-/// Nanoseconds of the monotonic clock, which all processes of a host share.
-pub(super) fn monotonic() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

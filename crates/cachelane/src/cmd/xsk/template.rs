@@ -7,8 +7,8 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
 use super::probe::{self, Probe, fold};
-use super::values::{Mac, Ports};
 use crate::exit::usage;
+use crate::packets::values::{Mac, Ports};
 
 /// What the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

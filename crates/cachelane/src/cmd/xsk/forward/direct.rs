@@ -4,25 +4,21 @@
 use std::mem;
 use std::time::Instant;
 
-use frames::LaneCache;
+use frames::{FrameArea, LaneCache};
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
-use super::{measure, swap_addresses};
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::options::SocketArgs;
-use crate::cmd::xsk::session::Context;
+use crate::packets::idle;
+use crate::packets::options::SocketArgs;
+use crate::packets::session::Context;
+use crate::packets::sockets::{Handler, Sockets};
 
 /// One thread's part.
 pub(super) struct Direct {
-    sockets: Vec<Socket>,
+    sockets: Sockets,
     /// What each socket still has to post.
     pending: Vec<Vec<Packet>>,
     links: Vec<Link>,
-    cache: LaneCache,
-    batch: usize,
-    fill: usize,
-    polls: bool,
 }
 
 /// From one socket, by its index, to another or the same.
@@ -34,15 +30,8 @@ struct Link {
 
 impl Direct {
     pub(super) fn new(cache: LaneCache, args: &SocketArgs) -> Direct {
-        Direct {
-            sockets: Vec::new(),
-            pending: Vec::new(),
-            links: Vec::new(),
-            cache,
-            batch: args.batch as usize,
-            fill: args.ring as usize,
-            polls: args.busy_poll.is_some(),
-        }
+        let sockets = Sockets::new(Vec::new(), cache, args);
+        Direct { sockets, pending: Vec::new(), links: Vec::new() }
     }
 
     /// What comes goes back.
@@ -61,64 +50,30 @@ impl Direct {
     }
 
     fn add(&mut self, socket: Socket) -> usize {
-        self.sockets.push(socket);
+        self.sockets.list.push(socket);
         self.pending.push(Vec::new());
-        self.sockets.len() - 1
-    }
-
-    pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let mut moved = 0;
-            for link in 0..self.links.len() {
-                moved += self.turn(self.links[link], context, now)?;
-            }
-            self.cache.maintain();
-            context.turn(now, &self.sockets);
-            if patience.is_over(now, moved > 0 || self.polls) {
-                self.sleep()?;
-            }
-        }
-        for packet in self.pending.iter_mut().flat_map(|pending| pending.drain(..)) {
-            self.cache.put(packet.frame);
-        }
-        context.write_down(&self.sockets);
-        Ok(())
+        self.pending.len() - 1
     }
 
     /// Takes a batch over one link; how many packets moved.
-    fn turn(&mut self, link: Link, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
+    fn pass(&mut self, link: Link, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let mut pending = mem::take(&mut self.pending[link.to]);
-        self.sockets[link.to].complete(&mut self.cache, usize::MAX);
-        let from = &mut self.sockets[link.from];
-        from.fill(&mut self.cache, self.fill);
-        if self.polls || from.rx_needs_wakeup() {
-            from.wake_rx()?;
-        }
+        self.sockets.list[link.to].complete(&mut self.sockets.cache, usize::MAX);
+        self.sockets.supply(link.from)?;
         // What could not be posted goes first: meanwhile packets wait in the receive ring.
         if pending.is_empty() {
-            let claimed = context.control.claim(self.batch);
-            from.receive(&mut pending, claimed);
-            let (packets, bytes) = measure(&pending);
-            if packets > 0 {
-                context.meter().rx_packets.add(packets as u64);
-                context.meter().rx_bytes.add(bytes);
-                context.saw_packets(now);
-            }
-            // Counted as done once it is posted.
-            context.control.settle(0, claimed.saturating_sub(packets));
+            self.sockets.receive(link.from, context, now, &mut pending);
             if link.from == link.to {
                 self.swap(&mut pending);
             }
         }
-        let posted = post(&mut self.sockets[link.to], &mut pending, context)?;
+        let posted = self.sockets.post(link.to, &mut pending, context)?;
         self.pending[link.to] = pending;
         Ok(posted)
     }
 
     fn swap(&self, packets: &mut [Packet]) {
-        let area = self.cache.pool().area();
+        let area = self.sockets.cache.pool().area();
         let mut first = true;
         for packet in packets {
             if first {
@@ -127,35 +82,41 @@ impl Direct {
             first = !packet.more;
         }
     }
+}
+
+impl Handler for Direct {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
+        let mut moved = 0;
+        for link in 0..self.links.len() {
+            moved += self.pass(self.links[link], context, now)?;
+        }
+        Ok(moved)
+    }
 
     fn sleep(&mut self) -> anyhow::Result<()> {
-        let wanted = self.sockets.iter().zip(&self.pending).map(|(socket, pending)| {
+        let wanted = self.sockets.list.iter().zip(&self.pending).map(|(socket, pending)| {
             let sends = if pending.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             (socket as _, PollFlags::IN | sends)
         });
-        idle::sleep(wanted, &mut self.cache, idle::LONGEST)
+        idle::sleep(wanted, &mut self.sockets.cache, idle::LONGEST)
+    }
+
+    fn end(mut self) {
+        for packet in self.pending.into_iter().flatten() {
+            self.sockets.cache.put(packet.frame);
+        }
     }
 }
 
-/// Posts packets and makes the kernel send them; how many were posted.
-pub(super) fn post(
-    socket: &mut Socket,
-    packets: &mut Vec<Packet>,
-    context: &mut Context,
-) -> anyhow::Result<usize> {
-    if packets.is_empty() {
-        if socket.outstanding().tx > 0 {
-            socket.kick()?;
-        }
-        return Ok(0);
+/// Sends a packet back: source and destination hardware address change places.
+fn swap_addresses(packet: &mut Packet, area: &FrameArea) {
+    if let Some((to, from)) =
+        packet.bytes_mut(area).first_chunk_mut::<12>().map(|a| a.split_at_mut(6))
+    {
+        to.swap_with_slice(from);
     }
-    let (before, before_bytes) = measure(packets);
-    socket.send(packets);
-    socket.kick()?;
-    let (left, left_bytes) = measure(packets);
-    let posted = before - left;
-    context.meter().tx_packets.add(posted as u64);
-    context.meter().tx_bytes.add(before_bytes - left_bytes);
-    context.control.settle(posted, 0);
-    Ok(posted)
 }

@@ -9,15 +9,15 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
+use super::Args;
 use super::bell::Bell;
-use super::direct::post;
-use super::{Plan, measure};
-use crate::cmd::xsk::idle;
-use crate::cmd::xsk::session::{Context, Work};
+use crate::packets::idle;
+use crate::packets::session::{Context, Work};
+use crate::packets::sockets::{Handler, Sockets};
 
 /// The two threads of each queue.
 pub(super) fn threads(
-    plan: &Plan<'_>,
+    args: &Args,
     caches: Vec<LaneCache>,
     from: Vec<Socket>,
     to: Vec<Socket>,
@@ -26,35 +26,31 @@ pub(super) fn threads(
     let mut caches = caches.into_iter();
     for (from, to) in from.into_iter().zip(to) {
         let (Some(near), Some(far)) = (caches.next(), caches.next()) else { break };
-        let mut near = Side::new(plan, from, near)?;
-        let mut far = Side::new(plan, to, far)?;
+        let mut near = Side::new(args, from, near)?;
+        let mut far = Side::new(args, to, far)?;
         join(&mut near, &mut far);
-        if plan.args.both {
+        if args.both {
             join(&mut far, &mut near);
         }
         threads.extend([near, far]);
     }
-    let work = |side: Side| -> Work { Box::new(move |context: &mut Context| side.run(context)) };
-    Ok(threads.into_iter().map(work).collect())
+    Ok(threads.into_iter().map(Handler::work).collect())
 }
 
 /// From now on, what the one receives the other sends.
 fn join(from: &mut Side, to: &mut Side) {
-    let (producer, consumer) = RingBuffer::new(from.fill);
+    let (producer, consumer) = RingBuffer::new(from.sockets.fill);
     from.out = Some(Out { ring: producer, bell: Arc::clone(&to.bell), handing: Vec::new() });
     to.inward = Some(In { ring: consumer, bell: Arc::clone(&from.bell), pending: Vec::new() });
 }
 
 /// One thread's part: a socket that receives, sends, or does both.
 struct Side {
-    socket: Socket,
-    cache: LaneCache,
+    /// One.
+    sockets: Sockets,
     bell: Arc<Bell>,
     out: Option<Out>,
     inward: Option<In>,
-    batch: usize,
-    fill: usize,
-    polls: bool,
 }
 
 /// To the thread that sends what this one receives.
@@ -74,53 +70,18 @@ struct In {
 }
 
 impl Side {
-    fn new(plan: &Plan<'_>, socket: Socket, cache: LaneCache) -> anyhow::Result<Side> {
-        let args = &plan.args.sockets;
-        Ok(Side {
-            socket,
-            cache,
-            bell: Arc::new(Bell::new()?),
-            out: None,
-            inward: None,
-            batch: args.batch as usize,
-            fill: args.ring as usize,
-            polls: args.busy_poll.is_some(),
-        })
-    }
-
-    fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut patience = idle::Patience::default();
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let moved = self.receive(context, now)? + self.send(context, now)?;
-            self.cache.maintain();
-            context.turn(now, [&self.socket]);
-            if patience.is_over(now, moved > 0 || self.polls) {
-                self.sleep()?;
-            }
-        }
-        context.write_down([&self.socket]);
-        self.give_back();
-        Ok(())
+    fn new(args: &Args, socket: Socket, cache: LaneCache) -> anyhow::Result<Side> {
+        let bell = Arc::new(Bell::new()?);
+        let sockets = Sockets::new(vec![socket], cache, &args.common.sockets);
+        Ok(Side { sockets, bell, out: None, inward: None })
     }
 
     /// Receives a batch and hands it over; how many packets were handed over.
     fn receive(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let Some(out) = &mut self.out else { return Ok(0) };
-        self.socket.fill(&mut self.cache, self.fill);
-        if self.polls || self.socket.rx_needs_wakeup() {
-            self.socket.wake_rx()?;
-        }
+        self.sockets.supply(0)?;
         if out.handing.is_empty() {
-            let claimed = context.control.claim(self.batch);
-            self.socket.receive(&mut out.handing, claimed);
-            let (packets, bytes) = measure(&out.handing);
-            if packets > 0 {
-                context.meter().rx_packets.add(packets as u64);
-                context.meter().rx_bytes.add(bytes);
-                context.saw_packets(now);
-            }
-            context.control.settle(0, claimed.saturating_sub(packets));
+            self.sockets.receive(0, context, now, &mut out.handing);
         }
         let count = out.handing.len().min(out.ring.slots());
         if count > 0 {
@@ -135,9 +96,9 @@ impl Side {
     /// Takes a batch over and posts it; how many packets were posted.
     fn send(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
         let Some(inward) = &mut self.inward else { return Ok(0) };
-        self.socket.complete(&mut self.cache, usize::MAX);
+        self.sockets.list[0].complete(&mut self.sockets.cache, usize::MAX);
         if inward.pending.is_empty() {
-            let count = inward.ring.slots().min(self.batch);
+            let count = inward.ring.slots().min(self.sockets.batch);
             if count > 0 {
                 // There are so many in it.
                 inward.pending.extend(inward.ring.read_chunk(count)?);
@@ -145,7 +106,17 @@ impl Side {
                 context.saw_packets(now);
             }
         }
-        post(&mut self.socket, &mut inward.pending, context)
+        self.sockets.post(0, &mut inward.pending, context)
+    }
+}
+
+impl Handler for Side {
+    fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    fn turn(&mut self, context: &mut Context, now: Instant) -> anyhow::Result<usize> {
+        Ok(self.receive(context, now)? + self.send(context, now)?)
     }
 
     /// Sleeps until there is something in the ring, something to receive, or room.
@@ -164,23 +135,26 @@ impl Side {
             // While its ring is full, more packets are no reason to get up.
             events.set(PollFlags::IN, self.out.is_some() && !held_up);
             events.set(PollFlags::OUT, unsent);
-            let longest = if self.socket.outstanding().tx > 0 { UNTIL_SENT } else { idle::LONGEST };
-            let wanted = [(&self.socket as _, events), (self.bell.fd() as _, PollFlags::IN)];
-            idle::sleep(wanted.into_iter(), &mut self.cache, longest)?;
+            let longest =
+                if self.sockets.list[0].outstanding().tx > 0 { UNTIL_SENT } else { idle::LONGEST };
+            let wanted =
+                [(&self.sockets.list[0] as _, events), (self.bell.fd() as _, PollFlags::IN)];
+            idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest)?;
         }
         self.bell.get_up();
         Ok(())
     }
 
-    /// Gives back the frames that are still on their way.
-    fn give_back(mut self) {
+    /// The frames that are still on their way.
+    fn end(mut self) {
+        let cache = &mut self.sockets.cache;
         if let Some(out) = self.out.take() {
-            out.handing.into_iter().for_each(|packet| self.cache.put(packet.frame));
+            out.handing.into_iter().for_each(|packet| cache.put(packet.frame));
         }
         if let Some(mut inward) = self.inward.take() {
-            inward.pending.into_iter().for_each(|packet| self.cache.put(packet.frame));
+            inward.pending.into_iter().for_each(|packet| cache.put(packet.frame));
             while let Ok(packet) = inward.ring.pop() {
-                self.cache.put(packet.frame);
+                cache.put(packet.frame);
             }
         }
     }

@@ -1,43 +1,34 @@
 //! The knob and the counters of a frame pool, as `cachelane knob` shows them.
 
 use frames::{AlienFree, Census, Counters, FramePool};
-use knobs::{Knob, Registry, Values};
+use knobs::{Knob, MeterKind, Registry, Values};
+
+use crate::counters::{self, Count};
 
 /// Adds the knob `frames.alien_free`, and where the pool's frames are, to `registry`. The registry
 /// holds on to the pool.
 ///
 /// # Errors
 /// A name that the registry holds already.
-pub(super) fn register(pool: &FramePool, registry: &Registry) -> Result<(), knobs::Error> {
+pub(crate) fn register(pool: &FramePool, registry: &Registry) -> Result<(), knobs::Error> {
     registry.register(alien_free(pool))?;
-    for (name, help, read) in PLACES {
-        let pool = pool.clone();
-        let read = move || u64::from(read(&pool.census()));
-        registry.gauge(&format!("frames.{name}"), "frames", help, read)?;
-    }
-    for (name, unit, help, read) in COUNTERS {
-        let pool = pool.clone();
-        registry.counter(&format!("frames.{name}"), unit, help, move || read(&pool.counters()))?;
-    }
-    Ok(())
+    let (here, there) = (pool.clone(), pool.clone());
+    counters::register(registry, MeterKind::Gauge, "frames", &PLACES, move || here.census())?;
+    counters::register(registry, MeterKind::Counter, "frames", &COUNTERS, move || there.counters())
 }
 
-type Place = (&'static str, &'static str, fn(&Census) -> u32);
-
 /// Where frames are: a name, what it means, and how many are there.
-pub(super) const PLACES: [Place; 6] = [
-    ("cached", "Frames in threads' caches.", |c| c.cached),
-    ("depot", "Frames in the depot that all threads share.", |c| c.depot),
-    ("inboxes", "Frames waiting at their homes.", |c| c.inboxes),
-    ("outboxes", "Frames on their way home, not yet sent.", |c| c.outboxes),
-    ("released", "Frames with the kernel.", |c| c.released),
-    ("held", "Frames in hand.", |c| c.held),
+pub(crate) const PLACES: [Count<Census>; 6] = [
+    ("cached", "frames", "Frames in threads' caches.", |c| c.cached.into()),
+    ("depot", "frames", "Frames in the depot that all threads share.", |c| c.depot.into()),
+    ("inboxes", "frames", "Frames waiting at their homes.", |c| c.inboxes.into()),
+    ("outboxes", "frames", "Frames on their way home, not yet sent.", |c| c.outboxes.into()),
+    ("released", "frames", "Frames with the kernel.", |c| c.released.into()),
+    ("held", "frames", "Frames in hand.", |c| c.held.into()),
 ];
 
-type Count = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
-
 /// What happens in a pool: a name, its unit, what it means, and how often it happened.
-pub(super) const COUNTERS: [Count; 13] = [
+pub(crate) const COUNTERS: [Count<Counters>; 13] = [
     ("gets", "frames", "Taken from caches.", |c| c.gets),
     ("from_inbox", "frames", "That caches took from their home's inbox.", |c| c.from_inbox),
     ("from_depot", "frames", "That caches took from a depot.", |c| c.from_depot),

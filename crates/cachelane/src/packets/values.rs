@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-pub(in crate::cmd) use kit::Mac;
+pub(crate) use kit::Mac;
 
 /// UDP ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cmd) struct Ports {
-    pub(in crate::cmd) first: u16,
-    pub(in crate::cmd) last: u16,
+pub(crate) struct Ports {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
 }
 
 impl Ports {
-    pub(in crate::cmd) fn len(self) -> u64 {
+    pub(crate) fn len(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 }
@@ -25,13 +25,8 @@ impl FromStr for Ports {
     fn from_str(s: &str) -> Result<Self, String> {
         let bad =
             || format!("'{s}' is not a port or a range of ports (expected such as 9 or 1000-1999)");
-        let (first, last) = s.split_once('-').unwrap_or((s, s));
-        let port = |text: &str| text.parse::<u16>().map_err(|_| bad());
-        let ports = Ports { first: port(first)?, last: port(last)? };
-        if ports.first > ports.last {
-            return Err(bad());
-        }
-        Ok(ports)
+        let (first, last) = range(s).ok_or_else(bad)?;
+        Ok(Ports { first, last })
     }
 }
 
@@ -46,7 +41,7 @@ impl fmt::Display for Ports {
 
 /// Numbers of queues, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cmd) struct Queues(pub(in crate::cmd) Vec<u32>);
+pub(crate) struct Queues(pub(crate) Vec<u32>);
 
 impl FromStr for Queues {
     type Err = String;
@@ -57,21 +52,23 @@ impl FromStr for Queues {
         let bad = || format!("'{s}' is not a list of queues (expected such as 0 or 0-3,6)");
         let mut queues = BTreeSet::new();
         for part in s.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number =
-                |text: &str| text.parse::<u32>().ok().filter(|&n| n < MOST).ok_or_else(bad);
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(bad());
-            }
+            let (first, last) =
+                range(part).filter(|&(_, last): &(u32, u32)| last < MOST).ok_or_else(bad)?;
             queues.extend(first..=last);
         }
         Ok(Queues(queues.into_iter().collect()))
     }
 }
 
+/// Reads `7` or `7-9`.
+fn range<T: FromStr + PartialOrd>(s: &str) -> Option<(T, T)> {
+    let (first, last) = s.split_once('-').unwrap_or((s, s));
+    let range = (first.parse().ok()?, last.parse().ok()?);
+    (range.0 <= range.1).then_some(range)
+}
+
 /// A number such as 0x88b5 or 17.
-pub(in crate::cmd) fn number(s: &str) -> Result<u16, String> {
+pub(crate) fn number(s: &str) -> Result<u16, String> {
     let parsed = match s.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16),
         None => s.parse(),

@@ -4,7 +4,7 @@ use knobs::{Registry, Server};
 
 /// Opens the control socket of this process, with what `register` adds to its knobs and counters. A
 /// mechanism is worth running without one, so trouble is only said.
-pub(super) fn open(
+pub(crate) fn open(
     process: &str,
     register: impl FnOnce(&Registry) -> Result<(), knobs::Error>,
 ) -> Option<Server> {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 
 /// How long a thread sleeps at most: so soon it hears of the run's end.
-pub(in crate::cmd) const LONGEST: Duration = Duration::from_millis(50);
+pub(crate) const LONGEST: Duration = Duration::from_millis(50);
 
 /// How long a thread that has had packets looks for more before it sleeps. Waking it costs the
 /// sender's CPU as much as several packets, in a virtual machine as much as many.
@@ -18,12 +18,12 @@ const AWAKE: Duration = Duration::from_micros(100);
 
 /// Whether a thread that finds nothing to do goes to sleep already.
 #[derive(Debug, Default)]
-pub(in crate::cmd) struct Patience(Option<Instant>);
+pub(crate) struct Patience(Option<Instant>);
 
 impl Patience {
     /// Tells of a turn of the thread's loop that began at `now` and found work or not; whether to
     /// sleep. If not, others who wait for the CPU have had it.
-    pub(in crate::cmd) fn is_over(&mut self, now: Instant, worked: bool) -> bool {
+    pub(crate) fn is_over(&mut self, now: Instant, worked: bool) -> bool {
         if worked {
             self.0 = Some(now);
             return false;
@@ -38,8 +38,8 @@ impl Patience {
 
 /// Sleeps until one of the descriptors is ready for what is wanted of it. A cache whose thread has
 /// nothing to do for so long gives back what it has.
-pub(in crate::cmd) fn sleep<'a>(
-    wanted: impl Iterator<Item = (&'a dyn Fd, PollFlags)>,
+pub(crate) fn sleep<'a>(
+    wanted: impl Iterator<Item = (&'a dyn AsFd, PollFlags)>,
     cache: &mut LaneCache,
     longest: Duration,
 ) -> anyhow::Result<()> {
@@ -59,8 +59,3 @@ pub(in crate::cmd) fn sleep<'a>(
     }
     Ok(())
 }
-
-/// What can be waited for.
-pub(in crate::cmd) trait Fd: AsFd {}
-
-impl<T: AsFd> Fd for T {}

@@ -1,0 +1,237 @@
+//! A run of a command with sockets of AF_XDP, once all is built: the control socket, the threads,
+//! the live line, and what came of it as text and as JSON.
+
+use frames::FramePool;
+use knobs::Registry;
+use serde_json::{Map, Value, json};
+use xsk::ProgramCounters;
+
+use super::frames_knob::{self, COUNTERS, PLACES};
+use super::live;
+use super::meter::{DROPS, RINGS, Totals, traffic};
+use super::session::{Outcome, Sample, Session, Show, Work};
+use super::setup::{Built, Plan, SharedProgram};
+use crate::counters::{object, values};
+use crate::describe;
+use crate::exit::Exit;
+use crate::figures::drops;
+use crate::run::control;
+
+/// What a command does with its sockets.
+pub(crate) struct Job<'a> {
+    /// What its control socket says it is: `xsk` or `lend`.
+    pub(crate) process: &'static str,
+    /// `send`, `drop`, `forward` or `lend`.
+    pub(crate) command: &'static str,
+    /// What it says once everything runs.
+    pub(crate) announcement: String,
+    /// Fields of the JSON at the end.
+    pub(crate) fields: Vec<(&'static str, Value)>,
+    pub(crate) beside: &'a dyn Beside,
+}
+
+/// What a command has beside its sockets.
+pub(crate) trait Beside {
+    /// Adds its knobs and counters.
+    ///
+    /// # Errors
+    /// A name that the registry holds already.
+    fn register(&self, _registry: &Registry) -> Result<(), knobs::Error> {
+        Ok(())
+    }
+
+    /// A part of the live line.
+    fn words(&self) -> Option<String> {
+        None
+    }
+
+    /// Fields of each interval's JSON.
+    fn fields(&self) -> Map<String, Value> {
+        Map::new()
+    }
+
+    /// The threads are about to end.
+    fn ending(&self) {}
+
+    /// Adds what came of it.
+    fn add_to(&self, _report: &mut Report) {}
+}
+
+/// Nothing.
+impl Beside for () {}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// For people.
+    pub(crate) lines: Vec<String>,
+    /// For programs: an object.
+    pub(crate) fields: Value,
+    /// Something was found that should not be.
+    pub(crate) findings: bool,
+}
+
+impl Built {
+    /// Runs a thread for each place until the count is reached, the time is up or a signal comes,
+    /// takes everything down, and prints what came of it.
+    ///
+    /// # Errors
+    /// What ended it, if something failed; that it cannot be printed.
+    pub(crate) fn run(
+        self,
+        plan: &Plan<'_>,
+        threads: Vec<Work>,
+        job: Job<'_>,
+        quiet: bool,
+    ) -> anyhow::Result<Exit> {
+        let session = Session::new(threads.len(), plan.args.count, quiet)?;
+        let beside = job.beside;
+        let server = control::open(job.process, |registry| {
+            session.meters.register(registry)?;
+            beside.register(registry)?;
+            frames_knob::register(&self.pool, registry)
+        });
+        let threads = plan.places.iter().copied().zip(threads).collect();
+        let shown = Shown { pool: &self.pool, job: &job };
+        let outcome = session.run("xsk", threads, &job.announcement, &shown, &plan.args.run);
+        let mut report = Report::default();
+        report.begin(job.command, &outcome);
+        let interfaces: Vec<_> =
+            plan.interfaces.iter().map(|interface| interface.device.name()).collect();
+        report.fields["interfaces"] = interfaces.into();
+        report.fields["queues"] = plan.queues.clone().into();
+        report.fields["sockets"] = self.in_force.clone().into();
+        report.lines.extend(self.in_force);
+        job.fields.into_iter().for_each(|(name, value)| report.fields[name] = value);
+        beside.add_to(&mut report);
+        report.drops(&outcome.totals(), sum(&self.programs));
+        drop((server, self.programs));
+        report.end(self.pool);
+        let text = match plan.args.run.json {
+            true => format!("{}\n", report.fields),
+            false => report.lines.join("\n") + "\n",
+        };
+        outcome.finish(&text, if report.findings { Exit::Failed } else { Exit::Ok })
+    }
+}
+
+impl Report {
+    fn begin(&mut self, command: &str, outcome: &Outcome) {
+        let totals = outcome.totals();
+        self.fields = json!({
+            "schema": 1,
+            "command": command,
+            "event": "end",
+            "ended_by": outcome.ended.name(),
+            "seconds": outcome.seconds,
+            "active_seconds": totals.active().as_secs_f64(),
+        });
+        if let Some(error) = &outcome.error {
+            self.fields["error"] = describe(error).into();
+        }
+        let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = totals;
+        for (name, what, packets, bytes) in
+            [("rx", "received", rx_packets, rx_bytes), ("tx", "sent", tx_packets, tx_bytes)]
+        {
+            self.fields[name] = totals.object(packets, bytes);
+            if packets > 0 {
+                self.lines.push(totals.text(what, packets, bytes));
+            }
+        }
+        if self.lines.is_empty() {
+            self.lines.push(format!("no packets in {:.2} s", outcome.seconds));
+        }
+    }
+
+    /// What did not come through to the sockets.
+    fn drops(&mut self, totals: &Totals, program: Option<[u64; PROGRAM.len()]>) {
+        self.fields["drops"] = object(&DROPS, totals).into();
+        self.lines.push(drops(values(&DROPS, totals)));
+        let Some(program) = program else { return };
+        let mut left = Vec::new();
+        for ((name, what, _), packets) in PROGRAM.iter().zip(program) {
+            self.fields["program"][name] = packets.into();
+            if packets > 0 && !what.is_empty() {
+                left.push(format!("{packets} {what}"));
+            }
+        }
+        if !left.is_empty() {
+            self.lines.push(format!("left to the kernel: {}", left.join(", ")));
+        }
+    }
+
+    /// Where the frames went, once nothing has any.
+    fn end(&mut self, pool: FramePool) {
+        self.fields["alien_free"] = pool.alien_free().name().into();
+        self.fields["pool"] = object(&COUNTERS, &pool.counters()).into();
+        let total = pool.area().frames();
+        let leak = pool.close().err();
+        let leaked = leak.as_ref().map_or(0, |leak| leak.frames);
+        self.fields["frames"] = json!({"total": total, "leaked": leaked});
+        self.lines.push(match leaked {
+            0 => format!("all {total} frames came back"),
+            _ => format!("{leaked} of {total} frames did not come back"),
+        });
+        if let Some(leak) = leak {
+            tracing::error!("{leak}");
+            self.findings = true;
+        }
+    }
+}
+
+/// What is shown while it runs.
+struct Shown<'a> {
+    pool: &'a FramePool,
+    job: &'a Job<'a>,
+}
+
+impl Show for Shown<'_> {
+    fn line(&self, sample: &Sample, width: usize) -> String {
+        live::line(sample, &self.pool.census(), self.job.beside.words().as_deref(), width)
+    }
+
+    fn object(&self, sample: &Sample) -> Value {
+        let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = sample.totals;
+        let traffic = |packets, bytes, (pps, bits)| traffic(packets, bytes, Some(pps), Some(bits));
+        let mut object = json!({
+            "schema": 1,
+            "command": self.job.command,
+            "event": "interval",
+            "seconds": sample.seconds.as_secs_f64(),
+            "rx": traffic(rx_packets, rx_bytes, sample.rx()),
+            "tx": traffic(tx_packets, tx_bytes, sample.tx()),
+            "drops": object(&DROPS, &sample.totals),
+            "frames": object(&PLACES, &self.pool.census()),
+            "rings": object(&RINGS, &sample.totals),
+        });
+        self.job.beside.fields().into_iter().for_each(|(name, value)| object[name] = value);
+        object
+    }
+
+    fn ending(&self) {
+        self.job.beside.ending();
+    }
+}
+
+type Packets = (&'static str, &'static str, fn(&ProgramCounters) -> u64);
+
+/// What a program does with packets: a name, what is said where they are left to the kernel, and
+/// how many.
+const PROGRAM: [Packets; 6] = [
+    ("redirected", "", |c| c.redirected),
+    ("not_chosen", "not chosen", |c| c.not_chosen),
+    ("no_socket", "without a socket", |c| c.no_socket),
+    ("unattended", "while nobody looked at their socket", |c| c.unattended),
+    ("malformed", "malformed", |c| c.malformed),
+    ("fragment", "fragments", |c| c.fragment),
+];
+
+/// The counters of all programs, in that order; none if there is no program.
+fn sum(programs: &[SharedProgram]) -> Option<[u64; PROGRAM.len()]> {
+    let counters = |program: &SharedProgram| {
+        let program = program.lock();
+        program.counters().ok().map(|counters| PROGRAM.map(|(_, _, read)| read(&counters)))
+    };
+    let all = programs.iter().filter_map(counters);
+    all.reduce(|sum, one| std::array::from_fn(|at| sum[at] + one[at]))
+}

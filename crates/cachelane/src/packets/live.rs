@@ -1,0 +1,156 @@
+//! The line that says how it goes with sockets.
+
+use frames::Census;
+
+use super::meter::{DROPS, RINGS};
+use super::session::Sample;
+use crate::counters::values;
+use crate::figures::{drops, si, tight};
+
+impl Sample {
+    /// Why the kernel dropped packets since the sample before, and how many.
+    fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let before = values(&DROPS, &self.before).map(|(_, before)| before);
+        let now = values(&DROPS, &self.totals).zip(before);
+        now.map(|((name, now), before)| (name, now.saturating_sub(before)))
+    }
+
+    /// Frames in all rings of the sockets.
+    fn rings(&self) -> u64 {
+        values(&RINGS, &self.totals).map(|(_, frames)| frames).sum()
+    }
+}
+
+/// The line, in at most `width` characters: with all words, or with short ones, or cut. What the
+/// command has to say `beside` it comes first.
+pub(crate) fn line(sample: &Sample, census: &Census, beside: Option<&str>, width: usize) -> String {
+    let after = |line: String| match beside {
+        Some(beside) => format!("{beside} | {line}"),
+        None => line,
+    };
+    let long = after(long(sample, census));
+    if long.chars().count() <= width {
+        return long;
+    }
+    let short = after(short(sample, census));
+    match short.chars().count() <= width {
+        true => short,
+        false => short.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+fn long(sample: &Sample, census: &Census) -> String {
+    let mut parts = Vec::new();
+    for (name, (pps, bits), ever) in [
+        ("rx", sample.rx(), sample.totals.rx_packets),
+        ("tx", sample.tx(), sample.totals.tx_packets),
+    ] {
+        if ever > 0 {
+            parts.push(format!("{name} {}pps {}bit/s", si(pps), si(bits)));
+        }
+    }
+    if parts.is_empty() {
+        parts.push("no packets yet".into());
+    }
+    parts.push(drops(sample.drops()));
+    let Census { cached, depot, inboxes, outboxes, held, .. } = *census;
+    parts.push(format!(
+        "frames: cache {cached}, depot {depot}, inbox {}, rings {}, held {held}",
+        inboxes + outboxes,
+        sample.rings()
+    ));
+    parts.join(" | ")
+}
+
+/// The same with what matters most at the front, as it may be cut.
+fn short(sample: &Sample, census: &Census) -> String {
+    let ((rx_pps, rx_bits), (tx_pps, tx_bits)) = (sample.rx(), sample.tx());
+    let sends = sample.totals.tx_packets > 0;
+    let both = sends && sample.totals.rx_packets > 0;
+    let mut line = match (both, sends) {
+        (true, _) => format!("{}/{}pps", tight(rx_pps), tight(tx_pps)),
+        (_, true) => format!("{}pps {}b/s", tight(tx_pps), tight(tx_bits)),
+        _ => format!("{}pps {}b/s", tight(rx_pps), tight(rx_bits)),
+    };
+    let dropped: u64 = sample.drops().map(|(_, dropped)| dropped).sum();
+    line += &format!(" drop {}", tight(dropped as f64));
+    let Census { cached, depot, inboxes, outboxes, .. } = *census;
+    let (inbox, rings) = (inboxes + outboxes, sample.rings());
+    line + &format!(" c{cached} d{depot} i{inbox} r{rings}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use xsk::{Outstanding, Statistics};
+
+    use super::super::meter::Totals;
+    use super::*;
+
+    fn sample() -> Sample {
+        let statistics = Statistics { rx_ring_full: 12, ..Statistics::default() };
+        let outstanding = Outstanding { fill: 2000, rx: 48, ..Outstanding::default() };
+        let totals = Totals {
+            rx_packets: 2_300_000,
+            rx_bytes: 147_200_000,
+            statistics,
+            outstanding,
+            ..Totals::default()
+        };
+        let (seconds, span) = (Duration::from_secs(2), Duration::from_secs(2));
+        Sample { seconds, span, totals, before: Totals::default() }
+    }
+
+    fn line(sample: &Sample, beside: Option<&str>, width: usize) -> String {
+        let mut census = Census::default();
+        (census.cached, census.depot, census.held) = (126, 1922, 3);
+        super::line(sample, &census, beside, width)
+    }
+
+    #[test]
+    fn a_wide_line_says_everything() {
+        let expected = "rx 1.15 Mpps 589 Mbit/s | drops: rx_ring_full 12 | frames: cache 126, \
+                        depot 1922, inbox 0, rings 2048, held 3";
+        assert_eq!(line(&sample(), None, 200), expected);
+        let nothing = Sample { totals: Totals::default(), ..sample() };
+        assert!(
+            line(&nothing, None, 200).starts_with("no packets yet | no drops | frames: cache 126")
+        );
+    }
+
+    #[test]
+    fn a_narrow_line_has_what_matters_and_fits() {
+        let expected = "1.15Mpps 589Mb/s drop 12 c126 d1922 i0 r2048";
+        assert_eq!(line(&sample(), None, 60), expected);
+        for width in 1..200 {
+            assert!(line(&sample(), None, width).chars().count() <= width, "{width}");
+        }
+        assert_eq!(line(&sample(), None, 20), "1.15Mpps 589Mb/s dr…");
+    }
+
+    #[test]
+    fn what_a_command_has_to_say_comes_first() {
+        let said = line(&sample(), Some("2 borrowers"), 70);
+        assert!(said.starts_with("2 borrowers | 1.15Mpps 589Mb/s drop 12"), "{said}");
+    }
+
+    #[test]
+    fn a_packet_that_is_counted_as_two_drops_is_one() {
+        let statistics = Statistics { rx_dropped: 9, fill_ring_empty: 7, ..Statistics::default() };
+        let totals = Totals { statistics, ..sample().totals };
+        assert!(line(&Sample { totals, ..sample() }, None, 60).contains(" drop 9 "));
+        let said = line(&Sample { totals, ..sample() }, None, 200);
+        assert!(said.contains("| drops: fill_ring_empty 7, rx_dropped 2 |"), "{said}");
+    }
+
+    #[test]
+    fn what_is_shown_is_what_changed() {
+        let again = Sample { before: sample().totals, ..sample() };
+        assert!(
+            line(&again, None, 200).starts_with("rx 0 pps 0 bit/s | no drops"),
+            "{}",
+            line(&again, None, 200)
+        );
+    }
+}

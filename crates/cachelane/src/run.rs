@@ -1,0 +1,114 @@
+//! What every command in the foreground does: it catches signals, follows what runs until a signal,
+//! the time or its own end ends it, and shows how it goes.
+
+pub(crate) mod control;
+mod view;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+pub(crate) use view::{Log, View};
+
+/// Why it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Count,
+    Time,
+    /// Of this number.
+    Signal(i32),
+    /// The lender that it borrows from has ended.
+    Lender,
+    /// Whoever read what it printed or wrote is gone.
+    Reader,
+    /// Something failed.
+    Error,
+}
+
+impl Ended {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Ended::Count => "count",
+            Ended::Time => "time",
+            Ended::Signal(_) => "signal",
+            Ended::Lender => "lender",
+            Ended::Reader => "reader",
+            Ended::Error => "error",
+        }
+    }
+}
+
+/// What runs, as a command looks after it.
+pub(crate) trait Followed {
+    /// Why it has ended by itself, if it has.
+    fn ended(&mut self) -> Option<Ended> {
+        None
+    }
+
+    /// Looks after it once; how soon to do so again, or none to wait for a signal.
+    ///
+    /// # Errors
+    /// What ends it.
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>>;
+
+    /// What SIGUSR1 asks for.
+    ///
+    /// # Errors
+    /// What ends it.
+    fn log(&mut self) -> anyhow::Result<()>;
+}
+
+/// This process in the foreground, with its signals caught.
+pub(crate) struct Foreground(Signals);
+
+impl Foreground {
+    /// Catches signals from now on.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub(crate) fn new() -> anyhow::Result<Foreground> {
+        let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]);
+        signals.map(Foreground).context("cannot catch signals")
+    }
+
+    /// Whether a signal asks this process to end, again.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        self.0.pending().any(|signal| signal != SIGUSR1)
+    }
+
+    /// Follows it until the first of: a signal, its own end, the time.
+    ///
+    /// # Errors
+    /// What ended it.
+    pub(crate) fn follow(
+        &mut self,
+        time: Option<Duration>,
+        followed: &mut dyn Followed,
+    ) -> anyhow::Result<Ended> {
+        let start = Instant::now();
+        let mut pause = Some(Duration::ZERO);
+        loop {
+            let signals = match pause {
+                Some(_) => self.0.pending(),
+                None => self.0.wait(),
+            };
+            for signal in signals {
+                match signal {
+                    SIGUSR1 => followed.log()?,
+                    signal => return Ok(Ended::Signal(signal)),
+                }
+            }
+            if let Some(ended) = followed.ended() {
+                return Ok(ended);
+            }
+            let left = time.map(|time| time.saturating_sub(start.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Ended::Time);
+            }
+            pause = [followed.turn()?, left].into_iter().flatten().min();
+            std::thread::sleep(pause.unwrap_or_default());
+        }
+    }
+}
