@@ -1,10 +1,10 @@
 //! A fast path for a Linux bridge that exists.
 //!
-//! It forwards the frames that the bridge would forward in exactly the same way, without writing
-//! a cache line that another CPU reads, and leaves every other frame to the bridge, which goes on
-//! learning, ageing, flooding and speaking STP. [`Accelerator`] does it; [`decide`] says what it
-//! may do on which port, and why not more. [`Fleet`] does it for several bridges, also for those that
-//! come later. It needs root and Linux 6.6.
+//! It forwards frames that the bridge would forward in exactly the same way, without writing a cache
+//! line that another CPU reads. It leaves every other frame to the bridge, which goes on learning,
+//! ageing, flooding and speaking STP. [`Accelerator`] does it for one bridge, [`Fleet`] for several,
+//! also for those that come later. [`decide`] says what may be done on which port, and why not more.
+//! It needs root and Linux 6.6.
 //!
 //! ```no_run
 //! # fn main() -> bridge::Result<()> {
@@ -15,6 +15,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
 mod accelerator;
 mod config;

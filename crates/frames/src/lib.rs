@@ -1,11 +1,10 @@
 //! A pool of equal frames of memory that knows where each frame is at home.
 //!
-//! For programs in which one thread takes a buffer and another one is done with it: packet
-//! forwarders, above all those on AF_XDP, where frames go through the kernel in between. It
-//! optimises for threads that each stay on a CPU and take and give back mostly the same frames:
-//! that is one array access, without an atomic instruction. It needs no privileges, and calls the
-//! system for the memory of its area only. It does not support frames of different sizes, and does
-//! not grow.
+//! For programs in which one thread takes a buffer and another one frees it: packet forwarders, above
+//! all those on AF_XDP, where frames go through the kernel in between. It optimises for threads that
+//! each stay on a CPU and take and give back mostly the same frames: that is one array access, without
+//! an atomic instruction. It needs no privileges, and calls the system only for the memory of its
+//! area. It does not support frames of different sizes, and does not grow.
 //!
 //! ```
 //! use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
@@ -38,8 +37,8 @@
 //!   room for.
 //!
 //! A cache that runs short looks into its inbox, into the depot of its lane, into the depots of
-//! other lanes, and into other homes' inboxes. What becomes of an alien frame that is freed is the
-//! setting [`AlienFree`]: it stays, it goes home, or what suits. It can be changed at any time.
+//! other lanes, and into other homes' inboxes. The setting [`AlienFree`] says what happens to an alien
+//! frame that is freed: it stays, it goes home, or whichever suits. You can change it at any time.
 //!
 //! # Where threads meet
 //!
@@ -49,19 +48,19 @@
 //! |---|---|---|
 //! | a stack of magazines (`stack.rs`) | whoever pushes or pops | a push releases (S0), a pop acquires (S1): what is in a magazine goes with it |
 //! | loose frames of a place (`place.rs`) | under a lock | the lock |
-//! | who has a frame outside (`shared.rs`) | `release` stores with release, `claim` swaps with acquire | what was done to a frame before it was handed out; and of two claims one fails |
+//! | who has a frame outside (`shared.rs`) | `release` stores with release, `claim` swaps with acquire | what was done to a frame before it was handed out; of two claims one fails |
 //! | counts, and the request to give back | anybody | nothing: all relaxed, they guard no memory |
 //!
 //! The stack is checked by loom, the whole pool by shuttle, and the tests run under Miri and
 //! ThreadSanitizer: `scripts/models`.
 //!
-//! # What goes wrong is seen
+//! # Mistakes are found
 //!
-//! A [`Frame`] is a handle that cannot be copied, so freeing one twice does not compile. Where
-//! frames leave the program as addresses and come back, [`FramePool::claim`] refuses what is not
-//! out and what is not of the area. A frame of another pool goes to that one. What is missing at
-//! the end is said by [`FramePool::close`]. All of it is counted, and in debug builds fatal, with
-//! the last things that happened to the frame.
+//! A [`Frame`] is a handle that cannot be copied, so freeing one twice does not compile. Where frames
+//! leave the program as addresses and come back, [`FramePool::claim`] refuses what is not out and what
+//! is not of the area. A frame of another pool goes to that one. [`FramePool::close`] says what is
+//! missing at the end. All of it is counted, and in debug builds fatal, with the last things that
+//! happened to the frame.
 
 mod area;
 mod cache;

@@ -1,16 +1,42 @@
 //! Received frames in other processes' hands, as tokens.
 //!
 //! A **lender** owns a pool of frames ([`frames`]) into which packets are received. It lends them
-//! to **borrowers**, processes that connect to its Unix socket and map the frames read-only: a
+//! to **borrowers**: processes that connect to its Unix socket and map the frames read-only. A
 //! packet reaches a borrower as a 32-byte descriptor in a ring, and comes back as a token in
 //! another ring. Nothing is copied, and a borrower needs no privilege but to open the socket.
 //!
-//! For programs that receive at rates at which copying every packet to its reader costs more than
-//! the reader's work. It optimises for batches, and for readers that are awake: one that polls
-//! costs the lender no system call. It does not let a borrower write, and what a borrower can
-//! *read* is everything that its lender receives, as long as it keeps the memory mapped, also after
-//! it has left: who must not see each other's packets needs lenders of their own, or one that
-//! copies what each of them gets into an area of its own ([`LenderOptions::private`]).
+//! Use it to receive at rates at which copying every packet to its reader costs more than the
+//! reader's work. It optimises for batches, and for readers that are awake: one that polls costs the
+//! lender no system call.
+//!
+//! A borrower cannot write. But it can *read* everything that its lender receives, as long as it
+//! keeps the memory mapped, even after it has left. Borrowers that must not see each other's packets
+//! need lenders of their own, or [`LenderOptions::private`], which copies each borrower's packets
+//! into an area of its own.
+//!
+//! ```no_run
+//! use frames::{AreaOptions, FrameArea, FramePool, Packet, PoolOptions};
+//! use lend::{Lender, LenderOptions};
+//!
+//! # fn receive(_: &mut Vec<Packet>) {}
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let area = FrameArea::new(&AreaOptions { shared: true, ..AreaOptions::default() })?;
+//! let pool = FramePool::new(area, &PoolOptions::default())?;
+//! let mut cache = pool.cache(0)?;
+//! // One thread has packets to lend; each such thread has a distributor.
+//! let (_lender, mut distributors) = Lender::open(&pool, 1, &LenderOptions::new("/run/lend"))?;
+//! let distributor = &mut distributors[0];
+//! let mut packets = Vec::new();
+//! loop {
+//!     distributor.collect(&mut cache); // what borrowers have given back
+//!     receive(&mut packets); // into frames of the cache, for example with an AF_XDP socket
+//!     distributor.lend(&mut packets, &mut cache);
+//!     cache.maintain();
+//! }
+//! # }
+//! ```
+//!
+//! [`Borrower`] has an example of the other side.
 //!
 //! # Who writes what
 //!
@@ -31,10 +57,10 @@
 //!
 //! # Nothing that a borrower sends is believed
 //!
-//! The lender reads three things that a borrower writes: an index, tokens, and whether it sleeps,
-//! each of them once, and checks them against accounts of its own ([`frames::LoanTable`]). It
-//! waits for no borrower, and no borrower can make it block: what a borrower has in its hands is
-//! written to and closed by threads of its own (`waker.rs`, `reaper.rs`).
+//! The lender reads three things that a borrower writes: an index, tokens, and whether it sleeps. It
+//! reads each of them once, and checks it against accounts of its own ([`frames::LoanTable`]). It
+//! waits for no borrower, and no borrower can make it block: threads that do nothing else write to
+//! and close what a borrower has in its hands.
 
 mod borrower;
 mod distributor;

@@ -1,16 +1,28 @@
 //! A TCP relay that forwards on the CPUs its operator chose.
 //!
-//! For those who run proxies and sidecars: every byte of a connection is forwarded by one worker
-//! that is pinned to one CPU, through memory that stays in that CPU's cache, and what a
-//! connection can hold in memory is bounded. How bytes move is an [`Engine`]; which engine is
-//! good for what is measured in `docs/mechanisms/relay.md`.
+//! For proxies and sidecars. One worker, pinned to one CPU, forwards every byte of a connection,
+//! through memory that stays in that CPU's cache. What a connection can hold in memory is bounded. How
+//! bytes move is an [`Engine`]; `docs/mechanisms/relay.md` measures which engine is good for what.
 //!
-//! TCP's meaning is kept: half-close and resets pass through, a slow receiver slows its sender,
-//! and a connection never ends by a clean close after lost bytes. UDP, TLS termination and
-//! looking into the bytes are not here.
+//! The relay keeps TCP's meaning: half-close and resets pass through, a slow receiver slows its
+//! sender, and a connection never ends by a clean close after lost bytes. It knows no UDP and no TLS,
+//! and does not look into the bytes. It needs privileges for the sockmap engine only.
 //!
-//! [`Relay::start`] is where to begin; reading on, `worker` is the event loop, `connection` one
-//! client, `flow` one direction with its engines, `sockmap` the part in the kernel.
+//! ```no_run
+//! use relay::{Config, Relay};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listen = relay::parse_listen(":8080")?;
+//! let backend = relay::parse_backend("10.0.0.5:80")?;
+//! let relay = Relay::start(Config::new(vec![listen], vec![backend], "0-3".parse()?))?;
+//! relay.set_cpus(&"2".parse()?)?; // the workers move at once, with their connections
+//! relay.drain(Duration::from_secs(30));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
 mod backend;
 mod config;

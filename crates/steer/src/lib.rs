@@ -1,4 +1,9 @@
 //! Receive flow steering that leaves a flow alone while its consumer stays in its lane.
+//!
+//! [`Steering`] attaches an XDP program that sends each flow of a device to the CPU that its consumer
+//! last used; [`inspect`] says beforehand what stands against that. It needs root and Linux 6.6.
+//!
+//! The code is MIT or Apache-2.0; the BPF programs in `src/bpf`, which are compiled in, are GPL-2.0.
 
 mod control;
 pub mod cost;

@@ -1,9 +1,9 @@
 //! Interleaved A/B trials of a knob under live traffic: does it help, by how much, how sure is that?
 //!
-//! For whoever flips a setting and wants an answer that drift, bursts and wishful stopping cannot
-//! fake. The crate is pure: it knows nothing of knobs, networks or privileges. The caller brings a
-//! [`Subject`], which sets an arm and measures a window; the crate brings the order of the windows,
-//! the statistics and the report.
+//! Use it to flip a setting and get an answer that drift, bursts and wishful stopping cannot fake. The
+//! crate is pure: it knows nothing of knobs, networks or privileges. The caller brings a [`Subject`],
+//! which sets an arm and measures a window; the crate brings the order of the windows, the statistics
+//! and the report.
 //!
 //! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
 //! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
@@ -38,8 +38,7 @@
 //! # Ok::<(), trial::Error>(())
 //! ```
 //!
-//! Not supported: several measures are not corrected for each other. Who reads twenty of them
-//! should expect one to stand out by chance.
+//! Several measures are not corrected for each other: of twenty, expect one to stand out by chance.
 
 pub mod bench;
 mod engine;
