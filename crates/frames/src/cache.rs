@@ -15,7 +15,7 @@ use std::mem::ManuallyDrop;
 
 use crate::history::Event;
 use crate::shared::Shared;
-use crate::{AlienFree, Frame, FramePool, Result};
+use crate::{AlienFree, Error, Frame, FramePool, Result};
 use exchange::Local;
 
 /// One thread's handle on a pool: takes frames from it and gives them back.
@@ -32,11 +32,26 @@ pub struct LaneCache {
     pool: FramePool,
 }
 
-impl LaneCache {
-    pub(crate) fn new(pool: FramePool, home: u16) -> Result<Self> {
-        Ok(Self { local: Local::new(pool.shared(), home)?, pool })
+impl FramePool {
+    /// A handle for one thread, at home there: a number below that of `PoolOptions::homes`.
+    /// Several can share a home.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there is no such home, or if there
+    /// are as many caches as `PoolOptions::caches`.
+    pub fn cache(&self, home: u16) -> Result<LaneCache> {
+        let homes = self.shared().homes.count();
+        if home >= homes {
+            return Err(Error::invalid(format!(
+                "home {home}: the pool has homes 0 to {}",
+                homes - 1
+            )));
+        }
+        Ok(LaneCache { local: Local::new(self.shared(), home)?, pool: self.clone() })
     }
+}
 
+impl LaneCache {
     /// Takes a frame: the one put here last, if there is one, else from elsewhere in the pool.
     ///
     /// None means that there is none within reach: all are in use, or in other threads' caches. The

@@ -189,7 +189,7 @@ mod loom_tests {
                 }
             });
             let mine = world.pop(&world.stack);
-            for &number in &mine {
+            if let Some(number) = mine {
                 world.add(number);
             }
             let kept = juggler.join().unwrap();

@@ -60,7 +60,6 @@ mod listener;
 mod passing;
 mod rate;
 mod roster;
-mod slots;
 mod status;
 mod switch;
 mod users;

@@ -217,9 +217,9 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
     const MAPPINGS: usize = 20_000;
     for accounting in BOTH {
         let mut pair = Pair::new(accounting);
-        let invited = Client::pending(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
-        let [_, _, back] = &invited.memories;
-        let len = invited.welcome.back_len;
+        let pending = Client::pending(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
+        let [_, _, back] = &pending.memories;
+        let len = pending.welcome.back_len;
         let maps: Vec<Map> = (0..MAPPINGS).map(|_| Map::new(back, len, true).unwrap()).collect();
         // All it wants: nobody reads it yet.
         let before = Instant::now();
@@ -231,7 +231,7 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
                 pair.traffic();
             }
             // The lender's part waits for the hole that is being made, and nobody else does.
-            let joining = scope.spawn(|| invited.say_mapped());
+            let joining = scope.spawn(|| pending.say_mapped());
             while !joining.is_finished() {
                 pair.traffic();
             }
@@ -244,7 +244,7 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
         let removed = unsafe { madvise(page, 4096, Advice::LinuxRemove) };
         assert_eq!(removed, Err(Errno::PERM));
         pair.traffic();
-        drop((invited, maps));
+        drop((pending, maps));
         pair.rig.until("it is gone", |rig| rig.lender.borrowers().len() == 2);
         pair.end(false);
     }

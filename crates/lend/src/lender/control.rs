@@ -9,16 +9,18 @@ use frames::{Accounting, FramePool};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
+use super::admission::Terms;
 use super::door::{At, Door, EXHAUSTED};
 use super::rate::Rate;
 use super::roster::Roster;
-use super::slots::{Slot, SlotState};
-use super::users::Users;
+use super::users::{Charge, Peer, Users};
 use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
-use crate::layout::Hello;
+use crate::layout::{Hello, Layout};
 use crate::mailbox::{Mailbox, Post};
+use crate::memory::Memory;
 use crate::reaper::{Reaped, Reaper};
+use crate::waker::Waker;
 use crate::wire::{EVENTS, Received, peek};
 
 /// What the control thread has.
@@ -46,6 +48,50 @@ pub(super) struct ControlThread {
     pub(super) generations: u64,
     /// How often the distributors were asked what is on loan.
     pub(super) round: u64,
+}
+
+/// A slot that somebody has.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) charge: Charge,
+    /// Tells late reports of an earlier borrower in the same slot from those of this one.
+    pub(super) generation: u64,
+    pub(super) mirror: bool,
+    pub(super) state: SlotState,
+}
+
+#[derive(Debug)]
+pub(super) enum SlotState {
+    /// It maps what it got; no distributor knows of it.
+    Pending(Box<PendingBorrower>),
+    Joined {
+        socket: Arc<Reaped<OwnedFd>>,
+        waker: Arc<Waker>,
+    },
+    /// These distributors have not said yet that it is gone.
+    Leaving(BTreeSet<u32>),
+}
+
+/// What is kept for a borrower until it has mapped what it got.
+#[derive(Debug)]
+pub(super) struct PendingBorrower {
+    pub(super) terms: Terms,
+    pub(super) peer: Peer,
+    pub(super) layout: Layout,
+    pub(super) out: Arc<Memory>,
+    pub(super) own_area: Option<Arc<Memory>>,
+    pub(super) socket: Arc<Reaped<OwnedFd>>,
+    pub(super) waker: Arc<Waker>,
+}
+
+impl Slot {
+    /// On what terms a borrower that has not joined yet is to join.
+    pub(super) fn pending(&self) -> Option<&Terms> {
+        match &self.state {
+            SlotState::Pending(pending) => Some(&pending.terms),
+            SlotState::Joined { .. } | SlotState::Leaving(_) => None,
+        }
+    }
 }
 
 /// What there was to see.
@@ -76,7 +122,7 @@ impl ControlThread {
                 self.greet(guest);
             }
             if self.users.look(Instant::now()) {
-                self.roster.state().lingering = self.users.lingering() as u64;
+                self.roster.state().counters.lingering = self.users.lingering() as u64;
             }
             for source in &ready {
                 match *source {
@@ -151,7 +197,7 @@ impl ControlThread {
                 self.mapped(slot, back);
             }
             Report::Slow { slot, generation } if self.is_there(slot, generation) => {
-                self.roster.state().slow += 1;
+                self.roster.state().counters.offences.slow += 1;
                 self.part(slot, Why::Disconnected);
             }
             // Of one that is gone.
@@ -199,8 +245,8 @@ impl ControlThread {
         let mut state = self.roster.state();
         let borrower = state.borrowers.remove(&number);
         match why {
-            Why::Left => state.left += 1,
-            Why::Disconnected => state.disconnected += 1,
+            Why::Left => state.counters.left += 1,
+            Why::Disconnected => state.counters.disconnected += 1,
         }
         // Without the lock.
         drop((state, borrower));
@@ -210,7 +256,7 @@ impl ControlThread {
     pub(super) fn vacate(&mut self, slot: u8) {
         if let Some(Slot { charge, .. }) = self.slots.remove(&slot) {
             self.users.left(charge);
-            self.roster.state().lingering = self.users.lingering() as u64;
+            self.roster.state().counters.lingering = self.users.lingering() as u64;
         }
     }
 
@@ -224,7 +270,7 @@ impl ControlThread {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
             Ok(Received::Message(..) | Received::Garbage) => {
-                self.roster.state().messages += 1;
+                self.roster.state().counters.offences.message += 1;
                 self.part(slot, Why::Disconnected);
             }
         }

@@ -199,7 +199,7 @@ impl Door {
     }
 
     pub(super) fn count(&self, which: impl FnOnce(&mut Refusals) -> &mut u64) {
-        *which(&mut self.roster.state().refused) += 1;
+        *which(&mut self.roster.state().counters.refused) += 1;
     }
 
     /// Says why not. A peer that does not listen misses it.
@@ -221,7 +221,7 @@ impl Door {
     /// Accepts nothing for a while.
     fn pause(&mut self, time: Duration) {
         self.paused_until = Some(Instant::now() + time);
-        self.roster.state().paused += 1;
+        self.roster.state().counters.paused += 1;
     }
 
     /// Nobody comes in any more.

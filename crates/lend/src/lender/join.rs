@@ -10,10 +10,10 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
-use super::control::ControlThread;
+use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
 use super::roster::BorrowerRecord;
-use super::slots::{PendingBorrower, Slot, SlotState};
+use super::status::BorrowerStatus;
 use super::users::{Charge, Peer};
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
@@ -184,11 +184,23 @@ impl ControlThread {
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&pending, &borrower, &channels);
         let PendingBorrower { terms: Terms { quota, mirror, name, .. }, peer, .. } = *pending;
-        let Peer { pid, uid } = peer;
-        let since = Instant::now();
-        let record = BorrowerRecord { name, pid, uid, mirror, quota, since, borrower, channels };
+        let status = BorrowerStatus {
+            slot: number,
+            name,
+            pid: peer.pid,
+            uid: peer.uid,
+            mirror,
+            quota,
+            out: 0,
+            lent: 0,
+            returned: 0,
+            dropped: 0,
+            offences: 0,
+            since: Instant::now(),
+        };
+        let record = BorrowerRecord { status, borrower, channels };
         let mut state = self.roster.state();
-        state.joined += 1;
+        state.counters.joined += 1;
         state.borrowers.insert(number, record);
         drop(state);
         // After all this: who hears it is known, and is lent to with the distributors' next turn.

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use frames::Accounting;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::status::{BorrowerStatus, LenderCounters, Offences, Refusals};
+use super::status::{BorrowerStatus, LenderCounters, Offences};
 use crate::distributor::JoinedBorrower;
 use crate::tally::{ChannelTally, Tally, read};
 
@@ -20,29 +19,20 @@ pub(super) struct Roster {
 }
 
 /// What is under the lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) accounting: Accounting,
+    /// By slot.
     pub(super) borrowers: BTreeMap<u8, BorrowerRecord>,
-    pub(super) joined: u64,
-    pub(super) left: u64,
-    pub(super) disconnected: u64,
-    pub(super) refused: Refusals,
-    pub(super) messages: u64,
-    pub(super) slow: u64,
-    pub(super) paused: u64,
-    pub(super) lingering: u64,
+    /// Without what distributors count.
+    pub(super) counters: LenderCounters,
 }
 
 /// A borrower that has joined.
 #[derive(Debug)]
 pub(super) struct BorrowerRecord {
-    pub(super) name: String,
-    pub(super) pid: Option<u32>,
-    pub(super) uid: u32,
-    pub(super) mirror: bool,
-    pub(super) quota: u32,
-    pub(super) since: Instant,
+    /// As it was when it joined.
+    pub(super) status: BorrowerStatus,
     pub(super) borrower: Arc<JoinedBorrower>,
     /// By distributor.
     pub(super) channels: Vec<Arc<ChannelTally>>,
@@ -50,18 +40,7 @@ pub(super) struct BorrowerRecord {
 
 impl Roster {
     pub(super) fn new(accounting: Accounting, tallies: Vec<Arc<Tally>>) -> Self {
-        let state = State {
-            accounting,
-            borrowers: BTreeMap::new(),
-            joined: 0,
-            left: 0,
-            disconnected: 0,
-            refused: Refusals::default(),
-            messages: 0,
-            slow: 0,
-            paused: 0,
-            lingering: 0,
-        };
+        let state = State { accounting, ..State::default() };
         Self { state: Mutex::new(state), tallies }
     }
 
@@ -75,56 +54,44 @@ impl Roster {
     }
 
     pub(super) fn borrowers(&self) -> Vec<BorrowerStatus> {
-        self.state().borrowers.iter().map(|(slot, record)| record.status(*slot)).collect()
+        self.state().borrowers.values().map(BorrowerRecord::status).collect()
     }
 
     pub(super) fn counters(&self) -> LenderCounters {
         let sum = |of: fn(&Tally) -> &AtomicU64| self.tallies.iter().map(|t| read(of(t))).sum();
         let on_loan = self.tallies.iter().map(|t| u64::from(t.on_loan.load(Ordering::Relaxed)));
-        let state = self.state();
+        let counters = self.state().counters.clone();
         LenderCounters {
-            joined: state.joined,
-            left: state.left,
-            disconnected: state.disconnected,
-            refused: state.refused,
             offences: Offences {
                 out_of_range: sum(|tally| &tally.offences.out_of_range),
                 not_out: sum(|tally| &tally.offences.not_out),
                 not_its_own: sum(|tally| &tally.offences.not_its_own),
                 index: sum(|tally| &tally.offences.index),
-                message: state.messages,
-                slow: state.slow,
+                ..counters.offences
             },
-            paused: state.paused,
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
             reclaimed: sum(|tally| &tally.reclaimed),
             dropped: sum(|tally| &tally.dropped),
             unwanted: sum(|tally| &tally.unwanted),
             on_loan: on_loan.sum(),
-            lingering: state.lingering,
+            ..counters
         }
     }
 }
 
 impl BorrowerRecord {
-    fn status(&self, slot: u8) -> BorrowerStatus {
+    fn status(&self) -> BorrowerStatus {
         let sum =
             |of: fn(&ChannelTally) -> &AtomicU64| self.channels.iter().map(|t| read(of(t))).sum();
         let out = self.channels.iter().map(|t| u64::from(t.out.load(Ordering::Relaxed))).sum();
         BorrowerStatus {
-            slot,
-            name: self.name.clone(),
-            pid: self.pid,
-            uid: self.uid,
-            mirror: self.mirror,
-            quota: self.quota,
             out,
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
             dropped: sum(|tally| &tally.dropped),
             offences: self.borrower.offences.load(Ordering::Relaxed).into(),
-            since: self.since,
+            ..self.status.clone()
         }
     }
 }

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use frames::Accounting;
 
-use super::control::ControlThread;
-use super::slots::Slot;
+use super::control::{ControlThread, Slot};
 use crate::distributor::{Command, Report};
 use crate::{Error, ErrorKind, Result};
 
@@ -39,8 +38,8 @@ impl ControlThread {
 
     fn refuse_mirrors(&self, to: Accounting) -> Result<()> {
         let state = self.roster.state();
-        let mirrors = state.borrowers.values().filter(|record| record.mirror);
-        let mirrors = mirrors.map(|record| record.name.as_str());
+        let mirrors = state.borrowers.values().filter(|record| record.status.mirror);
+        let mirrors = mirrors.map(|record| record.status.name.as_str());
         let pending = self.slots.values().filter_map(Slot::pending).filter(|all| all.mirror);
         let names: Vec<&str> = mirrors.chain(pending.map(|terms| terms.name.as_str())).collect();
         if to == Accounting::Counters || names.is_empty() {
@@ -91,7 +90,8 @@ impl ControlThread {
             return Ok(());
         }
         let state = self.roster.state();
-        let name = |slot| state.borrowers.get(slot).map_or("one that is leaving", |it| &it.name);
+        let name =
+            |slot| state.borrowers.get(slot).map_or("one that is leaving", |it| &it.status.name);
         let each: Vec<_> = loans.iter().map(|(slot, n)| format!("{} {n}", name(slot))).collect();
         let (borrowers, frames) = (loans.len(), loans.values().sum::<u64>());
         let message = format!(
