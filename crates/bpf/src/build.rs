@@ -1,12 +1,9 @@
 //! For build scripts: compiles BPF C, and generates what Rust needs of it.
 //!
-//! A module includes what is generated:
+//! A module that has a program includes what is generated, which is a module `skel`:
 //!
 //! ```ignore
-//! #[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-//! mod skel {
-//!     include!(concat!(env!("OUT_DIR"), "/NAME.skel.rs"));
-//! }
+//! include!(concat!(env!("OUT_DIR"), "/NAME.skel.rs"));
 //! ```
 //!
 //! Beside libbpf-cargo's skeleton it has `constants`, with the numbers of all C enums, and
@@ -20,6 +17,10 @@ use std::{env, fs};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::btf::types::{Array, Enum, Int, IntEncoding, MemberAttr, Ptr, Struct, Union};
 use libbpf_rs::btf::{Btf, BtfType, TypeId};
+
+/// What generated code does that ours may not.
+const ALLOWED: &str = "#[allow(unreachable_pub, unsafe_code, unused_qualifications, \
+                       clippy::undocumented_unsafe_blocks)]";
 
 /// Generates `NAME.skel.rs` of `src/bpf/NAME.bpf.c` for each of these names; `args` are for the
 /// compiler.
@@ -42,6 +43,7 @@ pub fn skeletons(names: &[&str], args: &[&str]) {
             .map(|name| format!("unsafe impl ::bpf::Plain for types::{name} {{}}\n"))
             .collect();
         skeleton += &(constants + &plain);
+        let skeleton = format!("{ALLOWED}\nmod skel {{\n{skeleton}}}\n");
         fs::write(&path, skeleton).expect("OUT_DIR can be written");
     }
 }

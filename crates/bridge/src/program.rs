@@ -10,10 +10,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use crate::state::Mac;
 use crate::{Error, ErrorKind, Result};
 
-#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
 
 pub(crate) use skel::constants;
 pub(crate) use skel::types::{

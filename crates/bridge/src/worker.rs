@@ -13,15 +13,16 @@
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod arrivals;
+mod attachment;
 mod attention;
 mod counting;
 mod looking;
 mod mirroring;
 mod pace;
-mod place;
 mod ports;
 mod report;
 mod settling;
+mod table;
 mod unsettled;
 
 use std::cell::RefCell;
@@ -47,10 +48,10 @@ use crate::state::{Mac, State};
 use crate::tcx;
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
-use mirroring::ring;
+use attachment::{Attachment, Placed};
 use pace::GLANCE;
-use place::{Place, Placed};
 use report::Report;
+use table::ring;
 use unsettled::Unsettled;
 
 /// Looks that may fail in a row.
@@ -70,7 +71,7 @@ pub(crate) struct Worker {
     watch: Watch,
     mirror: Mirror,
     /// Our place on each port's ingress.
-    links: HashMap<u32, Place>,
+    links: HashMap<u32, Attachment>,
     /// What the packet path's map of ports holds, by slot.
     ports: HashMap<u16, Placed>,
     /// Ports by interface index that our program cannot be attached to, and why.

@@ -13,10 +13,7 @@ use xsk::{Attach, Device, Hook};
 use crate::program::refused;
 use crate::{Error, Result};
 
-#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/least.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/least.skel.rs"));
 
 /// Packets that wait for a CPU at most.
 const QUEUE: u32 = 1024;

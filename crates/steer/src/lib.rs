@@ -16,6 +16,7 @@ mod program;
 pub mod simulate;
 mod size;
 mod steering;
+mod targets;
 mod threads;
 mod tick;
 

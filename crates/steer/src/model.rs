@@ -7,114 +7,20 @@
 
 mod flow;
 mod packet;
+mod parts;
 mod rules;
+mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use flow::{Protocol, Tuple};
 pub use packet::parse;
+pub use parts::{CPUS_MAX, Count, FlowSet, Passed, Poll, Polling, Shape, Target, Verdict};
 pub use rules::{Lane, RecordAction, Sight, WAYS, Words, is_delivered, record_rule, victim};
 
 pub use crate::program::Limits;
 use crate::{Counters, Reason};
-
-/// The CPUs that there can be at most.
-pub const CPUS_MAX: u32 = crate::program::CPUS_MAX as u32;
-
-/// What is fixed for as long as the tables last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Records of flows, and states of flows for each queue: a power of two, at least [`WAYS`].
-    pub records: u32,
-    /// CPUs that there can be: 1 to [`CPUS_MAX`].
-    pub cpus: u32,
-    /// Receive queues: 1 or more.
-    pub queues: u32,
-    /// What the hash is keyed with: all but the first are multipliers, and odd.
-    pub hash_keys: [u64; 5],
-    /// Whether a flow stays where its packets go until they are delivered.
-    pub keep_order: bool,
-    /// Whether a NAPI poll that used its budget leaves packets in GRO, and so does a CPU's thread
-    /// that has more to do: where ticks are of a millisecond or less.
-    pub gro_outlasts_poll: bool,
-    /// What waits for how long.
-    pub limits: Limits,
-}
-
-/// A CPU that flows can be sent to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    /// Whether flows may be sent there.
-    pub active: bool,
-    /// The lane that it is in.
-    pub lane: Lane,
-    /// Whether it has a queue for packets of other CPUs.
-    pub entry: bool,
-    /// Whether the thread that serves that queue is known, and there.
-    pub thread: bool,
-    /// Whether that sleeps.
-    pub asleep: bool,
-}
-
-/// Packets of one receive queue at one CPU, modulo 2^32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Sent to the CPU, without those that it is known to have had no room for.
-    pub sent: u32,
-    /// Taken by it.
-    pub taken: u32,
-}
-
-/// The NAPI poll that a CPU is in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Polling {
-    /// The queue of the packet that was last sent to another CPU, with several queues.
-    pub queue: u32,
-    /// The queue of the flow that last took the kernel path in it.
-    pub passed: Option<u32>,
-    /// Its number on this CPU, modulo 2^32.
-    pub number: u32,
-}
-
-/// The end of a NAPI poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Poll {
-    /// Packets that it handled.
-    pub work: i32,
-    /// Packets that it might have handled.
-    pub budget: i32,
-    /// The budget of a poll that is not a busy poll.
-    pub weight: i32,
-}
-
-/// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes up where it is.
-    Kernel(Reason),
-    /// It is sent to this CPU.
-    Cpu(u32),
-}
-
-/// A set of the flows of one queue whose packets go to a CPU; all others take the kernel path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowSet {
-    /// Who they are, and the CPU.
-    pub words: [u32; WAYS],
-    /// The last packet's number among those of its queue sent there, from 1, modulo 2^32.
-    pub tails: [u32; WAYS],
-}
-
-/// Flows of one queue of which a packet may wait in GRO.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
-    /// A bit for each of 256 groups: a packet took the kernel path.
-    pub bits: [u64; 4],
-    /// The last poll in which one did.
-    pub last: u32,
-    /// A poll that has left nothing in GRO.
-    pub done: u32,
-}
+use parts::passed_bit;
 
 /// All that the programs keep.
 #[derive(Clone, Debug)]
@@ -363,81 +269,6 @@ impl Model {
         }
     }
 
-    /// Where flows can be sent from now on.
-    pub fn set_target(&mut self, cpu: u32, target: Target) {
-        self.targets[cpu as usize] = target;
-    }
-
-    /// Whether a record is rewritten only when its flow's consumer left the lane.
-    pub fn set_llc_affinity(&mut self, on: bool) {
-        self.llc_affinity = on;
-    }
-
-    /// What time it is, in ticks.
-    pub fn set_time(&mut self, now: u64) {
-        self.now = now;
-    }
-
-    /// The process has looked after the host.
-    pub fn renew(&mut self) {
-        self.renewed = self.now;
-    }
-
-    /// Sets the counts of a queue's packets at a CPU.
-    pub fn set_count(&mut self, cpu: u32, queue: u32, count: Count) {
-        *self.count_mut(cpu, queue) = count;
-    }
-
-    /// Sets a word of a set of records: 0, or one with its highest bit set and the next not.
-    pub fn set_record(&mut self, set: u32, way: usize, word: u32) {
-        self.records[set as usize][way] = word;
-    }
-
-    /// What flows can be sent to.
-    pub fn target(&self, cpu: u32) -> Target {
-        self.targets[cpu as usize]
-    }
-
-    /// The counts of a queue's packets at a CPU.
-    pub fn count(&self, cpu: u32, queue: u32) -> Count {
-        self.counts[self.row(cpu, queue)]
-    }
-
-    /// What a queue has seen of a CPU.
-    pub fn sight(&self, cpu: u32, queue: u32) -> Sight {
-        self.sights[self.row(cpu, queue)]
-    }
-
-    /// A set of the records.
-    pub fn records(&self, set: u32) -> [u32; WAYS] {
-        self.records[set as usize]
-    }
-
-    /// A set of a queue's states.
-    pub fn flows(&self, set: u32, queue: u32) -> FlowSet {
-        self.flows[(queue * self.words.sets() + set) as usize]
-    }
-
-    /// The queue's flows of which a packet may wait in GRO.
-    pub fn passed(&self, queue: u32) -> Passed {
-        self.passed[queue as usize]
-    }
-
-    /// The poll that a CPU is in.
-    pub fn polling(&self, cpu: u32) -> Polling {
-        self.polling[cpu as usize]
-    }
-
-    /// What was counted so far.
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    /// What it was made with.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
     /// Where the flow of this hash is to go, and why to the kernel if no CPU takes it.
     fn wanted(&self, hash: u32, here: u32) -> (Option<u32>, Reason) {
         let set = &self.records[self.words.set_of(hash) as usize];
@@ -548,26 +379,4 @@ struct Arrival {
     hash: u32,
     queue: u32,
     here: u32,
-}
-
-impl FlowSet {
-    /// The last one takes the place.
-    fn forget(&mut self, way: usize) {
-        let end = self.words.iter().position(|word| *word == 0).unwrap_or(WAYS);
-        self.words.swap(way, end - 1);
-        self.tails[way] = self.tails[end - 1];
-        self.words[end - 1] = 0;
-    }
-}
-
-impl Passed {
-    /// Whether the bits are of a poll that has left nothing in GRO, and not of this one.
-    fn is_over(&self, poll: u32) -> bool {
-        self.last != poll && self.last == self.done
-    }
-}
-
-/// Where a flow's bit is in [`Passed`].
-fn passed_bit(hash: u32) -> (usize, u64) {
-    ((hash >> 28 & 3) as usize, 1 << (hash >> 22 & 63))
 }

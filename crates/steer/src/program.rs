@@ -12,10 +12,7 @@ use crate::{Counters, Error, ErrorKind, Result, tick};
 #[cfg(test)]
 pub(crate) mod trying;
 
-#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 
 use skel::types::{ago as Ago, sent as Sent, taken as Taken};
 pub(crate) use skel::types::{

@@ -16,12 +16,8 @@ use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
 #[cfg(test)]
 mod tests;
 
-#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
 
-use skel::constants::{FILTER_ETHERTYPE, FILTER_EVERYTHING, FILTER_IP_PROTOCOL, FILTER_UDP_PORTS};
 use skel::types::{counts as Counts, filter as FilterKind};
 
 /// Room for queues that a device gets while the program is on it.
@@ -173,19 +169,21 @@ impl Loaded {
     /// Loads the program; nothing runs yet.
     fn new(options: &ProgramOptions, queues: u32) -> Result<Self> {
         let (filter, wanted, ports) = match &options.filter {
-            Filter::Everything => (FILTER_EVERYTHING, 0, &[][..]),
+            Filter::Everything => (FilterKind::FILTER_EVERYTHING, 0, &[][..]),
             Filter::UdpPorts(ports) if ports.is_empty() => {
                 return Err(Error::invalid("no UDP port given: expected one or more"));
             }
-            Filter::UdpPorts(ports) => (FILTER_UDP_PORTS, 0, &ports[..]),
-            Filter::EtherType(kind) => (FILTER_ETHERTYPE, u32::from(*kind), &[][..]),
-            Filter::IpProtocol(number) => (FILTER_IP_PROTOCOL, u32::from(*number), &[][..]),
+            Filter::UdpPorts(ports) => (FilterKind::FILTER_UDP_PORTS, 0, &ports[..]),
+            Filter::EtherType(kind) => (FilterKind::FILTER_ETHERTYPE, u32::from(*kind), &[][..]),
+            Filter::IpProtocol(number) => {
+                (FilterKind::FILTER_IP_PROTOCOL, u32::from(*number), &[][..])
+            }
         };
         let multi_buffer = options.multi_buffer;
         let loaded = bpf::load(|storage| {
             let mut open = skel::XskSkelBuilder::default().open(storage)?;
             if let Some(constants) = &mut open.maps.rodata_data {
-                (constants.filter, constants.wanted) = (FilterKind(filter), wanted);
+                (constants.filter, constants.wanted) = (filter, wanted);
                 for port in ports.iter().copied().map(usize::from) {
                     constants.udp_ports[port / 64] |= 1 << (port % 64);
                 }

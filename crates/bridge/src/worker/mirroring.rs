@@ -5,13 +5,12 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use libbpf_rs::RingBuffer;
 
 use super::Worker;
 use super::pace::{LOOK, cpu_time, later};
-use super::unsettled::Unsettled;
-use crate::mirror::{Mirror, StationMap};
-use crate::program::{self, Program, Station};
+use super::table::Writer;
+use crate::mirror::Mirror;
 use crate::state::Mac;
 use crate::{Change, Error, ErrorKind, Result};
 
@@ -122,43 +121,4 @@ impl Worker {
             tracing::warn!("no room for {left_out} stations: they take the kernel path");
         }
     }
-}
-
-/// The packet path's map of stations.
-pub(super) struct Writer<'a> {
-    program: &'a Program,
-    /// What is written has yet to be settled.
-    written: &'a mut Unsettled,
-}
-
-impl StationMap for Writer<'_> {
-    type Error = io::Error;
-
-    fn set(&mut self, mac: Mac, station: Station) -> io::Result<bool> {
-        let written = self.program.set_station(mac, station)?;
-        if written {
-            self.written.add(mac, station.unsettled);
-        }
-        Ok(written)
-    }
-
-    fn remove(&mut self, mac: Mac) -> io::Result<()> {
-        self.program.remove_station(mac)
-    }
-}
-
-/// A reader of the ring of moved stations that puts them into `seen`.
-pub(super) fn ring<'a>(
-    program: &'a Program,
-    seen: &'a RefCell<Vec<Mac>>,
-) -> Result<RingBuffer<'a>> {
-    let mut builder = RingBufferBuilder::new();
-    let take = |key: &[u8]| {
-        seen.borrow_mut().extend(program::mac_of(key));
-        0
-    };
-    builder
-        .add(program.moved().handle(), take)
-        .map_err(|e| Error::io("the ring of moved stations", bpf::io_error(e)))?;
-    builder.build().map_err(|e| Error::io("the ring of moved stations", bpf::io_error(e)))
 }

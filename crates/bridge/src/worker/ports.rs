@@ -7,7 +7,7 @@ use bpf::tcx::{self, Hook};
 use rustix::io::Errno;
 
 use super::Worker;
-use super::place::{Place, Placed};
+use super::attachment::{Attachment, Placed};
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port, constants};
 use crate::{Error, Result};
@@ -113,8 +113,9 @@ impl Worker {
             .map(|port| port.index)
             .collect();
         for port in plan.ports.iter().filter(|_| fastpath) {
-            let settled =
-                |place: &Place| place.moved.is_none_or(|moved| moved.elapsed() > BETWEEN_MOVES);
+            let settled = |place: &Attachment| {
+                place.moved.is_none_or(|moved| moved.elapsed() > BETWEEN_MOVES)
+            };
             let moved = match self.links.get(&port.index) {
                 None => None,
                 Some(_) if !seen.contains(&port.index) => {
@@ -150,7 +151,7 @@ impl Worker {
     fn attach_to(&mut self, port: &PortPlan, moved: Option<Instant>) {
         match self.shared.program.attach(port.index) {
             Ok(link) => {
-                self.links.insert(port.index, Place { link, moved });
+                self.links.insert(port.index, Attachment { link, moved });
                 self.arrivals.begin(port.index);
                 let programs = tcx::programs(port.index, Hook::Ingress);
                 let known = self.state.ports.iter_mut().find(|known| known.index == port.index);

@@ -8,10 +8,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::{Error, ErrorKind};
 
-#[allow(unreachable_pub, unsafe_code, unused_qualifications, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/sockmap.skel.rs"));
-}
+include!(concat!(env!("OUT_DIR"), "/sockmap.skel.rs"));
 
 pub(super) use skel::types::{flow as Flow, progress as Progress};
 

@@ -16,77 +16,12 @@
 #include "maps.h"
 #include "order.h"
 #include "packet.h"
+#include "record.h"
 #include "rules.h"
-#include "socket.h"
 #include "steer.h"
+#include "taken.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-/* ---- the record side ---- */
-
-/* Writes the record of a flow whose consumer runs on `cpu`, if it has to be written. */
-static __always_inline void record(const struct tuple *tuple, __u32 cpu)
-{
-	__u32 hash = hash_of(tuple), at = hash & set_mask, tag = tag_of(hash, cpu_mask), zero = 0;
-	struct record_set *set = bpf_map_lookup_elem(&records, &at);
-	struct target *here = bpf_map_lookup_elem(&targets, &cpu);
-	struct settings *given = bpf_map_lookup_elem(&settings, &zero);
-	struct own *ours_here = ours();
-	struct counts *counted;
-	__u32 way, recorded;
-
-	if (!set || !here || !given || !ours_here)
-		return;
-	counted = &ours_here->counts;
-	counted->receives++;
-	way = find(set->words, tag, cpu_mask);
-	if (way < WAYS) {
-		recorded = *(volatile __u32 *)&set->words[way] & cpu_mask;
-		switch (record_rule(recorded, cpu, here, bpf_map_lookup_elem(&targets, &recorded),
-				    given->llc_affinity)) {
-		case RECORD_RIGHT:
-			counted->unchanged++;
-			return;
-		case RECORD_SAME_LANE:
-			counted->same_lane++;
-			return;
-		case RECORD_WRITE:
-			break;
-		}
-	} else {
-		counted->collisions += set->words[0] != 0;
-		way = find_empty(set->words);
-		if (way == WAYS) {
-			way = victim(set->words, hash);
-			counted->evicted++;
-		}
-	}
-	counted->written++;
-	*(volatile __u32 *)&set->words[way & (WAYS - 1)] = tag | cpu;
-}
-
-static __always_inline int on_socket(struct bpf_raw_tracepoint_args *context)
-{
-	struct tuple tuple = {};
-
-	if (counts_for(context) && tuple_of_socket((struct sock *)context->args[0], &tuple))
-		record(&tuple, bpf_get_smp_processor_id());
-	return 0;
-}
-
-SEC("raw_tp/sock_recv_length")
-int cachelane_recv(struct bpf_raw_tracepoint_args *context)
-{
-	return on_socket(context);
-}
-
-SEC("raw_tp/sock_send_length")
-int cachelane_send(struct bpf_raw_tracepoint_args *context)
-{
-	return on_socket(context);
-}
-
-/* ---- the steer side ---- */
 
 /* A flow's packet takes the kernel path. */
 static __always_inline int pass(struct own *here, __u32 hash, __u32 queue, enum reason reason)
@@ -358,116 +293,6 @@ int cachelane_steer(struct xdp_md *context)
 		return turn(context, hash, queue, KERNEL_PATH, REASON_UNSENT);
 	here->counts.steered++;
 	return XDP_REDIRECT;
-}
-
-/* The CPU whose queue a cpumap thread serves: the one that it runs on, but when that goes offline
- * the kernel moves the thread to another. */
-static __always_inline __u32 served_by(const struct task_struct *thread)
-{
-	__u32 here = bpf_get_smp_processor_id(), cpu = 0;
-	struct target *target = bpf_map_lookup_elem(&targets, &here);
-	char name[sizeof(thread->comm)];
-
-	if (target && target->task == (__u64)thread)
-		return here;
-	/* "cpumap/CPU/map:ID" (kernel/bpf/cpumap.c). */
-	if (bpf_core_read(name, sizeof(name), &thread->comm))
-		return here;
-#pragma unroll
-	for (int at = 0; at < 7; at++)
-		if (name[at] != "cpumap/"[at])
-			return here;
-#pragma unroll
-	for (int at = 7; at < 11; at++) {
-		if (name[at] < '0' || name[at] > '9')
-			break;
-		cpu = cpu * 10 + name[at] - '0';
-	}
-	return cpu;
-}
-
-static __always_inline int on_taken(struct xdp_md *context)
-{
-	const struct task_struct *thread = (const struct task_struct *)bpf_get_current_task();
-	__u32 cpu = served_by(thread), queue = 0, at;
-	struct target *target = bpf_map_lookup_elem(&targets, &cpu);
-	struct taken *count;
-
-	/* Also one that is waited for; of a CPU that is left it is not known how long it is there.
-	 */
-	if (target && !is_left(target) && target->task != (__u64)thread)
-		target->task = (__u64)thread;
-	if (queues > 1) {
-		__u32 *meta = (void *)(long)context->data_meta;
-
-		if ((void *)(meta + 1) > (void *)(long)context->data)
-			return XDP_PASS;
-		queue = *meta;
-		bpf_xdp_adjust_meta(context, sizeof(*meta));
-	}
-	at = cpu * queues + queue;
-	count = bpf_map_lookup_elem(&taken, &at);
-	if (count)
-		count->packets++;
-	if (queues > 1) {
-		at = cpus * queues + cpu;
-		count = bpf_map_lookup_elem(&taken, &at);
-		if (count)
-			count->packets++;
-	}
-	return XDP_PASS;
-}
-
-/* On the CPU that a packet was sent to, in the thread of its cpumap. */
-SEC("xdp.frags/cpumap")
-int cachelane_taken(struct xdp_md *context)
-{
-	return on_taken(context);
-}
-
-/* (map, packets, lost, CPU): packets went from a CPU's bulk queue into another CPU's queue. */
-SEC("raw_tp/xdp_cpumap_enqueue")
-int cachelane_queued(struct bpf_raw_tracepoint_args *context)
-{
-	__u32 zero = 0, lost = context->args[2], at;
-	struct settings *given;
-	struct sent *there;
-	struct own *here;
-
-	if (!lost)
-		return 0;
-	given = bpf_map_lookup_elem(&settings, &zero);
-	here = ours();
-	if (!given || !here || (__u32)context->args[0] != given->entries_id)
-		return 0;
-	/* A bulk queue is emptied at the end of each poll, so all that is in it is of one queue. */
-	at = here->poll.queue * cpus + (__u32)context->args[3];
-	there = bpf_map_lookup_elem(&sent, &at);
-	if (there)
-		there->packets -= lost;
-	here->counts.overflows += lost;
-	return 0;
-}
-
-/* (NAPI, packets, budget): a poll is over. If a packet took the kernel path since the last one on
- * this CPU, it was in this. */
-SEC("raw_tp/napi_poll")
-int cachelane_polled(struct bpf_raw_tracepoint_args *context)
-{
-	struct own *here = ours();
-	struct passed *of_queue;
-	__u32 queue;
-
-	if (!here || !here->poll.passed)
-		return 0;
-	queue = here->poll.passed - 1;
-	of_queue = bpf_map_lookup_elem(&passed, &queue);
-	if (of_queue && !leaves_some((struct napi_struct *)context->args[0], context->args[1],
-				     context->args[2]))
-		*(volatile __u32 *)&of_queue->done = poll_of(here);
-	here->poll.passed = 0;
-	here->poll.number++;
-	return 0;
 }
 
 /* The process has looked after the host. */

@@ -8,19 +8,19 @@ use crate::decide::PortPlan;
 
 /// Our place on a port's ingress; dropping it detaches, and so does the end of the process.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Attachment {
     pub(super) link: Link,
     /// When it was last moved behind others.
     pub(super) moved: Option<Instant>,
 }
 
-impl Place {
+impl Attachment {
     pub(super) fn detach(&self) -> std::io::Result<()> {
         self.link.detach()
     }
 }
 
-impl Drop for Place {
+impl Drop for Attachment {
     fn drop(&mut self) {
         // A device that is gone has nothing attached; closing does the rest.
         let _ = self.detach();
