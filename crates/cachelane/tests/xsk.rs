@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -289,4 +290,21 @@ fn root_intervals_are_lines_of_json_and_ctrl_c_ends_with_a_summary() {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
+}
+
+#[test]
+fn root_a_run_ends_when_nobody_reads_its_lines_any_more() {
+    if !root("root_a_run_ends_when_nobody_reads_its_lines_any_more") {
+        return;
+    }
+    let scene = Scene::new("xskread");
+    let link = scene.link("a", "b");
+    let args = ["xsk", "drop", &link.b.device, "--json", "--interval", "10ms"];
+    let mut running = scene.start(&link.b.host, &args, "receiving");
+    let mut child = running.0.take().expect("it was not ended");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert!(lines.next().is_some_and(|line| line.is_ok()));
+    drop(lines);
+    assert!(ends_within(child, SOON).status.success());
+    assert!(!has_program(&link.b));
 }

@@ -1,7 +1,5 @@
 //! What the threads count, for whoever asks while they work.
 
-use std::iter::Sum;
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,7 +59,7 @@ impl Meters {
 
     /// Adds them up.
     pub(crate) fn totals(&self) -> Totals {
-        self.0.iter().map(|meter| meter.read()).sum()
+        Totals::sum(self.0.iter().map(|meter| meter.read()))
     }
 
     /// Adds every counter to `registry`, which then holds on to them.
@@ -125,8 +123,13 @@ pub(crate) struct Totals {
     pub(crate) active: Option<(Instant, Instant)>,
 }
 
-impl AddAssign for Totals {
-    fn add_assign(&mut self, other: Totals) {
+impl Totals {
+    /// All of them, added up.
+    pub(crate) fn sum(all: impl IntoIterator<Item = Totals>) -> Totals {
+        all.into_iter().reduce(Totals::and).unwrap_or_default()
+    }
+
+    fn and(mut self, other: Totals) -> Totals {
         self.rx_packets += other.rx_packets;
         self.rx_bytes += other.rx_bytes;
         self.tx_packets += other.tx_packets;
@@ -148,19 +151,9 @@ impl AddAssign for Totals {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, other) => one.or(other),
         };
+        self
     }
-}
 
-impl Sum for Totals {
-    fn sum<I: Iterator<Item = Totals>>(all: I) -> Totals {
-        all.fold(Totals::default(), |mut sum, one| {
-            sum += one;
-            sum
-        })
-    }
-}
-
-impl Totals {
     /// From the first to the latest packet.
     pub(crate) fn active(&self) -> Duration {
         self.active.map_or(Duration::ZERO, |(first, latest)| latest.duration_since(first))

@@ -126,15 +126,13 @@ impl Context {
 
     /// Writes it down now.
     pub(crate) fn write_down<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Socket>) {
-        let mut sum = Totals::default();
-        for socket in sockets {
+        let sum = Totals::sum(sockets.into_iter().map(|socket| {
             let outstanding = socket.outstanding();
             // A socket that cannot be asked has failed, which its next call says.
             let statistics = socket.statistics().unwrap_or_default();
-            sum += Totals { outstanding, statistics, ..Totals::default() };
-        }
-        let (outstanding, statistics) = (sum.outstanding, sum.statistics);
-        self.own = Totals { outstanding, statistics, ..self.own };
+            Totals { outstanding, statistics, ..Totals::default() }
+        }));
+        (self.own.outstanding, self.own.statistics) = (sum.outstanding, sum.statistics);
         self.meter().publish(self.own);
     }
 }
@@ -205,7 +203,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// All threads' numbers, added up.
     pub(crate) fn totals(&self) -> Totals {
-        self.threads.iter().copied().sum()
+        Totals::sum(self.threads.iter().copied())
     }
 
     /// Prints it, and says how the command ends if nothing failed.

@@ -73,7 +73,7 @@ impl View {
         &self,
         object: impl FnOnce() -> anyhow::Result<Value>,
     ) -> anyhow::Result<bool> {
-        let print = || out::is_read(&format!("{}\n", object()?));
+        let print = || out::try_print(&format!("{}\n", object()?));
         if self.json { self.bar.suspend(print) } else { Ok(true) }
     }
 

@@ -21,7 +21,7 @@ const LOOK_AT_RECORDS: Duration = Duration::from_secs(10);
 
 /// Steers until a signal ends it, the time is up, or the device is gone.
 pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Result<Exit> {
-    let Prepared { device, mut machine, options, plan } = prepared;
+    let Prepared { device, machine, options, plan } = prepared;
     let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
@@ -32,19 +32,16 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
         machine.lanes(),
         options.records
     );
-    let report = Report::new(&steering, args.json, quiet);
-    let crowd = Crowd { records: options.records, before: Counters::default() };
-    steering.go_before()?;
-    let (looked_at_device, looked_at_records) = (Instant::now(), Instant::now());
     let mut running = Running {
         steering: &steering,
-        machine: &mut machine,
+        machine,
         settings: Settings::new(plan),
-        report,
-        crowd,
-        looked_at_device,
-        looked_at_records,
+        report: Report::new(&steering, args.json, quiet),
+        crowd: Crowd { records: options.records, before: Counters::default() },
+        looked_at_device: Instant::now(),
+        looked_at_records: Instant::now(),
     };
+    steering.go_before()?;
     let ended = foreground.follow(args.until.time, &mut running);
     running.report.end(ended.as_ref().copied().unwrap_or(Ended::Error))?;
     drop((control, steering));
@@ -54,7 +51,7 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
 /// The steering while it runs, and all that is looked after.
 struct Running<'a> {
     steering: &'a Steering,
-    machine: &'a mut Machine,
+    machine: Machine,
     settings: Settings,
     report: Report<'a>,
     crowd: Crowd,
@@ -110,7 +107,7 @@ impl Crowd {
             let records = self.records;
             tracing::warn!(
                 "{evicted} of {receives} receives displaced another flow's record: there are \
-                     more flows than {records} records are for (expected a larger --records)"
+                 more flows than {records} records are for (expected a larger --records)"
             );
         }
     }

@@ -58,20 +58,17 @@ impl Template {
         let udp = ETHERNET + ip_header(recipe)?;
         let probes = recipe.pattern == Pattern::Seq;
         let least = (udp + UDP + if probes { probe::LEN } else { 0 }).max(60);
-        if recipe.size < least {
+        let (size, most) = (recipe.size, largest(recipe));
+        let family = if recipe.source.is_ipv4() { "IPv4" } else { "IPv6" };
+        if size < least {
             let what = if probes { "pattern seq over " } else { "" };
-            let family = if recipe.source.is_ipv4() { "IPv4" } else { "IPv6" };
             return Err(usage(format!(
-                "--size {}: {what}{family} needs at least {least} bytes",
-                recipe.size
+                "--size {size}: {what}{family} needs at least {least} bytes"
             )));
         }
-        let most = largest(recipe);
-        if recipe.size > most {
-            let family = if recipe.source.is_ipv4() { "IPv4" } else { "IPv6" };
+        if size > most {
             return Err(usage(format!(
-                "--size {}: a packet of {family} has at most {most} bytes",
-                recipe.size
+                "--size {size}: a packet of {family} has at most {most} bytes"
             )));
         }
         let payload = payload(recipe.pattern, recipe.size - udp - UDP);
