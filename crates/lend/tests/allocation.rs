@@ -59,15 +59,15 @@ fn lending_and_collecting_allocate_nothing_in_a_steady_state() {
     for accounting in BOTH {
         let mut rig = Rig::keeping(1024, 1, accounting, 64);
         // One that takes, and one that does not: what is meant for it is dropped after a while.
-        let (mut client, _full) = (rig.connect("one", 0), rig.connect("full", 0));
+        let (mut raw, _full) = (rig.connect("one", 0), rig.connect("full", 0));
         rig.until("they are there", |rig| rig.distributors[0].is_wanted());
         for round in 0..100 {
             let mut packets = rig.packets(0..60);
             let before = ALLOCATIONS.get();
             rig.distributors[0].lend(&mut packets, &mut rig.cache);
             let lent = ALLOCATIONS.get();
-            let loans = client.receive(0);
-            client.give_back(0, loans.iter().map(|loan| loan.token));
+            let loans = raw.receive(0);
+            raw.give_back(0, loans.iter().map(|loan| loan.token));
             let again = ALLOCATIONS.get();
             assert_eq!(rig.distributors[0].collect(&mut rig.cache), loans.len());
             let all = lent - before + ALLOCATIONS.get() - again;

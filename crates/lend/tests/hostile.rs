@@ -22,8 +22,8 @@ use rustix::net::RecvFlags;
 /// A lender with a borrower that behaves, and one that will not.
 struct Pair {
     rig: Rig,
-    good: Client,
-    bad: Client,
+    good: RawBorrower,
+    bad: RawBorrower,
     /// Loans of the bad one.
     loans: Vec<Loan>,
     /// Packets lent so far.
@@ -217,7 +217,7 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
     const MAPPINGS: usize = 20_000;
     for accounting in BOTH {
         let mut pair = Pair::new(accounting);
-        let pending = Client::pending(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
+        let pending = RawBorrower::pending(&pair.rig.socket, &hello("mapper", 8, false)).unwrap();
         let [_, _, back] = &pending.memories;
         let len = pending.welcome.back_len;
         let maps: Vec<Map> = (0..MAPPINGS).map(|_| Map::new(back, len, true).unwrap()).collect();
@@ -255,10 +255,10 @@ fn nobody_makes_holes_in_what_it_writes_however_often_it_has_mapped_that() {
 #[test]
 fn who_does_not_say_that_it_has_mapped_is_lent_nothing_and_nothing_of_it_is_read() {
     let mut pair = Pair::new(Accounting::Counters);
-    let mut silent = Client::pending(&pair.rig.socket, &hello("silent", 8, false)).unwrap();
-    let odd = Client::pending(&pair.rig.socket, &hello("odd", 8, false)).unwrap();
-    let sealed = Client::pending(&pair.rig.socket, &hello("sealed", 8, false)).unwrap();
-    let gone = Client::pending(&pair.rig.socket, &hello("gone", 8, false)).unwrap();
+    let mut silent = RawBorrower::pending(&pair.rig.socket, &hello("silent", 8, false)).unwrap();
+    let odd = RawBorrower::pending(&pair.rig.socket, &hello("odd", 8, false)).unwrap();
+    let sealed = RawBorrower::pending(&pair.rig.socket, &hello("sealed", 8, false)).unwrap();
+    let gone = RawBorrower::pending(&pair.rig.socket, &hello("gone", 8, false)).unwrap();
     // An offence, were it read.
     silent.back.word(silent.layout.back_channel(0)).store(1 << 30, Ordering::Release);
     for _ in 0..10 {
@@ -327,7 +327,7 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
                 let mut writes = 0_u64;
                 let (mut lives, mut refusals) = (0_u32, 0_u32);
                 while !over.load(Ordering::Relaxed) {
-                    let Ok(bad) = Client::connect(&path, &hello("bad", 0, false)) else {
+                    let Ok(bad) = RawBorrower::connect(&path, &hello("bad", 0, false)) else {
                         refusals += 1;
                         continue;
                     };

@@ -56,7 +56,7 @@ fn root_a_borrower_whose_file_never_answers_hangs_nobody_when_it_goes() {
         let mut later = rig.connect("later", 0);
         rig.collect();
         rig.lend(0, 0..64);
-        let got = [&mut good, &mut later].map(|client| client.receive(0).len());
+        let got = [&mut good, &mut later].map(|borrower| borrower.receive(0).len());
         assert!(got.iter().all(|got| *got > 8) && got.iter().sum::<usize>() == 64, "{got:?}");
         let counters = rig.lender.counters();
         assert_eq!((counters.joined, counters.left), (3, 1));
@@ -76,8 +76,8 @@ fn root_a_borrower_whose_file_never_answers_hangs_nobody_when_it_goes() {
 }
 
 /// Its ends are closed by a thread that waits as long as it must.
-fn done_with(client: Client) {
-    thread::spawn(move || drop(client));
+fn done_with(borrower: RawBorrower) {
+    thread::spawn(move || drop(borrower));
 }
 
 fn cpu_time() -> Duration {
@@ -117,9 +117,9 @@ fn a_borrower_with_a_hundred_thousand_waiters_costs_the_data_thread_nothing_and_
         let before = cpu_time();
         rig.distributors[0].lend(&mut packets, &mut rig.cache);
         most = most.max(cpu_time() - before);
-        for client in [&mut good, &mut bad] {
-            let loans = client.receive(0);
-            client.give_back(0, loans.iter().map(|loan| loan.token));
+        for borrower in [&mut good, &mut bad] {
+            let loans = borrower.receive(0);
+            borrower.give_back(0, loans.iter().map(|loan| loan.token));
         }
         rig.collect();
         rig.lender.borrowers().len() == 1

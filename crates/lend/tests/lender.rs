@@ -9,8 +9,8 @@ use frames::Packet;
 use lend::layout::{LOAN_MORE, LOAN_SHARED, Loan};
 
 /// Of loans, the flow and the place of each.
-fn read(client: &Client, loans: &[Loan]) -> Vec<(u16, u32)> {
-    loans.iter().map(|loan| flow_and_place(&client.bytes(loan))).collect()
+fn read(borrower: &RawBorrower, loans: &[Loan]) -> Vec<(u16, u32)> {
+    loans.iter().map(|loan| flow_and_place(&borrower.bytes(loan))).collect()
 }
 
 fn tokens(loans: &[Loan]) -> impl Iterator<Item = u32> {
@@ -22,15 +22,15 @@ fn a_packet_comes_as_it_was_received_and_its_frame_is_free_once_it_is_returned()
     for accounting in BOTH {
         let mut rig = Rig::keeping(256, 1, accounting, 64);
         assert!(!rig.distributors[0].is_wanted());
-        let mut client = rig.connect("one", 0);
-        assert_eq!((client.welcome.quota, client.welcome.slots), (64, 64));
+        let mut borrower = rig.connect("one", 0);
+        assert_eq!((borrower.welcome.quota, borrower.welcome.slots), (64, 64));
         rig.collect();
         assert!(rig.distributors[0].is_wanted());
         let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         for round in 0..20 {
             rig.lend(0, 0..32);
-            let loans = client.receive(0);
-            assert_eq!(read(&client, &loans), (0..32).zip(0..).collect::<Vec<(u16, u32)>>());
+            let loans = borrower.receive(0);
+            assert_eq!(read(&borrower, &loans), (0..32).zip(0..).collect::<Vec<(u16, u32)>>());
             for loan in &loans {
                 assert_eq!((loan.len, loan.flags), (60, 0), "round {round}");
                 let start = start.as_nanos() as u64;
@@ -38,9 +38,9 @@ fn a_packet_comes_as_it_was_received_and_its_frame_is_free_once_it_is_returned()
             }
             assert_eq!(rig.on_loan(), 32);
             // In any order.
-            client.give_back(0, tokens(&loans).skip(16));
+            borrower.give_back(0, tokens(&loans).skip(16));
             assert_eq!((rig.collect(), rig.on_loan()), (16, 16));
-            client.give_back(0, tokens(&loans[..16]));
+            borrower.give_back(0, tokens(&loans[..16]));
             assert_eq!((rig.collect(), rig.on_loan()), (16, 0));
         }
         rig.close();
@@ -48,16 +48,16 @@ fn a_packet_comes_as_it_was_received_and_its_frame_is_free_once_it_is_returned()
 }
 
 /// By flow, who has it.
-fn owners(rig: &mut Rig, clients: &mut [&mut Client]) -> BTreeMap<u16, usize> {
+fn owners(rig: &mut Rig, borrowers: &mut [&mut RawBorrower]) -> BTreeMap<u16, usize> {
     let mut owners = BTreeMap::new();
     for flows in (0..2048).collect::<Vec<u16>>().chunks(32) {
         rig.lend(0, flows.iter().copied());
-        for (at, client) in clients.iter_mut().enumerate() {
-            let loans = client.receive(0);
-            for (flow, _) in read(client, &loans) {
+        for (at, borrower) in borrowers.iter_mut().enumerate() {
+            let loans = borrower.receive(0);
+            for (flow, _) in read(borrower, &loans) {
                 assert_eq!(owners.insert(flow, at), None, "flow {flow} came twice");
             }
-            client.give_back(0, tokens(&loans));
+            borrower.give_back(0, tokens(&loans));
         }
         rig.collect();
     }
@@ -135,7 +135,7 @@ fn a_mirror_gets_every_packet_and_a_frame_is_free_when_the_last_has_returned_it(
     let (mut tap, mut small) = (rig.mirror("tap", 64), rig.mirror("small", 10));
     rig.collect();
     rig.lend(0, 0..32);
-    let [at_a, at_b, at_tap] = [&mut a, &mut b, &mut tap].map(|client| client.receive(0));
+    let [at_a, at_b, at_tap] = [&mut a, &mut b, &mut tap].map(|borrower| borrower.receive(0));
     assert_eq!(read(&tap, &at_tap), (0..32).zip(0..).collect::<Vec<(u16, u32)>>());
     assert_eq!(at_a.len() + at_b.len(), 32);
     assert!(at_tap.iter().all(|loan| loan.flags == LOAN_SHARED));
@@ -144,7 +144,7 @@ fn a_mirror_gets_every_packet_and_a_frame_is_free_when_the_last_has_returned_it(
     assert!(flows(&read(&a, &at_a)).is_disjoint(&flows(&read(&b, &at_b))));
     // A mirror with its quota used up misses packets; nobody else does.
     assert_eq!((small.receive(0).len(), small.dropped(0)), (10, 22));
-    assert_eq!([&a, &b, &tap].map(|client| client.dropped(0)), [0; 3]);
+    assert_eq!([&a, &b, &tap].map(|borrower| borrower.dropped(0)), [0; 3]);
 
     tap.give_back(0, tokens(&at_tap));
     rig.collect();
@@ -176,26 +176,26 @@ fn in_parts(rig: &mut Rig, parts: usize) -> Vec<Packet> {
 fn a_packet_in_several_frames_comes_whole_or_not_at_all() {
     for accounting in BOTH {
         let mut rig = Rig::new(256, 1, |options| options.accounting = accounting);
-        let mut client = rig.connect("one", 8);
+        let mut borrower = rig.connect("one", 8);
         rig.collect();
         for (parts, lent, dropped) in [(3, 4, 0), (4, 5, 0), (8, 1, 1), (9, 1, 1), (1, 2, 0)] {
             let mut packets = in_parts(&mut rig, parts);
-            let before = client.dropped(0);
+            let before = borrower.dropped(0);
             rig.distributors[0].lend(&mut packets, &mut rig.cache);
-            let loans = client.receive(0);
+            let loans = borrower.receive(0);
             if parts == 8 {
                 // Whole, and no room for the one after it.
                 assert_eq!(loans.len(), 8);
             } else {
                 assert_eq!(loans.len(), lent, "{parts} parts");
             }
-            assert_eq!(client.dropped(0) - before, dropped, "packets, of {parts} parts");
+            assert_eq!(borrower.dropped(0) - before, dropped, "packets, of {parts} parts");
             let more: Vec<bool> = loans.iter().map(|loan| loan.flags & LOAN_MORE != 0).collect();
             let whole = if loans.len() >= parts { parts } else { 1 };
             let expected: Vec<bool> = (0..loans.len()).map(|at| at + 1 < whole).collect();
             assert_eq!(more, expected);
             assert!(loans.iter().all(|loan| loan.hash == loans[0].hash));
-            client.give_back(0, tokens(&loans));
+            borrower.give_back(0, tokens(&loans));
             rig.collect();
         }
         // One whose end is missing is not lent.
@@ -203,7 +203,7 @@ fn a_packet_in_several_frames_comes_whole_or_not_at_all() {
         packets.truncate(2);
         let before = rig.lender.counters().unwanted;
         rig.distributors[0].lend(&mut packets, &mut rig.cache);
-        assert_eq!((client.receive(0).len(), rig.on_loan()), (0, 0));
+        assert_eq!((borrower.receive(0).len(), rig.on_loan()), (0, 0));
         assert_eq!(rig.lender.counters().unwanted, before + 1);
         rig.close();
     }
@@ -212,14 +212,14 @@ fn a_packet_in_several_frames_comes_whole_or_not_at_all() {
 #[test]
 fn where_a_packet_lies_in_its_frame_is_told() {
     let mut rig = Rig::new(64, 1, |options| options.quota = 32);
-    let mut client = rig.connect("one", 0);
+    let mut borrower = rig.connect("one", 0);
     rig.collect();
     let mut packets = rig.packets([1, 2]);
     (packets[1].offset, packets[1].len) = (14, 20);
     rig.distributors[0].lend(&mut packets, &mut rig.cache);
-    let loans = client.receive(0);
+    let loans = borrower.receive(0);
     assert_eq!((loans[1].addr % 2048, loans[1].len), (14, 20));
-    assert_eq!(client.bytes(&loans[1]), udp(2, 1)[14..34]);
+    assert_eq!(borrower.bytes(&loans[1]), udp(2, 1)[14..34]);
     rig.close();
 }
 
@@ -227,16 +227,16 @@ fn where_a_packet_lies_in_its_frame_is_told() {
 fn a_token_goes_back_in_the_channel_that_it_came_from() {
     for accounting in BOTH {
         let mut rig = Rig::keeping(512, 3, accounting, 32);
-        let mut client = rig.connect("one", 0);
-        assert_eq!(client.welcome.channels, 3);
+        let mut borrower = rig.connect("one", 0);
+        assert_eq!(borrower.welcome.channels, 3);
         rig.collect();
         for distributor in 0..3 {
             rig.lend(distributor, 0..10 * (1 + distributor as u16));
         }
-        let loans = [0, 1, 2].map(|channel| client.receive(channel));
+        let loans = [0, 1, 2].map(|channel| borrower.receive(channel));
         assert_eq!(loans.each_ref().map(Vec::len), [10, 20, 30]);
         for (channel, loans) in (0..).zip(&loans) {
-            client.give_back(channel, tokens(loans));
+            borrower.give_back(channel, tokens(loans));
         }
         assert_eq!(rig.collect(), 60);
         assert_eq!(rig.on_loan(), 0);
@@ -250,10 +250,10 @@ fn without_borrowers_packets_are_unwanted_and_their_frames_free() {
     let mut rig = Rig::new(64, 1, |options| options.quota = 16);
     rig.lend(0, 0..20);
     assert_eq!((rig.lender.counters().unwanted, rig.on_loan()), (20, 0));
-    let client = rig.connect("one", 0);
+    let borrower = rig.connect("one", 0);
     rig.collect();
     assert!(rig.distributors[0].is_wanted());
-    drop(client);
+    drop(borrower);
     rig.until("nobody is wanted", |rig| !rig.distributors[0].is_wanted());
     rig.lend(0, 0..20);
     assert_eq!(rig.lender.counters().unwanted, 40);
@@ -281,7 +281,7 @@ fn a_slot_is_free_again_when_every_thread_has_let_go_of_it() {
     assert_eq!(rig.on_loan(), 0);
     let mut second = None;
     rig.until("the slot is free", |rig| {
-        second = Client::connect(&rig.socket, &hello).ok();
+        second = RawBorrower::connect(&rig.socket, &hello).ok();
         second.is_some()
     });
     assert_eq!(rig.lender.borrowers()[0].slot, 0);
@@ -291,7 +291,7 @@ fn a_slot_is_free_again_when_every_thread_has_let_go_of_it() {
 #[test]
 fn what_is_known_of_a_borrower() {
     let mut rig = Rig::new(256, 1, |_| {});
-    let client = rig.connect("web", 100);
+    let borrower = rig.connect("web", 100);
     rig.collect();
     let status = &rig.lender.borrowers()[0];
     assert_eq!((status.slot, &*status.name, status.quota), (0, "web", 100));
@@ -299,6 +299,6 @@ fn what_is_known_of_a_borrower() {
     assert_eq!(status.uid, rustix::process::getuid().as_raw());
     assert_eq!((status.mirror, status.offences), (false, 0));
     assert!(status.since.elapsed().as_secs() < 60);
-    drop(client);
+    drop(borrower);
     rig.close();
 }

@@ -29,7 +29,7 @@ fn the_accounting_is_changed_while_nothing_is_on_loan_and_refused_by_name_else()
     rig.collect();
     rig.lend(0, 0..30);
     let counts = [&mut web, &mut dns]
-        .map(|client| (0..2).map(|channel| client.receive(channel).len()).sum::<usize>());
+        .map(|raw| (0..2).map(|channel| raw.receive(channel).len()).sum::<usize>());
     assert_eq!(counts[0] + counts[1], 37);
     let said = format!("2 borrowers hold 37 frames (web {}, dns {})", counts[0], counts[1]);
     let refused = Err((ErrorKind::OnLoan, said));
@@ -67,7 +67,7 @@ fn the_accounting_is_changed_while_nothing_is_on_loan_and_refused_by_name_else()
 #[test]
 fn a_thread_that_does_not_answer_leaves_the_accounting_as_it_is() {
     let mut rig = Rig::new(64, 2, |options| options.quota = 16);
-    let mut client = rig.connect("one", 0);
+    let mut raw = rig.connect("one", 0);
     rig.collect();
     // One distributor only is looked into.
     let error = std::thread::scope(|scope| {
@@ -83,10 +83,10 @@ fn a_thread_that_does_not_answer_leaves_the_accounting_as_it_is() {
     for channel in 0..2 {
         rig.collect();
         rig.lend(channel, 0..4);
-        assert_eq!(client.receive(channel as u32).len(), 4);
+        assert_eq!(raw.receive(channel as u32).len(), 4);
     }
     // The late answer to the first question is none to the second.
-    drop(client);
+    drop(raw);
     rig.until("it has left", |rig| rig.on_loan() == 0);
     rig.set_accounting(Accounting::Ledgers).unwrap();
     // Who was dropped is not waited for.
@@ -167,29 +167,29 @@ fn the_accounting_is_changed_back_and_forth_under_traffic_and_no_frame_is_lost()
 fn a_lender_that_ends_says_so_in_every_channel_and_on_the_socket() {
     for accounting in BOTH {
         let mut rig = Rig::keeping(256, 2, accounting, 64);
-        let mut client = rig.connect("one", 0);
+        let mut raw = rig.connect("one", 0);
         let options = BorrowerOptions::default();
         let mut borrower = Borrower::connect(&rig.socket, &options).unwrap();
         rig.collect();
         rig.lend(0, 0..32);
-        assert!(!client.is_closed(0) && !client.is_disconnected());
+        assert!(!raw.is_closed(0) && !raw.is_disconnected());
         let Rig { pool, mut cache, lender, mut distributors, socket, .. } = rig;
         lender.close();
-        assert!(!socket.exists() && client.is_hung_up_on());
+        assert!(!socket.exists() && raw.is_hung_up_on());
         distributors.iter_mut().for_each(|each| assert_eq!(each.collect(&mut cache), 0));
-        assert!(client.is_closed(0) && client.is_closed(1));
+        assert!(raw.is_closed(0) && raw.is_closed(1));
         assert!(distributors.iter().all(|each| !each.is_wanted() && each.on_loan() == 0));
         // What was lent before can still be read.
         let mut loans = Vec::new();
         assert_eq!(borrower.wait(None).unwrap(), Wait::Ready);
         borrower.receive(&mut loans, 64).unwrap();
-        assert_eq!(loans.len() + client.receive(0).len(), 32);
+        assert_eq!(loans.len() + raw.receive(0).len(), 32);
         borrower.give_back(loans.drain(..));
         assert_eq!(borrower.wait(None).unwrap(), Wait::Closed);
         // A thread that goes on receiving harms nobody.
         let mut packets = vec![Packet::new(cache.get().unwrap(), 60)];
         distributors[0].lend(&mut packets, &mut cache);
-        assert_eq!((client.receive(0).len(), distributors[0].on_loan()), (0, 0));
+        assert_eq!((raw.receive(0).len(), distributors[0].on_loan()), (0, 0));
         drop((cache, distributors));
         pool.close().unwrap();
     }
@@ -200,25 +200,25 @@ fn distributors_and_lender_end_in_any_order() {
     for accounting in BOTH {
         for first in ["lender", "distributors", "one distributor"] {
             let mut rig = Rig::keeping(256, 2, accounting, 64);
-            let mut client = rig.connect("one", 0);
+            let mut raw = rig.connect("one", 0);
             rig.collect();
             rig.lend(0, 0..10);
             rig.lend(1, 0..10);
-            let _ = client.receive(0);
+            let _ = raw.receive(0);
             let Rig { pool, mut cache, lender, mut distributors, .. } = rig;
             match first {
                 "lender" => drop(lender),
                 "distributors" => {
                     distributors.clear();
-                    assert!(client.is_closed(0) && client.is_closed(1));
-                    assert!(!client.is_disconnected());
+                    assert!(raw.is_closed(0) && raw.is_closed(1));
+                    assert!(!raw.is_disconnected());
                     drop(lender);
                 }
                 _ => {
                     distributors.remove(0);
-                    assert!(client.is_closed(0) && !client.is_closed(1));
+                    assert!(raw.is_closed(0) && !raw.is_closed(1));
                     assert_eq!(distributors[0].on_loan(), 10);
-                    drop(client);
+                    drop(raw);
                     // The one that is left is enough to let go of a borrower.
                     while distributors[0].on_loan() > 0 || !lender.borrowers().is_empty() {
                         distributors[0].collect(&mut cache);

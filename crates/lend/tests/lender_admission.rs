@@ -50,7 +50,7 @@ fn every_refusal_says_why_and_is_counted_by_its_reason() {
     rig.until("it has left", |rig| rig.lender.borrowers().len() == 1);
     let mut again = None;
     rig.until("its quota is free", |rig| {
-        again = Client::connect(&rig.socket, &hello("again", 22, false)).ok();
+        again = RawBorrower::connect(&rig.socket, &hello("again", 22, false)).ok();
         again.is_some()
     });
 
@@ -122,7 +122,7 @@ fn who_says_nothing_makes_room_for_who_speaks() {
     });
     // More connections than may be without a hello: those that were silent for longest go.
     let silent: Vec<OwnedFd> = (0..100).map(|_| dial(&rig.socket).unwrap()).collect();
-    let client = rig.connect("one", 0);
+    let borrower = rig.connect("one", 0);
     for socket in &silent[..36] {
         let (welcome, _) = answer(socket).unwrap().unwrap();
         is(&welcome, Status::Busy, "too many connections without a hello");
@@ -130,7 +130,7 @@ fn who_says_nothing_makes_room_for_who_speaks() {
     // Whoever spoke was accepted as the 101st, and has said hello since.
     assert_eq!(rig.lender.counters().refused.busy, 37);
     assert_eq!(rig.lender.counters().refused.total(), 37);
-    drop(client);
+    drop(borrower);
     // The lender ends: the others are told.
     let Rig { pool, cache, lender, distributors, .. } = rig;
     lender.close();
@@ -177,10 +177,10 @@ fn who_closes_after_the_hello_leaves_nothing_behind() {
         let counters = rig.lender.counters();
         counters.left + counters.refused.total() == 50 && rig.lender.borrowers().is_empty()
     });
-    let mut client = None;
+    let mut borrower = None;
     rig.until("there is room for a large one", |rig| {
-        client = Client::connect(&rig.socket, &hello("x", 32, false)).ok();
-        client.is_some()
+        borrower = RawBorrower::connect(&rig.socket, &hello("x", 32, false)).ok();
+        borrower.is_some()
     });
     rig.close();
 }
@@ -193,8 +193,8 @@ fn joins_in_a_second_are_limited() {
     let mut joined = Vec::new();
     let start = Instant::now();
     let refusal = loop {
-        match Client::connect(&rig.socket, &hello("x", 1, false)) {
-            Ok(client) => joined.push(client),
+        match RawBorrower::connect(&rig.socket, &hello("x", 1, false)) {
+            Ok(borrower) => joined.push(borrower),
             Err(refusal) => break refusal,
         }
     };
@@ -203,7 +203,7 @@ fn joins_in_a_second_are_limited() {
     is(&refusal, Status::Busy, "too many have joined in the last second: later");
     let mut later = None;
     rig.until("it is later", |rig| {
-        later = Client::connect(&rig.socket, &hello("x", 1, false)).ok();
+        later = RawBorrower::connect(&rig.socket, &hello("x", 1, false)).ok();
         later.is_some()
     });
     rig.close();
@@ -226,7 +226,7 @@ fn a_socket_is_for_whom_it_says_and_goes_with_its_lender() {
         let error = open(mode).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InUse);
         assert!(error.to_string().ends_with("another lender has it"), "{error}");
-        Client::connect(&path, &hello("x", 1, false)).unwrap();
+        RawBorrower::connect(&path, &hello("x", 1, false)).unwrap();
         lender.close();
         assert!(!path.exists());
         drop(distributors);
@@ -235,7 +235,7 @@ fn a_socket_is_for_whom_it_says_and_goes_with_its_lender() {
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let (lender, distributors) = open(0o600).unwrap();
-    Client::connect(&path, &hello("x", 1, false)).unwrap();
+    RawBorrower::connect(&path, &hello("x", 1, false)).unwrap();
     // Somebody else's by now: not removed.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "mine").unwrap();

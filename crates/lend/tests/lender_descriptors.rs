@@ -17,7 +17,7 @@ fn without_descriptors_the_lender_goes_on_waits_and_does_not_spin() {
         (options.quota, options.reserve) = (32, 80);
         options.handshake = Duration::from_millis(300);
     });
-    let mut client = rig.connect("one", 24);
+    let mut borrower = rig.connect("one", 24);
     rig.collect();
     // By now the lender has closed what it does not keep of the first one.
     rig.refusal(&hello("too much", 25, false));
@@ -39,9 +39,9 @@ fn without_descriptors_the_lender_goes_on_waits_and_does_not_spin() {
 
     // Who is there is served, and may go.
     rig.lend(0, 0..16);
-    let loans = client.receive(0);
+    let loans = borrower.receive(0);
     assert_eq!(loans.len(), 16);
-    client.give_back(0, loans.iter().take(8).map(|loan| loan.token));
+    borrower.give_back(0, loans.iter().take(8).map(|loan| loan.token));
     rig.collect();
     assert_eq!(rig.on_loan(), 8);
 
@@ -65,6 +65,6 @@ fn without_descriptors_the_lender_goes_on_waits_and_does_not_spin() {
 
     // And then it goes on as ever.
     let later = rig.connect("later", 24);
-    drop((client, later));
+    drop((borrower, later));
     rig.close_empty();
 }

@@ -18,15 +18,15 @@ fn private(frames: u32, distributors: u32, set: impl FnOnce(&mut LenderOptions))
 }
 
 /// All packets that stand anywhere in a borrower's area: the flow and the place of each.
-fn area(client: &Client) -> BTreeSet<(u16, u32)> {
-    let frame = client.welcome.frame_size;
-    let frames = (0..client.welcome.frames).map(|at| u64::from(at) * u64::from(frame));
-    let bytes = frames.map(|addr| client.area.bytes(addr, frame));
+fn area(borrower: &RawBorrower) -> BTreeSet<(u16, u32)> {
+    let frame = borrower.welcome.frame_size;
+    let frames = (0..borrower.welcome.frames).map(|at| u64::from(at) * u64::from(frame));
+    let bytes = frames.map(|addr| borrower.area.bytes(addr, frame));
     bytes.filter(|bytes| bytes.iter().any(|byte| *byte != 0)).map(|b| flow_and_place(&b)).collect()
 }
 
-fn read(client: &Client, loans: &[Loan]) -> BTreeSet<(u16, u32)> {
-    loans.iter().map(|loan| flow_and_place(&client.bytes(loan))).collect()
+fn read(borrower: &RawBorrower, loans: &[Loan]) -> BTreeSet<(u16, u32)> {
+    loans.iter().map(|loan| flow_and_place(&borrower.bytes(loan))).collect()
 }
 
 fn tokens(loans: &[Loan]) -> impl Iterator<Item = u32> {
@@ -42,16 +42,16 @@ fn what_a_borrower_can_read_is_what_it_was_lent() {
         rig.collect();
         rig.lend(0, 0..64);
         let mut all = BTreeSet::new();
-        for client in &mut both {
-            let loans = client.receive(0);
-            let got = read(client, &loans);
-            assert!(got.len() > 8 && area(client) == got, "{got:?}");
-            assert_eq!(client.welcome.frames, 64);
+        for borrower in &mut both {
+            let loans = borrower.receive(0);
+            let got = read(borrower, &loans);
+            assert!(got.len() > 8 && area(borrower) == got, "{got:?}");
+            assert_eq!(borrower.welcome.frames, 64);
             all.extend(got);
-            let [area, ..] = &client.memories;
-            let error = Map::new(area, client.welcome.area_len, true).err();
+            let [area, ..] = &borrower.memories;
+            let error = Map::new(area, borrower.welcome.area_len, true).err();
             assert_eq!(error, Some(Errno::PERM), "its area mapped to be written");
-            client.give_back(0, tokens(&loans));
+            borrower.give_back(0, tokens(&loans));
         }
         assert_eq!(all, (0..64).zip(0..).collect());
         rig.until("all is back", |rig| rig.on_loan() == 0);
@@ -85,13 +85,13 @@ fn a_mirror_has_copies_of_its_own_and_a_packet_in_parts_comes_whole() {
             packets[3].more = true;
             rig.distributors[distributor].lend(&mut packets, &mut rig.cache);
         }
-        for client in [&mut one, &mut mirror] {
+        for borrower in [&mut one, &mut mirror] {
             for channel in 0..2 {
-                let loans = client.receive(channel);
-                assert_eq!(read(client, &loans), (0..8).zip(0..).collect(), "round {round}");
+                let loans = borrower.receive(channel);
+                assert_eq!(read(borrower, &loans), (0..8).zip(0..).collect(), "round {round}");
                 let flags: Vec<u32> = loans.iter().map(|loan| loan.flags).collect();
                 assert_eq!(flags, [0, 0, 0, LOAN_MORE, 0, 0, 0, 0], "copies are not shared");
-                client.give_back(channel, tokens(&loans));
+                borrower.give_back(channel, tokens(&loans));
             }
         }
         rig.until("all is back", |rig| rig.on_loan() == 0);
@@ -104,24 +104,24 @@ fn a_mirror_has_copies_of_its_own_and_a_packet_in_parts_comes_whole() {
 #[test]
 fn who_keeps_everything_has_its_quota_and_no_frame_of_the_lenders() {
     let mut rig = private(64, 1, |options| options.quota = 8);
-    let mut client = rig.connect("hoarder", 0);
+    let mut borrower = rig.connect("hoarder", 0);
     rig.collect();
     for _ in 0..5 {
         rig.lend(0, 0..16);
     }
-    let loans = client.receive(0);
-    assert_eq!((loans.len(), rig.on_loan(), client.dropped(0)), (8, 8, 72));
+    let loans = borrower.receive(0);
+    assert_eq!((loans.len(), rig.on_loan(), borrower.dropped(0)), (8, 8, 72));
     let counters = rig.lender.counters();
     assert_eq!((counters.lent, counters.dropped, counters.on_loan), (8, 72, 8));
     let mut all = drain(&mut rig.cache);
     assert_eq!(all.len(), 64, "every frame is there to receive into");
     rig.cache.put_bulk(&mut all);
     // Areas have no more frames in all than the lender has itself.
-    let others: Vec<Client> = (0..7).map(|_| rig.connect("other", 8)).collect();
+    let others: Vec<RawBorrower> = (0..7).map(|_| rig.connect("other", 8)).collect();
     let refusal = rig.refusal(&hello("one too many", 8, false));
     assert!(reason(&refusal).starts_with("asked for 8 loans, 0 are left"), "{}", reason(&refusal));
     drop(others);
-    drop(client);
+    drop(borrower);
     rig.until("what it had is back", |rig| rig.on_loan() == 0);
     let counters = rig.lender.counters();
     assert_eq!((counters.lent, counters.reclaimed, counters.on_loan), (8, 8, 0));

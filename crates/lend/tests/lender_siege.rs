@@ -10,7 +10,7 @@ use rustix::io::Errno;
 #[test]
 fn ten_thousand_connections_a_second_cost_little_and_keep_nobody_waiting_who_borrows() {
     let mut rig = Rig::new(256, 1, |options| options.quota = 64);
-    let mut client = rig.connect("one", 0);
+    let mut borrower = rig.connect("one", 0);
     rig.collect();
     let start = Instant::now();
     let end = start + Duration::from_secs(1);
@@ -35,9 +35,9 @@ fn ten_thousand_connections_a_second_cost_little_and_keep_nobody_waiting_who_bor
     while !attack.is_finished() {
         rig.lend(0, (0..16).map(|at| lent.wrapping_add(at)));
         (lent, count) = (lent.wrapping_add(16), count + 16);
-        let loans = client.receive(0);
-        got.extend(loans.iter().map(|loan| flow_and_place(&client.bytes(loan)).0));
-        client.give_back(0, loans.iter().map(|loan| loan.token));
+        let loans = borrower.receive(0);
+        got.extend(loans.iter().map(|loan| flow_and_place(&borrower.bytes(loan)).0));
+        borrower.give_back(0, loans.iter().map(|loan| loan.token));
         rig.collect();
         std::thread::yield_now();
     }
@@ -55,7 +55,7 @@ fn ten_thousand_connections_a_second_cost_little_and_keep_nobody_waiting_who_bor
     let most = 32 + start.elapsed().as_millis() as u64 + 1;
     assert!(counters.refused.total() <= most && counters.paused > 0, "{counters:?}");
     assert!(cpu < Duration::from_millis(300), "{cpu:?} of CPU in a second");
-    drop(client);
+    drop(borrower);
     rig.close();
 }
 

@@ -53,12 +53,14 @@ fn play_a_part() {
         }
         "hostile: leaves twice and keeps its memories" => {
             for _ in 0..2 {
-                let client = Client::connect(socket, &hello("keeps", 1024, false)).expect("joined");
-                std::mem::forget((client.area, client.out));
+                let borrower =
+                    RawBorrower::connect(socket, &hello("keeps", 1024, false)).expect("joined");
+                std::mem::forget((borrower.area, borrower.out));
             }
         }
         "honest: is told to come later" => {
-            let refused = Client::connect(socket, &hello("late", 8, false)).map(drop).unwrap_err();
+            let refused =
+                RawBorrower::connect(socket, &hello("late", 8, false)).map(drop).unwrap_err();
             assert_eq!((refused.status, reason(&refused).contains("later")), (5, true));
         }
         "hostile: thirty-two" => {
@@ -68,36 +70,40 @@ fn play_a_part() {
         "honest: one" => std::mem::forget(join(socket)),
         "hostile: mirrors" => {
             for status in [0, 0, 3] {
-                let mirror = Client::connect(socket, &hello("mirror", 8, true));
+                let mirror = RawBorrower::connect(socket, &hello("mirror", 8, true));
                 assert_eq!(mirror.as_ref().map_or_else(|refused| refused.status, |_| 0), status);
                 std::mem::forget(mirror);
             }
-            std::mem::forget(Client::connect(socket, &hello("no mirror", 8, false)));
+            std::mem::forget(RawBorrower::connect(socket, &hello("no mirror", 8, false)));
         }
         "hostile: mirrors of what others get" => {
-            let refused = Client::connect(socket, &hello("mirror", 8, true)).map(drop).unwrap_err();
+            let refused =
+                RawBorrower::connect(socket, &hello("mirror", 8, true)).map(drop).unwrap_err();
             assert_eq!((refused.status, reason(&refused).contains("--private")), (8, true));
-            std::mem::forget(Client::connect(socket, &hello("no mirror", 8, false)));
+            std::mem::forget(RawBorrower::connect(socket, &hello("no mirror", 8, false)));
         }
         part => panic!("{part}"),
     }
     ready_for_ever()
 }
 
-fn join(socket: &Path) -> Client {
-    Client::connect(socket, &hello("eight", 0, false)).unwrap_or_else(|e| panic!("{}", reason(&e)))
+fn join(socket: &Path) -> RawBorrower {
+    RawBorrower::connect(socket, &hello("eight", 0, false))
+        .unwrap_or_else(|e| panic!("{}", reason(&e)))
 }
 
 /// Joins, and leaves every other time, but for the memories.
 fn join_and_keep(socket: &Path) {
     let mut joined = 0;
     loop {
-        let Ok(client) = Client::connect(socket, &hello("hostile", 0, false)) else { continue };
+        let Ok(borrower) = RawBorrower::connect(socket, &hello("hostile", 0, false)) else {
+            continue;
+        };
         match joined % 3 {
-            0 => std::mem::forget(client),
-            1 => std::mem::forget(client.out),
+            0 => std::mem::forget(borrower),
+            1 => std::mem::forget(borrower.out),
             _ => {
-                let [_, _, back] = client.memories;
+                let [_, _, back] = borrower.memories;
                 std::mem::forget(back);
             }
         }

@@ -69,16 +69,16 @@ impl Rig {
         })
     }
 
-    pub fn connect(&self, name: &str, quota: u32) -> Client {
-        Client::connect(&self.socket, &hello(name, quota, false)).unwrap()
+    pub fn connect(&self, name: &str, quota: u32) -> RawBorrower {
+        RawBorrower::connect(&self.socket, &hello(name, quota, false)).unwrap()
     }
 
-    pub fn mirror(&self, name: &str, quota: u32) -> Client {
-        Client::connect(&self.socket, &hello(name, quota, true)).unwrap()
+    pub fn mirror(&self, name: &str, quota: u32) -> RawBorrower {
+        RawBorrower::connect(&self.socket, &hello(name, quota, true)).unwrap()
     }
 
     pub fn refusal(&self, hello: &Hello) -> Box<Welcome> {
-        match Client::connect(&self.socket, hello) {
+        match RawBorrower::connect(&self.socket, hello) {
             Ok(_) => panic!("not refused"),
             Err(refusal) => refusal,
         }
@@ -243,8 +243,8 @@ impl Drop for Map {
     }
 }
 
-/// A borrower.
-pub struct Client {
+/// A borrower that knows the documented layout, and does what it is told.
+pub struct RawBorrower {
     pub socket: OwnedFd,
     pub welcome: Welcome,
     pub layout: Layout,
@@ -289,12 +289,12 @@ pub fn answer(socket: &OwnedFd) -> rustix::io::Result<Option<(Welcome, Vec<Owned
     Ok(Some((welcome, descriptors)))
 }
 
-impl Client {
+impl RawBorrower {
     /// A borrower, or the refusal.
     pub fn connect(path: &Path, hello: &Hello) -> Result<Self, Box<Welcome>> {
-        let client = Self::pending(path, hello)?;
-        assert!(client.say_mapped(), "it was not taken in");
-        Ok(client)
+        let borrower = Self::pending(path, hello)?;
+        assert!(borrower.say_mapped(), "it was not taken in");
+        Ok(borrower)
     }
 
     /// One that has not said yet that all is mapped, or the refusal.
@@ -313,7 +313,7 @@ impl Client {
         assert_eq!(welcome.out_len, layout.out_len() as u64);
         assert_eq!(welcome.back_len, layout.back_len() as u64);
         let none = vec![0; welcome.channels as usize];
-        let client = Self {
+        let borrower = Self {
             socket,
             welcome,
             layout,
@@ -324,7 +324,7 @@ impl Client {
             read: none.clone(),
             returned: none,
         };
-        Ok(client)
+        Ok(borrower)
     }
 
     /// Says that all is mapped, and waits until the lender says that it lends; whether it does.
