@@ -80,11 +80,14 @@ impl Exit {
     }
 
     fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+        #[cfg(feature = "measure")]
+        if let Some(error) = cause.downcast_ref::<lab::Error>() {
+            return Some(Exit::of_lab(error.kind()));
+        }
         None.or_else(|| cause.downcast_ref().map(|e: &relay::Error| Exit::of_relay(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &bridge::Error| Exit::of_bridge(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &steer::Error| Exit::of_steer(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &knobs::Error| Exit::of_knobs(e.kind())))
-            .or_else(|| cause.downcast_ref().map(|e: &lab::Error| Exit::of_lab(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &xsk::Error| Exit::of_xsk(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &lend::Error| Exit::of_lend(e.kind())))
             .or_else(|| cause.downcast_ref().map(|e: &frames::Error| Exit::of_frames(e.kind())))
@@ -165,6 +168,7 @@ impl Exit {
         }
     }
 
+    #[cfg(feature = "measure")]
     fn of_lab(kind: lab::ErrorKind) -> Exit {
         match kind {
             lab::ErrorKind::Invalid => Exit::Usage,
@@ -177,17 +181,21 @@ impl Exit {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context as _;
-
     use super::*;
 
+    #[cfg(feature = "measure")]
     #[test]
-    fn an_error_of_ours_gives_its_exit_code_through_any_context() {
-        let refused = lab::Lab::new("no such name").map(drop).context("the demo").unwrap_err();
+    fn an_error_of_the_lab_gives_its_exit_code_through_any_context() {
+        let refused = lab::Lab::new("no such name").map(drop).unwrap_err();
+        let refused = anyhow::Error::from(refused).context("the demo");
         assert_eq!(Exit::of(&refused), Exit::Usage);
         let here = lab::Host::here().unwrap();
         let missing = here.command("no-such-program-here").run().unwrap_err();
         assert_eq!(Exit::of(&missing.into()), Exit::HostCannot);
+    }
+
+    #[test]
+    fn an_error_of_ours_gives_its_exit_code() {
         let cpus = "x".parse::<lanes::CpuSet>().unwrap_err();
         assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
         assert_eq!(Exit::of(&usage("no such thing".into())), Exit::Usage);

@@ -2,11 +2,8 @@
 //! and measures whether that helps. Each subcommand is a module of `cmd`.
 
 mod args;
-mod bench;
 mod cmd;
-mod demo;
 mod exit;
-mod pmu;
 mod privileges;
 mod table;
 mod terminal;

@@ -1,15 +1,17 @@
 //! `cachelane bench`: runs an experiment and prints what it found.
 
+mod simulate;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use measure::bench::{Plan, Stop, bridge, frames, lend, relay, steer};
 use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Plan, Stop, bridge, frames, lend, relay, steer};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -97,7 +99,7 @@ struct SteerArgs {
     )]
     only: Vec<steer::Part>,
     #[command(flatten)]
-    simulation: steer::simulate::Args,
+    simulation: simulate::Args,
 }
 
 /// What every experiment takes.

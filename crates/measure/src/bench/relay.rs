@@ -22,7 +22,7 @@ use targets::Targets;
 
 /// The experiment's parts, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// The proposal's experiment: sockmap's ingress redirect, stock and with a sized buffer
     Jiffy,
     /// One bulk stream through each relay
@@ -43,21 +43,21 @@ pub(crate) enum Part {
 
 /// How much is measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Parts to run.
-    pub(crate) parts: Vec<Part>,
+    pub parts: Vec<Part>,
     /// Times that each case is measured.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
     /// Length of one measurement.
-    pub(crate) window: Duration,
+    pub window: Duration,
     /// How long the slow receiver is watched.
-    pub(crate) memory: Duration,
+    pub memory: Duration,
     /// Idle connections.
-    pub(crate) idle: usize,
+    pub idle: usize,
     /// Seed of the order of the cases.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// No progress line.
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }
 
 /// What the parts share.
@@ -72,7 +72,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
     let lab = Lab::new("bench-relay")?;
     let mut output = BenchOutput::new("relay", Host::detect());
     let targets = Targets::start(lab, &mut output)?;

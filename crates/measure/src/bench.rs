@@ -4,34 +4,34 @@
 //! round; so whatever drifts on the machine drifts over all of them, and the ratio of two cases
 //! is taken round by round. [`Series`] collects what was measured.
 
-pub(crate) mod bridge;
-pub(crate) mod frames;
-pub(crate) mod lend;
+pub mod bridge;
+pub mod frames;
+pub mod lend;
 mod peer;
 mod places;
-pub(crate) mod relay;
+pub mod relay;
 pub(crate) mod relay_process;
 mod series;
-pub(crate) mod steer;
+pub mod steer;
 mod stop;
 mod worker;
 
 use std::time::Duration;
 
 pub(crate) use series::{Progress, Series};
-pub(crate) use stop::Stop;
+pub use stop::Stop;
 
 /// How much of an experiment with parts of type `P` is measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan<P> {
+pub struct Plan<P> {
     /// Parts to run.
-    pub(crate) parts: Vec<P>,
+    pub parts: Vec<P>,
     /// Times that each case is measured.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
     /// Length of one measurement.
-    pub(crate) window: Duration,
+    pub window: Duration,
     /// Seed of the order of the cases.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// No progress line.
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }

@@ -9,7 +9,7 @@ mod lane;
 mod records;
 mod rpc;
 mod runtime;
-pub(crate) mod simulate;
+pub mod simulate;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -19,7 +19,7 @@ use super::{Plan, Progress, Series, Stop};
 
 /// The experiment's parts, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// Records written, with the knob on and off
     Records,
     /// Requests and responses, against kernel RFS, kernel RPS and no steering
@@ -43,7 +43,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps() * plan.rounds).sum();
     let mut bench = Bench {
         plan,

@@ -22,7 +22,7 @@ pub(crate) use accounting::Keeping;
 
 /// The experiment's parts, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// Keeping account of frames, memory only
     Accounting,
     /// How idle workers are at a fixed rate
@@ -47,7 +47,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps() * plan.rounds).sum();
     let mut bench = Bench {
         plan,

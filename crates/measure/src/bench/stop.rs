@@ -8,11 +8,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Whether somebody asked the run to end. A second request ends it at once.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Catches SIGINT and SIGTERM from now on.
-    pub(crate) fn on_signals() -> anyhow::Result<Stop> {
+    pub fn on_signals() -> anyhow::Result<Stop> {
         // Relaxed: a request that is seen a step later is as good.
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {

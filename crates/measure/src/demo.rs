@@ -22,7 +22,7 @@ use std::time::Duration;
 use trial::Better;
 
 use crate::bench::{Progress, Stop};
-pub(crate) use output::Findings;
+pub use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
@@ -73,7 +73,7 @@ enum SetUp<'a> {
 
 /// How much is measured of each mechanism.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extent {
+pub struct Extent {
     blocks: u32,
     window: Duration,
     settle: Duration,
@@ -88,7 +88,7 @@ impl Extent {
     }
 
     /// All rows within three minutes.
-    pub(crate) const FULL: Extent = Extent {
+    pub const FULL: Extent = Extent {
         blocks: 8,
         window: Duration::from_millis(450),
         settle: Duration::from_millis(200),
@@ -96,7 +96,7 @@ impl Extent {
     };
 
     /// The fewest blocks that can tell a difference, in short windows: shows that it runs.
-    pub(crate) const QUICK: Extent = Extent {
+    pub const QUICK: Extent = Extent {
         blocks: 6,
         window: Duration::from_millis(120),
         settle: Duration::from_millis(60),
@@ -106,10 +106,10 @@ impl Extent {
 
 /// Runs every mechanism that can run here.
 ///
-/// What is left out is said on stderr as soon as it is known.
-pub(crate) fn run(extent: Extent, seed: u64, quiet: bool) -> anyhow::Result<Findings> {
+/// What is left out is said on stderr as soon as it is known. `command` is what the report says was called.
+pub fn run(extent: Extent, seed: u64, quiet: bool, command: String) -> anyhow::Result<Findings> {
     let stop = Stop::on_signals()?;
-    let mut findings = Findings::new(seed);
+    let mut findings = Findings::new(seed, command);
     let stage = Stage::build()?;
     findings.notes.push(stage.describe().into());
     let mut ready = Vec::new();

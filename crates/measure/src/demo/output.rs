@@ -7,12 +7,9 @@ use trial::Verdict;
 use trial::bench::Host;
 use trial::report::{Page, Row};
 
-use crate::exit::Exit;
-use crate::terminal;
-
 /// What was found, and what was not.
 #[derive(Debug)]
-pub(crate) struct Findings {
+pub struct Findings {
     pub(super) rows: Vec<Row>,
     /// What a reader should know.
     pub(super) notes: Vec<String>,
@@ -21,6 +18,8 @@ pub(crate) struct Findings {
     /// What should have run and broke.
     failed: Vec<Unfinished>,
     seed: u64,
+    /// What the reader called.
+    command: String,
     started: Instant,
 }
 
@@ -32,10 +31,10 @@ struct Unfinished {
 }
 
 impl Findings {
-    pub(super) fn new(seed: u64) -> Findings {
+    pub(super) fn new(seed: u64, command: String) -> Findings {
         let (rows, notes) = (Vec::new(), Vec::new());
         let (left_out, failed) = (Vec::new(), Vec::new());
-        Findings { rows, notes, left_out, failed, seed, started: Instant::now() }
+        Findings { rows, notes, left_out, failed, seed, command, started: Instant::now() }
     }
 
     /// This host cannot run it.
@@ -51,25 +50,28 @@ impl Findings {
         self.failed.push(Unfinished { name: name.into(), reason });
     }
 
-    /// How it ends: well only if something was found and nothing broke.
-    pub(crate) fn exit(&self) -> Exit {
-        match () {
-            () if !self.failed.is_empty() => Exit::Failed,
-            () if self.rows.is_empty() => Exit::HostCannot,
-            () => Exit::Ok,
-        }
+    /// Whether nothing was found, though nothing broke: this host cannot run any of it.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
-    /// The table and what its rows are, at most `width` wide.
-    pub(crate) fn to_table(&self, width: usize, colour: bool) -> String {
-        let mut out = self.page().to_table(width, colour);
-        out.push('\n');
-        out.extend(self.notes.iter().map(|note| terminal::wrap(note, width)));
-        out
+    /// Whether something broke that should have run.
+    pub fn is_broken(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// The table, at most `width` wide.
+    pub fn to_table(&self, width: usize, colour: bool) -> String {
+        self.page().to_table(width, colour)
+    }
+
+    /// What a reader should know, such as what the rows are.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The page with plots.
-    pub(crate) fn page(&self) -> Page {
+    pub fn page(&self) -> Page {
         let absent = |kind: &str, of: &Unfinished| format!("{}: {kind}{}", of.name, of.reason);
         let left_out = self.left_out.iter().map(|of| absent("", of));
         let failed = self.failed.iter().map(|of| absent("failed: ", of));
@@ -80,19 +82,19 @@ impl Findings {
             rows: self.rows.clone(),
             notes: self.notes.clone(),
             absent: left_out.chain(failed).collect(),
-            command: terminal::command_line(),
+            command: self.command.clone(),
             ..Page::default()
         }
     }
 
     /// Everything, for programs.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let list = |of: &[Unfinished]| -> Vec<Value> {
             of.iter().map(|of| json!({"name": of.name, "reason": of.reason})).collect()
         };
         json!({
             "schema": 1,
-            "command": terminal::command_line(),
+            "command": self.command,
             "host": Host::detect(),
             "seed": self.seed,
             "elapsed_s": self.started.elapsed().as_secs_f64(),

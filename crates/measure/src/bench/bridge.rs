@@ -25,7 +25,7 @@ use net::Rate;
 
 /// The experiment's parts, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// Small frames, forwarded by one CPU
     Pps,
     /// Small frames between two stations, forwarded by one CPU and by more
@@ -42,19 +42,19 @@ pub(crate) enum Part {
 
 /// How much is measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Parts to run.
-    pub(crate) parts: Vec<Part>,
+    pub parts: Vec<Part>,
     /// Times that each case is measured.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
     /// Length of one measurement.
-    pub(crate) window: Duration,
+    pub window: Duration,
     /// Stations that the big bridge knows.
-    pub(crate) entries: u32,
+    pub entries: u32,
     /// Seed of the order of the cases.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// No progress line.
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }
 
 /// What the parts share.
@@ -71,7 +71,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps(plan)).sum();
     let mut bench = Bench {
         plan,

@@ -31,7 +31,7 @@ pub(crate) use xsk::Sending;
 
 /// The experiment's parts, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// The pool against other pools and an allocator, memory only
     Memory,
     /// The pool with many homes against the pool with few, memory only
@@ -58,7 +58,7 @@ struct Bench<'a> {
 }
 
 /// Runs the experiment.
-pub(crate) fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
+pub fn run(plan: &Plan<Part>, stop: Stop) -> anyhow::Result<BenchOutput> {
     let steps = plan.parts.iter().map(|part| part.steps() * plan.rounds).sum();
     let mut bench = Bench {
         plan,
