@@ -15,128 +15,75 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use lab::Lab;
-use rand::SeedableRng as _;
-use rand::rngs::StdRng;
-use trial::bench::{BenchOutput, Host};
 
-use super::{Progress, Series, Stop};
+use super::driver::Found;
+use super::experiment::{Experiment, Part, Plan, Step, in_random_order};
 use crate::pmu::Pmu;
-use net::Rate;
 
-/// The experiment's parts, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// Small frames, forwarded by one CPU
-    Pps,
-    /// Small frames between two stations, forwarded by one CPU and by more
-    Scaling,
-    /// TCP between two hosts: a bulk stream, and request and response
-    Tcp,
-    /// A bridge that knows many stations
-    Entries,
-    /// A bridge with many ports, one of which is told something
-    Changes,
-    /// A rule of netfilter's, set while all CPUs are busy
-    Rules,
-}
-
-/// How much is measured.
+/// The experiment.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Parts to run.
-    pub parts: Vec<Part>,
-    /// Times that each case is measured.
-    pub rounds: usize,
-    /// Length of one measurement.
-    pub window: Duration,
-    /// Stations that the big bridge knows.
+pub struct Bridge {
+    /// Stations that the big bridge of the entries part knows.
     pub entries: u32,
-    /// Seed of the order of the cases.
-    pub seed: u64,
-    /// No progress line.
-    pub quiet: bool,
 }
 
 /// What the parts share.
-struct Bench<'a> {
-    plan: &'a Plan,
-    stop: Stop,
+pub struct Ground {
     lab: Lab,
-    /// The CPUs' counters, or why there are none.
-    pmu: Result<Pmu, String>,
-    series: Series,
-    output: BenchOutput,
-    rng: StdRng,
-    progress: Progress,
+    /// The CPUs' counters, where they can be read.
+    pmu: Option<Pmu>,
 }
 
-/// Runs the experiment.
-pub fn run(plan: &Plan, stop: Stop) -> anyhow::Result<BenchOutput> {
-    let steps = plan.parts.iter().map(|part| part.steps(plan)).sum();
-    let mut bench = Bench {
-        plan,
-        stop,
-        lab: Lab::new("bench-bridge")?,
-        pmu: Pmu::detect(),
-        series: Series::default(),
-        output: BenchOutput::new("bridge", Host::detect()),
-        rng: StdRng::seed_from_u64(plan.seed),
-        progress: Progress::new(steps, plan.quiet),
-    };
-    for part in &plan.parts {
-        bench.stop.check()?;
-        match part {
-            Part::Pps => pps::run(&mut bench)?,
-            Part::Scaling => scaling::run(&mut bench)?,
-            Part::Tcp => tcp::run(&mut bench)?,
-            Part::Entries => entries::run(&mut bench)?,
-            Part::Changes => changes::run(&mut bench)?,
-            Part::Rules => rules::run(&mut bench)?,
-        }
-    }
-    let seed = plan.seed;
-    bench.output.notes.extend([
-        format!("The cases ran in random order in every round, seed {seed}."),
-        "br_netfilter's calls were off in the bridge's namespace, for both sides.".into(),
-        "All packet rates include making and dropping the frames: the case 'frames alone'.".into(),
-    ]);
-    bench.output.cases = bench.series.cases();
-    Ok(bench.output)
-}
-
-impl Part {
-    /// Steps of the progress line.
-    fn steps(self, plan: &Plan) -> usize {
-        plan.rounds
-            * match self {
-                Part::Pps => pps::CASES,
-                Part::Scaling => scaling::cases().len(),
-                Part::Tcp => tcp::CASES,
-                Part::Entries => entries::CASES,
-                Part::Changes => changes::CASES,
-                Part::Rules => rules::CASES,
-            }
+impl Default for Bridge {
+    fn default() -> Bridge {
+        Bridge { entries: 100_000 }
     }
 }
 
-impl Bench<'_> {
-    /// A measurement is about to begin.
-    fn step(&self, what: &str) -> anyhow::Result<()> {
-        self.progress.step(what);
-        self.stop.check()
+impl Experiment for Bridge {
+    type Ground = Ground;
+
+    fn name(&self) -> &'static str {
+        "bridge"
     }
 
-    /// Adds a run of a case of small frames, with what the CPUs counted.
-    fn add(&mut self, case: &str, rate: &Rate) {
-        self.series.add(&format!("pps {case}"), "pps", rate.pps);
-        for (what, value) in [
-            ("fills/packet", rate.per_packet.map(|counts| counts.fills)),
-            ("cycles/packet", rate.per_packet.map(|counts| counts.cycles)),
-            ("instructions/packet", rate.per_packet.map(|counts| counts.instructions)),
-        ] {
-            if let Some(value) = value {
-                self.series.add(&format!("{what} {case}"), "", value);
-            }
-        }
+    fn parts(&self) -> Vec<Part<Ground>> {
+        vec![
+            pps::part(),
+            scaling::part(),
+            tcp::part(),
+            entries::part(self.entries),
+            changes::part(),
+            rules::part(),
+        ]
+    }
+
+    fn default_extent(&self) -> (usize, Duration) {
+        (8, Duration::from_secs(1))
+    }
+
+    fn ground(&self, found: &mut Found) -> anyhow::Result<Ground> {
+        let pmu = Pmu::detect().map_err(|reason| found.lacks(scaling::FILLS, reason)).ok();
+        Ok(Ground { lab: Lab::new("bench-bridge")?, pmu })
+    }
+
+    fn notes(&self, _ground: &Ground, plan: &Plan) -> Vec<String> {
+        vec![
+            in_random_order(plan),
+            "br_netfilter's calls were off in the bridge's namespace, for both sides.".into(),
+            "All packet rates include making and dropping the frames: the case 'frames alone'."
+                .into(),
+        ]
+    }
+}
+
+impl Ground {
+    /// A step of small frames: their rate, and what the CPUs counted for each.
+    fn step(&self, name: impl Into<String>, case: &str) -> Step {
+        let counted = ["fills/packet", "cycles/packet", "instructions/packet"];
+        let counted = counted.into_iter().filter(|_| self.pmu.is_some());
+        let counted = counted.map(|what| (format!("{what} {case}"), ""));
+        let gives = [(format!("pps {case}"), "pps")].into_iter().chain(counted).collect();
+        Step { name: name.into(), gives }
     }
 }

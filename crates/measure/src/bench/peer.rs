@@ -12,6 +12,8 @@ use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
+use super::experiment::Absent;
+
 /// How much longer than asked a measurement may take, before the peer is taken for stuck. Threads
 /// that spin while the one that they wait for has no CPU can take very long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -179,7 +181,10 @@ impl Peer {
         let nanoseconds = line.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
         match nanoseconds {
             Some(nanoseconds) if nanoseconds > 0.0 => Ok(nanoseconds / 1e9),
-            _ => bail!("{}: {}", self.name, line.strip_prefix("error ").unwrap_or(&line)),
+            _ => {
+                let why = line.strip_prefix("error ").unwrap_or(&line);
+                Err(Absent(format!("{}: {why}", self.name)).into())
+            }
         }
     }
 

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trial::bench::{Bar, BenchOutput, Case, RatioOut};
+use trial::bench::{Case, RatioOut};
 use trial::{paired_difference, paired_ratio};
+
+use super::experiment::Claim;
 
 /// Runs by case, in the order in which the cases came up.
 #[derive(Debug, Default)]
@@ -34,54 +35,39 @@ impl Series {
         })
     }
 
-    /// Adds the ratio `of / to` to `output`, paired by run, if both cases were measured.
-    ///
-    /// Where a run of `to` is 0 there is no ratio: `output` then says which, and keeps everything
-    /// else that was measured. A 0 of `of` makes a ratio of 0.
-    pub(crate) fn ratio(
-        &self,
-        output: &mut BenchOutput,
-        name: &str,
-        (of, to): (&str, &str),
-        bar: Option<Bar>,
-    ) -> anyhow::Result<()> {
-        let (Some(of_runs), Some(to_runs)) = (self.runs.get(of), self.runs.get(to)) else {
-            return Ok(());
-        };
-        if let Some(run) = to_runs.iter().position(|run| *run == 0.0) {
-            output.absent.push(format!("{name}: run {} of '{to}' is 0", run + 1));
-            return Ok(());
-        }
-        let ratio = paired_ratio(to_runs, of_runs).with_context(|| format!("ratio {name}"))?;
-        push(output, RatioOut::new(name, &ratio), bar);
-        Ok(())
+    /// Whether nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.values().all(Vec::is_empty)
     }
 
-    /// Adds the difference `of - less` to `output`, paired by run, if both cases were measured.
-    pub(crate) fn difference(
-        &self,
-        output: &mut BenchOutput,
-        name: &str,
-        (of, less): (&str, &str),
-        bar: Option<Bar>,
-    ) -> anyhow::Result<()> {
-        let (Some(of_runs), Some(less_runs)) = (self.runs.get(of), self.runs.get(less)) else {
-            return Ok(());
-        };
-        let found = paired_difference(less_runs, of_runs);
-        let found = found.with_context(|| format!("difference {name}"))?;
-        push(output, RatioOut::new(name, &found), bar);
-        Ok(())
+    /// What a claim comes to, paired by run, or why there is no such thing. In a run that has ended
+    /// early, cases have as many runs as rounds were completed, or one more.
+    pub(super) fn compare(&self, claim: &Claim, is_incomplete: bool) -> Result<RatioOut, String> {
+        let median = |case: &&String| Case::new("", "", self.runs(case).to_vec()).median;
+        let to = claim.to.iter().min_by(|a, b| median(a).total_cmp(&median(b)));
+        let to = to.map_or("", String::as_str);
+        let (mut of_runs, mut to_runs) = (self.runs(&claim.of), self.runs(to));
+        if is_incomplete {
+            let both = of_runs.len().min(to_runs.len());
+            (of_runs, to_runs) = (&of_runs[..both], &to_runs[..both]);
+        }
+        if !claim.is_difference
+            && let Some(run) = to_runs.iter().position(|run| *run == 0.0)
+        {
+            return Err(format!("run {} of '{to}' is 0", run + 1));
+        }
+        let compare = if claim.is_difference { paired_difference } else { paired_ratio };
+        let found = compare(to_runs, of_runs).map_err(|error| error.to_string())?;
+        let ratio = RatioOut::new(&claim.name, &found);
+        Ok(match claim.bar {
+            Some(bar) => ratio.with_bar(bar),
+            None => ratio,
+        })
     }
 
     /// The runs of one case.
     pub(crate) fn runs(&self, case: &str) -> &[f64] {
         self.runs.get(case).map_or(&[], Vec::as_slice)
-    }
-
-    /// The median of one case; 0 without runs.
-    pub(crate) fn median(&self, case: &str) -> f64 {
-        Case::new(case, "", self.runs(case).to_vec()).median
     }
 
     /// Every case with its runs.
@@ -91,13 +77,6 @@ impl Series {
         };
         self.order.iter().map(case).collect()
     }
-}
-
-fn push(output: &mut BenchOutput, ratio: RatioOut, bar: Option<Bar>) {
-    output.ratios.push(match bar {
-        Some(bar) => ratio.with_bar(bar),
-        None => ratio,
-    });
 }
 
 /// A progress line on a terminal; nothing in a pipe.
@@ -137,21 +116,37 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
+    use trial::bench::Bar;
+
     use super::*;
 
+    fn ratio(series: &Series, of: &str, to: &str) -> Result<RatioOut, String> {
+        series.compare(&Claim::ratio(format!("{of} / {to}"), of, to).bar(Bar::AtLeast(2.0)), false)
+    }
+
     #[test]
-    fn ratios_pair_the_runs_and_skip_absent_peers() {
+    fn ratios_pair_the_runs() {
         let mut series = Series::default();
         for run in 1..=8 {
             series.add("a", "B/s", 2.0 * f64::from(run));
             series.add("b", "B/s", f64::from(run));
         }
-        let mut output = BenchOutput::new("test", trial::bench::Host::detect());
-        series.ratio(&mut output, "a / b", ("a", "b"), Some(Bar::AtLeast(2.0))).unwrap();
-        series.ratio(&mut output, "a / absent", ("a", "absent"), None).unwrap();
-        assert_eq!(output.ratios.len(), 1);
-        assert_eq!((output.ratios[0].median, output.ratios[0].met), (2.0, Some(true)));
+        let found = ratio(&series, "a", "b").unwrap();
+        assert_eq!((found.median, found.met), (2.0, Some(true)));
         assert_eq!(series.cases()[1].runs.len(), 8);
+        series.add("a", "B/s", 1.0);
+        assert!(ratio(&series, "a", "b").is_err(), "a run has no partner");
+        assert_eq!(series.compare(&Claim::ratio("", "a", "b"), true).unwrap().runs, 8);
+    }
+
+    #[test]
+    fn of_several_the_case_with_the_lowest_median_is_compared_with() {
+        let mut series = Series::default();
+        for (case, value) in [("a", 4.0), ("high", 8.0), ("low", 2.0)] {
+            series.add(case, "s", value);
+        }
+        let claim = Claim::ratio("a / best", "a", "high").or_to("low");
+        assert_eq!(series.compare(&claim, false).unwrap().median, 2.0);
     }
 
     #[test]
@@ -161,12 +156,8 @@ mod tests {
             series.add("a", "B/s", of);
             series.add("b", "B/s", to);
         }
-        let mut output = BenchOutput::new("test", trial::bench::Host::detect());
-        series.ratio(&mut output, "a / b", ("a", "b"), None).unwrap();
-        series.ratio(&mut output, "b / a", ("b", "a"), None).unwrap();
-        let there: Vec<_> = output.ratios.iter().map(|ratio| (&*ratio.name, ratio.low)).collect();
-        assert_eq!(there, [("a / b", 0.0)]);
-        assert_eq!(output.absent, ["b / a: run 2 of 'a' is 0"]);
+        assert_eq!(ratio(&series, "a", "b").unwrap().low, 0.0);
+        assert_eq!(ratio(&series, "b", "a").unwrap_err(), "run 2 of 'a' is 0");
         assert_eq!(series.cases()[0].runs, [2.0, 0.0]);
     }
 }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::experiment::Absent;
+
 /// Turns of waiting before a thread offers its CPU to another.
 const SPINS: u32 = 256;
 
@@ -57,7 +59,7 @@ pub(super) fn measure(
     let started = *run.started.get().context("no thread has begun")?;
     let ended = results.iter().map(|(_, ended)| *ended).max().unwrap_or(started);
     let count: u64 = results.iter().map(|(count, _)| count).sum();
-    anyhow::ensure!(count > 0, "nothing was done");
+    anyhow::ensure!(count > 0, Absent("nothing was done".into()));
     Ok((ended - started).as_secs_f64() / count as f64)
 }
 

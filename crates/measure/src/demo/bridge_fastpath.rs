@@ -13,7 +13,8 @@ use super::stage::Stage;
 use super::{Entry, Mechanism, SetUp};
 use crate::bench::bridge::net::{Arm, Net};
 use crate::bench::bridge::tcp::Servers;
-use crate::bench::relay::exchange::{CONNECTIONS, check};
+use crate::bench::exchanges::check;
+use crate::bench::relay::exchange::CONNECTIONS;
 
 /// How many exchanges there are.
 pub(super) const RATE: Entry = Entry {

@@ -10,8 +10,9 @@ use trial::Better;
 
 use super::stage::Stage;
 use super::{Entry, Mechanism, SetUp};
+use crate::bench::exchanges::check;
 use crate::bench::relay::bulk::carried;
-use crate::bench::relay::exchange::{CONNECTIONS, check};
+use crate::bench::relay::exchange::CONNECTIONS;
 use crate::bench::relay::targets::EXCHANGE;
 use crate::bench::relay_process::RelayProcess;
 

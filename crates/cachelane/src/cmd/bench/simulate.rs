@@ -8,6 +8,8 @@ use crate::exit::usage;
 
 /// Receives of one run at most: some minutes of work.
 const RECEIVES_MAX: f64 = 1e9;
+/// How long a run is in the simulation's time where nothing else is said.
+const WINDOW: Duration = Duration::from_secs(1);
 /// Connections of each thread where nothing else is said.
 const CONNECTIONS_OF_THREAD: u32 = 8;
 
@@ -58,7 +60,8 @@ pub(super) struct Args {
 
 impl Args {
     /// What these arguments mean, with runs of `window`.
-    pub(super) fn simulated(&self, window: Duration) -> anyhow::Result<Simulated> {
+    pub(super) fn simulated(&self, window: Option<Duration>) -> anyhow::Result<Simulated> {
+        let window = window.unwrap_or(WINDOW);
         let receives_per_second = f64::from(self.receives);
         let receives = receives_per_second * window.as_secs_f64();
         if !(1.0..=RECEIVES_MAX).contains(&receives) {

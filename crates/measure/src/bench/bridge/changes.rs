@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bridge::Table;
 use lab::traffic::{FrameCapture, FrameSender};
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::net::{Arm, Net};
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 
-/// Steps of a round.
-pub(super) const CASES: usize = ARMS.len();
 const ARMS: [(&str, Arm); 2] =
     [("linux bridge", Arm::Linux), ("cachelane", Arm::Cachelane(Table::Split))];
 /// Ports of the bridge.
@@ -32,35 +30,50 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A protocol that no host's stack sends.
 const PROTOCOL: [u8; 2] = [0x88, 0xb5];
 
-/// Two ports are isolated from one another and are not, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let mut net = Net::build(&bench.lab)?;
-    net.widen(&bench.lab.host("crowd")?, PORTS - 2)?;
-    // It has waited for all these devices, and for a while would not trust its looks.
-    net.restart()?;
-    let mut arms = ARMS;
-    let name = |arm| format!("announced change to effect, {PORTS} ports {arm}");
-    for _ in 0..bench.plan.rounds {
-        arms.shuffle(&mut bench.rng);
-        for (arm, which) in arms {
-            bench.step(&name(arm))?;
-            net.set(which)?;
-            let mut late = Duration::ZERO;
-            for _ in 0..CHANGES {
-                late = late.max(change(&net, which)?);
-            }
-            bench.series.add(&name(arm), "ms", late.as_secs_f64() * 1e3);
-        }
-    }
+pub(super) fn part() -> Part<Ground> {
     let title = format!("announced change to effect, {PORTS} ports: cachelane - linux bridge");
-    let (of, less) = (name("cachelane"), name("linux bridge"));
-    let bar = Some(Bar::AtMost(5.0));
-    bench.series.difference(&mut bench.output, &title, (&of, &less), bar)?;
-    bench.output.notes.push(format!(
-        "A change is 'bridge link set dev p0 isolated on', timed from the moment that the command \
-         is given it to the last frame sent that still arrives; each run is the worst of {CHANGES}."
-    ));
-    Ok(())
+    let claim = Claim::difference(title, case("cachelane"), case("linux bridge"));
+    let time = Time { once: 5.0, steps: ARMS.len(), windows: 0.0, more: 1.5 };
+    Part::new("changes", "A bridge with many ports, one of which is told something", time)
+        .claims([claim.bar(Bar::AtMost(5.0))])
+        .stage(|ground: &Ground, _| {
+            let mut net = Net::build(&ground.lab)?;
+            net.widen(&ground.lab.host("crowd")?, PORTS - 2)?;
+            // It has waited for all these devices, and for a while would not trust its looks.
+            net.restart()?;
+            Ok(Box::new(Changes(net)))
+        })
+}
+
+fn case(arm: &str) -> String {
+    format!("announced change to effect, {PORTS} ports {arm}")
+}
+
+/// Two ports are isolated from one another and are not, by turns.
+struct Changes(Net);
+
+impl Measure for Changes {
+    fn steps(&self) -> Vec<Step> {
+        ARMS.into_iter().map(|(arm, _)| Step::of(case(arm), "ms")).collect()
+    }
+
+    fn measure(&mut self, step: usize, _: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (_, arm) = ARMS[step];
+        self.0.set(arm)?;
+        let mut late = Duration::ZERO;
+        for _ in 0..CHANGES {
+            late = late.max(change(&self.0, arm)?);
+        }
+        Ok(vec![late.as_secs_f64() * 1e3])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "A change is 'bridge link set dev p0 isolated on', timed from the moment that the \
+             command is given it to the last frame sent that still arrives; each run is the worst \
+             of {CHANGES}."
+        )]
+    }
 }
 
 /// How long after one change frames still arrived.
@@ -92,8 +105,10 @@ fn settled(net: &Net, arm: Arm) -> anyhow::Result<()> {
     while arm != Arm::Linux && forwarded()? == before {
         ensure!(
             begin.elapsed() < PATIENCE,
-            "the fast path forwards nothing: {}",
-            net.obstacle()?.unwrap_or_else(|| "nothing stands against it".into())
+            Absent(format!(
+                "the fast path forwards nothing: {}",
+                net.obstacle()?.unwrap_or_else(|| "nothing stands against it".into())
+            ))
         );
         thread::sleep(Duration::from_millis(1));
     }
@@ -123,7 +138,7 @@ fn tell(
     let begin = Instant::now();
     let mut last = None;
     while last.is_none() || begin.elapsed() < AFTER {
-        ensure!(begin.elapsed() < PATIENCE, "no frame arrived");
+        ensure!(begin.elapsed() < PATIENCE, Absent("no frame arrived".into()));
         last = newest(capture, head)?.or(last);
         thread::sleep(Duration::from_millis(1));
     }
@@ -131,7 +146,7 @@ fn tell(
     lines.write_all(b"link set dev p0 isolated on\n")?;
     thread::sleep(AFTER);
     let last = newest(capture, head)?.or(last);
-    last.map(|last| (told, last)).context("no frame arrived")
+    Ok((told, last.ok_or_else(|| Absent("no frame arrived".into()))?))
 }
 
 /// The highest number among the frames that wait.

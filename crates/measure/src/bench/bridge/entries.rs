@@ -5,75 +5,117 @@
 use bridge::Table;
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{Lab, Mac};
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::net::{Arm, Flow, Net};
 use super::pps::last_cpu;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
-/// Measurements of a round.
-pub(super) const CASES: usize = ARMS.len() * 3;
 const ARMS: [(&str, Arm); 2] =
     [("cachelane", Arm::Cachelane(Table::Split)), ("linux bridge", Arm::Linux)];
 /// Stations of the small bridge, its members left out.
 const FEW: u32 = 3;
 
+pub(super) fn part(many: u32) -> Part<Ground> {
+    let ratio = |name: String, of: String, to: String| {
+        Claim::ratio(name, format!("pps {of}"), format!("pps {to}"))
+    };
+    let [(few, ..), (plain, ..), (random, ..)] = bridges(many);
+    let mut claims = Vec::new();
+    for (entries, bar) in [(&plain, Some(Bar::AtLeast(0.8))), (&random, None)] {
+        for (arm, bar, whose) in [("cachelane", bar, ""), ("linux bridge", None, ", linux bridge")]
+        {
+            let [of, to] = [entries, &few].map(|entries| format!("{arm}, {entries}"));
+            claims.push(ratio(format!("pps: {entries} / {few}{whose}"), of, to).bar(bar));
+        }
+        let [of, to] = ARMS.map(|(arm, _)| format!("{arm}, {entries}"));
+        claims.push(ratio(format!("pps, {entries}: cachelane / linux bridge"), of, to));
+    }
+    // Teaching a bridge and reading its table take their time with every station.
+    let once = 1.5 + f64::from(many) * 2e-5;
+    let time = Time { once, steps: 3 * ARMS.len() + 2, windows: 0.75, more: 0.45 };
+    Part::new("entries", "A bridge that knows many stations", time)
+        .claims(claims)
+        .stage(move |ground, _| Ok(Box::new(Entries::build(ground, many)?)))
+}
+
+/// What the bridges are called, how many stations each knows, and how many of them send.
+fn bridges(many: u32) -> [(String, u32, u32); 3] {
+    [
+        (format!("{FEW} entries"), FEW, 1),
+        (format!("{many} entries"), many, 1),
+        (format!("{many} entries, random sources"), many, many / 2),
+    ]
+}
+
+/// What is measured, of the bridge of this number.
+#[derive(Clone, Copy)]
+enum Case {
+    Pps(usize, &'static str, Arm),
+    /// The fast path reads the whole table anew.
+    Mirror(usize),
+}
+
+struct Entries<'a> {
+    ground: &'a Ground,
+    known: [Known; 3],
+    cases: Vec<Case>,
+    cpus: Vec<Option<usize>>,
+}
+
 /// A bridge, and frames between the stations that it knows.
 struct Known {
     /// As the cases name it.
     name: String,
+    entries: u32,
     generator: FrameGenerator,
     sink: FrameSink,
     net: Net,
 }
 
-/// Each bridge with the fast path and without.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let many = bench.plan.entries;
-    let (few_name, many_name) = (format!("{FEW} entries"), format!("{many} entries"));
-    let random_name = format!("{many} entries, random sources");
-    let mut known = [
-        Known::build(&bench.lab, &few_name, FEW, 1)?,
-        Known::build(&bench.lab, &many_name, many, 1)?,
-        Known::build(&bench.lab, &random_name, many, many / 2)?,
-    ];
-    let cpus = vec![last_cpu()?];
-    let mut order: Vec<_> =
-        (0..known.len()).flat_map(|which| ARMS.map(|(name, arm)| (which, name, arm))).collect();
-    for _ in 0..bench.plan.rounds {
-        known[0].mirror(bench, FEW)?;
-        known[1].mirror(bench, many)?;
-        order.shuffle(&mut bench.rng);
-        for (which, name, arm) in &order {
-            let Known { name: entries, generator, sink, net } = &known[*which];
-            let case = format!("{name}, {entries}");
-            bench.step(&case)?;
-            let flow = Flow { generator, sink, cpus: cpus.clone() };
-            let (window, pmu) = (bench.plan.window, bench.pmu.as_ref().ok());
-            let rate = net.measure(*arm, &flow, window, pmu)?;
-            bench.add(&case, &rate);
+impl Entries<'_> {
+    fn build(ground: &Ground, many: u32) -> anyhow::Result<Entries<'_>> {
+        let [few, plain, random] = bridges(many).map(|bridge| Known::build(&ground.lab, bridge));
+        let known = [few?, plain?, random?];
+        let pps = (0..known.len()).flat_map(|of| ARMS.map(|(name, arm)| Case::Pps(of, name, arm)));
+        let cases = pps.chain([Case::Mirror(0), Case::Mirror(1)]).collect();
+        Ok(Entries { ground, known, cases, cpus: vec![last_cpu()?] })
+    }
+}
+
+impl Measure for Entries<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |case: &Case| match *case {
+            Case::Pps(of, arm, _) => {
+                let case = format!("{arm}, {}", self.known[of].name);
+                self.ground.step(&case, &case)
+            }
+            Case::Mirror(of) => {
+                let name = &self.known[of].name;
+                let time = (format!("time to mirror, {name}"), "s");
+                let memory = (format!("table memory, {name}"), "B");
+                Step { name: time.0.clone(), gives: vec![time, memory] }
+            }
+        };
+        self.cases.iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        match self.cases[step] {
+            Case::Mirror(of) => self.known[of].mirror(),
+            Case::Pps(of, _, arm) => {
+                let Known { generator, sink, net, .. } = &self.known[of];
+                let flow = Flow { generator, sink, cpus: self.cpus.clone() };
+                Ok(net.measure(arm, &flow, now.window, self.ground.pmu.as_ref())?.values())
+            }
         }
     }
-    let mut ratio = |name: &str, of: String, to: String, bar| {
-        let (of, to) = (format!("pps {of}"), format!("pps {to}"));
-        bench.series.ratio(&mut bench.output, name, (&of, &to), bar)
-    };
-    for (entries, bar) in [(&many_name, Some(Bar::AtLeast(0.8))), (&random_name, None)] {
-        for (arm, bar) in [("cachelane", bar), ("linux bridge", None)] {
-            let whose = if arm == "cachelane" { String::new() } else { format!(", {arm}") };
-            let name = format!("pps: {entries} / {few_name}{whose}");
-            ratio(&name, format!("{arm}, {entries}"), format!("{arm}, {few_name}"), bar)?;
-        }
-        let name = format!("pps, {entries}: cachelane / linux bridge");
-        ratio(&name, format!("cachelane, {entries}"), format!("linux bridge, {entries}"), None)?;
-    }
-    Ok(())
 }
 
 impl Known {
     /// A bridge that knows so many stations, some of which send to all the others.
-    fn build(lab: &Lab, name: &str, entries: u32, sources: u32) -> anyhow::Result<Known> {
+    fn build(lab: &Lab, (name, entries, sources): (String, u32, u32)) -> anyhow::Result<Known> {
         let mut net = Net::build(lab)?;
         let from = Stations { first: Mac([0x02, 0x63, 1, 0, 0, 0]), count: sources };
         let to = Stations { first: Mac([0x02, 0x63, 2, 0, 0, 0]), count: entries - sources };
@@ -82,23 +124,19 @@ impl Known {
         // It has room for a multiple of what it finds at its start.
         net.restart()?;
         let (generator, sink) = (net.generator(from, to)?, FrameSink::attach(net.b())?);
-        Ok(Known { name: name.into(), generator, sink, net })
+        Ok(Known { name, entries, generator, sink, net })
     }
 
-    /// Has the fast path read the whole table anew.
-    fn mirror(&mut self, bench: &mut Bench<'_>, entries: u32) -> anyhow::Result<()> {
+    /// Has the fast path read the whole table anew: how long that takes, and how large it is.
+    fn mirror(&mut self) -> anyhow::Result<Vec<f64>> {
         self.net.restart()?;
-        let fast = self.net.fast()?;
+        let (entries, fast) = (self.entries, self.net.fast()?);
         fast.sync()?;
         let stations = fast.stats().stations;
         anyhow::ensure!(
             stations >= u64::from(entries),
             "the fast path knows {stations} of {entries} stations"
         );
-        let time = fast.mirror_time().as_secs_f64();
-        bench.series.add(&format!("time to mirror, {}", self.name), "s", time);
-        let memory = fast.table_memory()? as f64;
-        bench.series.add(&format!("table memory, {}", self.name), "B", memory);
-        Ok(())
+        Ok(vec![fast.mirror_time().as_secs_f64(), fast.table_memory()? as f64])
     }
 }

@@ -10,6 +10,7 @@ use bridge::{Accelerator, Config, Reason, Stats, Table, Way};
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{Bridge, BridgeOptions, End, Host, Lab};
 
+use crate::bench::experiment::Absent;
 use crate::pmu::{Counts, Pmu};
 
 /// Before each measurement.
@@ -201,11 +202,21 @@ impl Net {
             // Each station's first packet is the kernel's.
             Arm::Cachelane(_) => ensure!(
                 fast as f64 > 0.8 * all as f64,
-                "the fast path took {fast} of {all} frames: {}",
-                reasons(&before, &after)
+                Absent(format!(
+                    "the fast path took {fast} of {all} frames: {}",
+                    reasons(&before, &after)
+                ))
             ),
         }
         Ok(rate)
+    }
+}
+
+impl Rate {
+    /// What [`Ground::step`](super::Ground) gives.
+    pub(super) fn values(&self) -> Vec<f64> {
+        let counts = self.per_packet.map(|c| [c.fills, c.cycles, c.instructions]);
+        std::iter::once(self.pps).chain(counts.into_iter().flatten()).collect()
     }
 }
 
@@ -220,7 +231,7 @@ impl Flow<'_> {
         let (arrived, elapsed) = (self.sink.arrived()? - arrived, started.elapsed());
         let counts = counting.map(|counting| counting.stop()).transpose()?;
         injection.stop()?;
-        ensure!(arrived > 0, "no frame arrived");
+        ensure!(arrived > 0, Absent("no frame arrived".into()));
         let packets = arrived as f64;
         let per_packet = counts.map(|counts| Counts {
             fills: counts.fills / packets,

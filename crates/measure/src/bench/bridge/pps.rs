@@ -3,16 +3,14 @@
 use bridge::Table;
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{End, Lab, LinkOptions, Mac};
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::net::{Arm, Flow, Net};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
-/// Measurements of a round.
-pub(super) const CASES: usize = 4;
 /// A station behind the second member: its frames leave by the port's queue.
-pub(super) const BEHIND: Mac = Mac([0x02, 0x63, 0xff, 0, 0, 1]);
+const BEHIND: Mac = Mac([0x02, 0x63, 0xff, 0, 0, 1]);
 
 /// What is measured: by name, who forwards and to whom.
 #[derive(Clone, Copy)]
@@ -25,46 +23,75 @@ enum Case {
     Alone,
 }
 
-/// The bridge and the fast path, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let net = Net::build(&bench.lab)?;
-    net.teach("p1", BEHIND.into())?;
-    let sink = FrameSink::attach(net.b())?;
-    let (from, member) = (net.a().mac, net.b().mac);
-    let [to_member, to_behind] = [net.generator(from, member)?, net.generator(from, BEHIND)?];
-    let alone = Alone::build(&bench.lab)?;
-    let cpus = vec![last_cpu()?];
-    let split = Arm::Cachelane(Table::Split);
-    let mut order: [(&str, Case); CASES] = [
-        ("linux bridge", Case::Member(Arm::Linux)),
-        ("cachelane", Case::Member(split)),
-        ("cachelane, by the port's queue", Case::Behind(split)),
-        ("frames alone", Case::Alone),
-    ];
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for (name, case) in order {
-            bench.step(&format!("small frames, {name}"))?;
-            let (window, pmu) = (bench.plan.window, bench.pmu.as_ref().ok());
-            let flow = |generator, sink| Flow { generator, sink, cpus: cpus.clone() };
-            let rate = match case {
-                Case::Member(arm) => net.measure(arm, &flow(&to_member, &sink), window, pmu)?,
-                Case::Behind(arm) => net.measure(arm, &flow(&to_behind, &sink), window, pmu)?,
-                Case::Alone => flow(&alone.generator, &alone.sink).measure(window, pmu)?,
-            };
-            bench.add(name, &rate);
-        }
-    }
-    for (of, bar) in [
+const SPLIT: Arm = Arm::Cachelane(Table::Split);
+const CASES: [(&str, Case); 4] = [
+    ("linux bridge", Case::Member(Arm::Linux)),
+    ("cachelane", Case::Member(SPLIT)),
+    ("cachelane, by the port's queue", Case::Behind(SPLIT)),
+    ("frames alone", Case::Alone),
+];
+
+pub(super) fn part() -> Part<Ground> {
+    let claim = |(of, bar): (&str, _)| {
+        Claim::ratio(format!("pps: {of} / linux bridge"), format!("pps {of}"), "pps linux bridge")
+            .bar(bar)
+    };
+    let claims = [
         ("cachelane", Some(Bar::AtLeast(1.5))),
         ("cachelane, by the port's queue", None),
         ("frames alone", None),
-    ] {
-        let name = format!("pps: {of} / linux bridge");
-        let cases = (format!("pps {of}"), "pps linux bridge");
-        bench.series.ratio(&mut bench.output, &name, (&cases.0, cases.1), bar)?;
+    ];
+    let time = Time { once: 0.5, steps: CASES.len(), windows: 1.0, more: 0.35 };
+    Part::new("pps", "Small frames, forwarded by one CPU", time)
+        .claims(claims.map(claim))
+        .stage(|ground, _| Ok(Box::new(Pps::build(ground)?)))
+}
+
+/// The bridge and the fast path, and nobody.
+struct Pps<'a> {
+    ground: &'a Ground,
+    net: Net,
+    sink: FrameSink,
+    to_member: FrameGenerator,
+    to_behind: FrameGenerator,
+    alone: Alone,
+    cpus: Vec<Option<usize>>,
+}
+
+impl Pps<'_> {
+    fn build(ground: &Ground) -> anyhow::Result<Pps<'_>> {
+        let net = Net::build(&ground.lab)?;
+        net.teach("p1", BEHIND.into())?;
+        let (from, member) = (net.a().mac, net.b().mac);
+        Ok(Pps {
+            sink: FrameSink::attach(net.b())?,
+            to_member: net.generator(from, member)?,
+            to_behind: net.generator(from, BEHIND)?,
+            alone: Alone::build(&ground.lab)?,
+            cpus: vec![last_cpu()?],
+            ground,
+            net,
+        })
     }
-    Ok(())
+}
+
+impl Measure for Pps<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(name, _)| self.ground.step(format!("small frames, {name}"), name);
+        CASES.into_iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (net, sink, alone) = (&self.net, &self.sink, &self.alone);
+        let flow = |generator, sink| Flow { generator, sink, cpus: self.cpus.clone() };
+        let (window, pmu) = (now.window, self.ground.pmu.as_ref());
+        let rate = match CASES[step].1 {
+            Case::Member(arm) => net.measure(arm, &flow(&self.to_member, sink), window, pmu)?,
+            Case::Behind(arm) => net.measure(arm, &flow(&self.to_behind, sink), window, pmu)?,
+            Case::Alone => flow(&alone.generator, &alone.sink).measure(window, pmu)?,
+        };
+        Ok(rate.values())
+    }
 }
 
 /// A device that receives frames and drops them itself.

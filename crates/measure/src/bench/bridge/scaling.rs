@@ -2,13 +2,16 @@
 //! the others read gets slower with each.
 
 use bridge::Table;
-use lab::traffic::FrameSink;
-use rand::seq::SliceRandom as _;
+use lab::traffic::{FrameGenerator, FrameSink};
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::net::{Arm, Flow, Net};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
+/// What cases are called that need the CPUs' counters.
+pub(super) const FILLS: &str = "fills/packet";
 /// The arms, by the name of their cases.
 const ARMS: [(&str, Arm); 3] = [
     ("split", Arm::Cachelane(Table::Split)),
@@ -16,76 +19,87 @@ const ARMS: [(&str, Arm); 3] = [
     ("linux bridge", Arm::Linux),
 ];
 
-/// Every case: an arm, and how many CPUs make frames.
-pub(super) fn cases() -> Vec<(&'static str, Arm, usize)> {
+pub(super) fn part() -> Part<Ground> {
+    let counts = counts();
+    let time = Time { once: 0.5, steps: ARMS.len() * counts.len(), windows: 1.0, more: 0.35 };
+    let fills = ["split", "shared"].map(|arm| format!("{FILLS} {}", case(arm, 2)));
+    let [of, to] = fills;
+    let fills = Claim::ratio("cache-to-cache fills per packet: split / shared", of, to);
+    // Two are claimed of, also where there are not as many.
+    let many = std::iter::once(2).chain(counts.into_iter().filter(|count| *count > 2));
+    Part::new(
+        "scaling",
+        "Small frames between two stations, forwarded by one CPU and by more",
+        time,
+    )
+    .claims(many.flat_map(|cpus| ARMS.map(|(arm, _)| faster(arm, cpus))))
+    .claims([fills.bar(Bar::AtMost(0.1))])
+    .stage(|ground, found| Ok(Box::new(Scaling::build(ground, found)?)))
+}
+
+/// How much more several CPUs forward than one.
+fn faster(arm: &str, cpus: usize) -> Claim {
+    let plain = format!("pps: {cpus} cpus / 1 cpu");
+    // The claim is about the table that is in use.
+    let (name, bar) = match arm {
+        "split" => (plain, (cpus == 2).then_some(Bar::AtLeast(1.9))),
+        _ => (format!("{plain}, {arm}"), None),
+    };
+    let [of, to] = [cpus, 1].map(|cpus| format!("pps {}", case(arm, cpus)));
+    Claim::ratio(name, of, to).bar(bar)
+}
+
+/// How many CPUs make frames: one, two, and all.
+fn counts() -> Vec<usize> {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let mut counts = vec![1, 2, all];
     counts.retain(|count| *count <= all);
     counts.dedup();
-    let arm = |(name, arm)| counts.iter().map(move |count| (name, arm, *count));
-    ARMS.into_iter().flat_map(arm).collect()
-}
-
-/// Every arm, on one CPU, on two, and on all.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let net = Net::build(&bench.lab)?;
-    let sink = FrameSink::attach(net.b())?;
-    let generator = net.generator(net.a().mac, net.b().mac)?;
-    let mut order = cases();
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for (name, arm, cpus) in &order {
-            let case = case(name, *cpus);
-            bench.step(&format!("small frames, {case}"))?;
-            // Nothing is pinned: the scheduler spreads threads that never sleep.
-            let flow = Flow { generator: &generator, sink: &sink, cpus: vec![None; *cpus] };
-            let (window, pmu) = (bench.plan.window, bench.pmu.as_ref().ok());
-            let rate = net.measure(*arm, &flow, window, pmu)?;
-            bench.add(&case, &rate);
-        }
-    }
-    scaling(bench, &order)?;
-    fills(bench)
-}
-
-/// How much more several CPUs forward than one.
-fn scaling(bench: &mut Bench<'_>, cases: &[(&str, Arm, usize)]) -> anyhow::Result<()> {
-    let counts: std::collections::BTreeSet<_> = cases.iter().map(|(_, _, cpus)| *cpus).collect();
-    if !counts.contains(&2) {
-        bench.output.absent.push("pps: 2 cpus / 1 cpu: there is one CPU".into());
-    }
-    for cpus in counts.into_iter().filter(|cpus| *cpus > 1) {
-        for (arm, _) in ARMS {
-            let plain = format!("pps: {cpus} cpus / 1 cpu");
-            // The claim is about the table that is in use.
-            let (name, bar) = match arm {
-                "split" => (plain, (cpus == 2).then_some(Bar::AtLeast(1.9))),
-                _ => (format!("{plain}, {arm}"), None),
-            };
-            let [of, to] = [cpus, 1].map(|cpus| format!("pps {}", case(arm, cpus)));
-            bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)?;
-        }
-    }
-    Ok(())
-}
-
-/// How many cache lines come from another CPU for each packet.
-fn fills(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    const NAME: &str = "cache-to-cache fills per packet: split / shared";
-    let [of, to] = ["split", "shared"].map(|arm| format!("fills/packet {}", case(arm, 2)));
-    match &bench.pmu {
-        Err(reason) => bench.output.absent.push(format!("{NAME}: {reason}")),
-        Ok(_) if bench.series.runs(&of).is_empty() => {
-            bench.output.absent.push(format!("{NAME}: there is one CPU"));
-        }
-        Ok(_) => {
-            let bar = Some(Bar::AtMost(0.1));
-            bench.series.ratio(&mut bench.output, NAME, (&of, &to), bar)?;
-        }
-    }
-    Ok(())
+    counts
 }
 
 fn case(arm: &str, cpus: usize) -> String {
     format!("{arm}, {cpus} cpu{}", if cpus == 1 { "" } else { "s" })
+}
+
+/// Every arm with every number of CPUs.
+struct Scaling<'a> {
+    ground: &'a Ground,
+    net: Net,
+    sink: FrameSink,
+    generator: FrameGenerator,
+    cases: Vec<(&'static str, Arm, usize)>,
+}
+
+impl Scaling<'_> {
+    fn build<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Scaling<'a>> {
+        let net = Net::build(&ground.lab)?;
+        let (sink, generator) =
+            (FrameSink::attach(net.b())?, net.generator(net.a().mac, net.b().mac)?);
+        let counts = counts();
+        if !counts.contains(&2) {
+            found.lacks("2 cpus", "there is one CPU");
+        }
+        let arm = |(name, arm)| counts.iter().map(move |count| (name, arm, *count));
+        let cases = ARMS.into_iter().flat_map(arm).collect();
+        Ok(Scaling { ground, net, sink, generator, cases })
+    }
+}
+
+impl Measure for Scaling<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(arm, _, cpus): &(&str, Arm, usize)| {
+            let case = case(arm, *cpus);
+            self.ground.step(format!("small frames, {case}"), &case)
+        };
+        self.cases.iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (_, arm, cpus) = self.cases[step];
+        // Nothing is pinned: the scheduler spreads threads that never sleep.
+        let (generator, sink) = (&self.generator, &self.sink);
+        let flow = Flow { generator, sink, cpus: vec![None; cpus] };
+        Ok(self.net.measure(arm, &flow, now.window, self.ground.pmu.as_ref())?.values())
+    }
 }

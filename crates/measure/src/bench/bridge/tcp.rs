@@ -9,15 +9,13 @@ use lab::traffic::{
     BulkOptions, BulkServer, BulkSession, EchoOptions, EchoServer, ExchangeWindow, RrOptions,
     RrSession,
 };
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::net::{Arm, Net};
-use crate::bench::relay::exchange::check;
+use crate::bench::exchanges::{add, check};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
-/// Steps of a round.
-pub(super) const CASES: usize = KINDS.len();
 /// Slices of a measurement, of both arms together.
 const SLICES: usize = 16;
 /// Before each slice.
@@ -50,102 +48,121 @@ pub(crate) struct Servers {
     echo: EchoServer,
 }
 
-/// The bridge and the fast path, by turns, under the same connections.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let (net, cutting) = (Net::build(&bench.lab)?, Net::build(&bench.lab)?);
-    cutting.cut_packets()?;
-    let (servers, cut_servers) = (Servers::start(&net)?, Servers::start(&cutting)?);
-    let mut kinds = KINDS;
-    for _ in 0..bench.plan.rounds {
-        kinds.shuffle(&mut bench.rng);
-        for (name, kind, _) in kinds {
-            bench.step(name)?;
-            match kind {
-                Kind::Stream { cut: false } => stream(bench, name, &net, &servers)?,
-                Kind::Stream { cut: true } => stream(bench, name, &cutting, &cut_servers)?,
-                Kind::Rr(connections) => exchanges(bench, name, &net, &servers, connections)?,
-            }
-        }
-    }
-    for (name, _, bar) in KINDS {
-        let (of, to) = (format!("{name} cachelane"), format!("{name} linux bridge"));
+pub(super) fn part() -> Part<Ground> {
+    let claim = |(name, _, bar): (&str, _, Option<f64>)| {
+        let [of, to] = ["cachelane", "linux bridge"].map(|who| format!("{name} {who}"));
         let name = format!("{name}: cachelane / linux bridge");
-        bench.series.ratio(&mut bench.output, &name, (&of, &to), bar.map(Bar::AtLeast))?;
-    }
-    let slices = SLICES / ARMS.len();
-    bench.output.notes.push(format!(
-        "A TCP measurement is the sum of {slices} slices under the same connections, between which \
-         the other arm had its own."
-    ));
-    Ok(())
+        Claim::ratio(name, of, to).bar(bar.map(Bar::AtLeast))
+    };
+    let more = WARM.as_secs_f64() * SLICES as f64 + 0.2;
+    let time = Time { once: 1.0, steps: KINDS.len(), windows: 2.0, more };
+    Part::new("tcp", "TCP between two hosts: a bulk stream, and request and response", time)
+        .claims(KINDS.map(claim))
+        .stage(|ground, _| Ok(Box::new(Tcp::build(ground)?)))
 }
 
-fn stream(bench: &mut Bench<'_>, name: &str, net: &Net, servers: &Servers) -> anyhow::Result<()> {
+/// Two bridges, one whose members cut packets to size, and servers behind both.
+struct Tcp {
+    servers: Servers,
+    cut_servers: Servers,
+    net: Net,
+    cutting: Net,
+}
+
+impl Tcp {
+    fn build(ground: &Ground) -> anyhow::Result<Tcp> {
+        let (net, cutting) = (Net::build(&ground.lab)?, Net::build(&ground.lab)?);
+        cutting.cut_packets()?;
+        let (servers, cut_servers) = (Servers::start(&net)?, Servers::start(&cutting)?);
+        Ok(Tcp { servers, cut_servers, net, cutting })
+    }
+}
+
+impl Measure for Tcp {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(name, kind, _): (&str, Kind, _)| {
+            let gives = ARMS.iter().flat_map(|(who, _)| {
+                let case = format!("{name} {who}");
+                match kind {
+                    Kind::Stream { .. } => vec![(case, "B/s")],
+                    Kind::Rr(_) => {
+                        let p99 = format!("{case}, p99");
+                        vec![(case, "1/s"), (p99, "s")]
+                    }
+                }
+            });
+            Step { name: name.into(), gives: gives.collect() }
+        };
+        KINDS.into_iter().map(step).collect()
+    }
+
+    /// The bridge and the fast path, by turns, under the same connections.
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        match KINDS[step].1 {
+            Kind::Stream { cut: false } => stream(now, &self.net, &self.servers),
+            Kind::Stream { cut: true } => stream(now, &self.cutting, &self.cut_servers),
+            Kind::Rr(connections) => exchanges(now, &self.net, &self.servers, connections),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "A TCP measurement is the sum of {} slices under the same connections, between which \
+             the other arm had its own.",
+            SLICES / ARMS.len()
+        )]
+    }
+}
+
+fn stream(now: &Now<'_>, net: &Net, servers: &Servers) -> anyhow::Result<Vec<f64>> {
     let target = servers.bulk.address();
     let session = BulkSession::start(&net.a().host, target, &BulkOptions::default())?;
     let mut rates = [0.0; 2];
-    by_turns(bench, net, |arm, slice| {
+    by_turns(now, net, |arm, slice| {
         rates[arm] += session.measure(&servers.bulk, slice)?.rate();
         Ok(())
     })?;
-    for ((who, _), sum) in ARMS.iter().zip(rates) {
-        let rate = sum * ARMS.len() as f64 / SLICES as f64;
-        bench.series.add(&format!("{name} {who}"), "B/s", rate);
-    }
-    Ok(())
+    Ok(rates.map(|sum| sum * ARMS.len() as f64 / SLICES as f64).into())
 }
 
 fn exchanges(
-    bench: &mut Bench<'_>,
-    name: &str,
+    now: &Now<'_>,
     net: &Net,
     servers: &Servers,
     connections: usize,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<f64>> {
     let session = servers.exchange(net, connections)?;
     let mut windows: [Option<ExchangeWindow>; 2] = [None, None];
-    by_turns(bench, net, |arm, slice| {
+    by_turns(now, net, |arm, slice| {
         // What happened while the arms were changed belongs to neither.
         session.take_window();
-        let one = check(session.measure(slice), ARMS[arm].0)?;
-        match &mut windows[arm] {
-            None => windows[arm] = Some(one),
-            Some(sum) => {
-                sum.elapsed += one.elapsed;
-                sum.exchanges += one.exchanges;
-                sum.latency.merge(&one.latency);
-            }
-        }
+        add(&mut windows[arm], session.measure(slice));
         Ok(())
     })?;
+    let mut values = Vec::new();
     for ((who, _), window) in ARMS.iter().zip(windows) {
-        let window = window.context("nothing was measured")?;
-        add(bench, &format!("{name} {who}"), &window);
+        let window = check(window.context("nothing was measured")?, who)?;
+        values.extend([window.rate(), window.latency.p99().as_secs_f64()]);
     }
-    Ok(())
+    Ok(values)
 }
 
 /// Measures slices of both arms, in blocks of ABBA: the threads stay where they are, and a slow
 /// stretch of the machine falls on both.
 fn by_turns(
-    bench: &Bench<'_>,
+    now: &Now<'_>,
     net: &Net,
     mut measure: impl FnMut(usize, Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let slice = bench.plan.window * ARMS.len() as u32 / SLICES as u32;
+    let slice = now.window * ARMS.len() as u32 / SLICES as u32;
     for number in 0..SLICES {
-        bench.stop.check()?;
+        now.stop.check()?;
         let arm = [0, 1, 1, 0][number % 4];
         net.set(ARMS[arm].1)?;
         std::thread::sleep(WARM);
         measure(arm, slice)?;
     }
     Ok(())
-}
-
-fn add(bench: &mut Bench<'_>, case: &str, window: &ExchangeWindow) {
-    bench.series.add(case, "1/s", window.rate());
-    bench.series.add(&format!("{case}, p99"), "s", window.latency.p99().as_secs_f64());
 }
 
 impl Servers {

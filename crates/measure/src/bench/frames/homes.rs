@@ -9,22 +9,20 @@ use std::time::{Duration, Instant};
 use frames::{
     AlienFree, AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, PoolOptions,
 };
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
-use super::patterns::BATCH;
+use super::Ground;
+use super::batch::BATCH;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 
 const HOMES: [u16; 5] = [2, 8, 32, 128, 256];
 const FRAMES_PER_HOME: u32 = 1024;
 /// Objects or turns between two looks at the clock.
 const BLOCK: usize = 8192;
-/// Measurements of a round.
-pub(super) const STEPS: usize = HOMES.len() * Step::ALL.len();
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Kind {
     /// One frame at a time, of all other homes by turns, into one cache, with `defer`.
     PutAway,
     /// A get while every frame is in use.
@@ -34,14 +32,14 @@ enum Step {
     BesideNeed,
 }
 
-impl Step {
-    const ALL: [Step; 3] = [Step::PutAway, Step::GetInVain, Step::BesideNeed];
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::PutAway, Kind::GetInVain, Kind::BesideNeed];
 
     fn name(self) -> &'static str {
         match self {
-            Step::PutAway => "put away from home",
-            Step::GetInVain => "get in vain",
-            Step::BesideNeed => "turn beside one in need",
+            Kind::PutAway => "put away from home",
+            Kind::GetInVain => "get in vain",
+            Kind::BesideNeed => "turn beside one in need",
         }
     }
 
@@ -53,35 +51,39 @@ impl Step {
     fn measure(self, homes: u16, window: Duration) -> anyhow::Result<f64> {
         let pool = pool(homes)?;
         match self {
-            Step::PutAway => put_away(&pool, homes, window),
-            Step::GetInVain => get_in_vain(&pool, window),
-            Step::BesideNeed => beside_need(&pool, window),
+            Kind::PutAway => put_away(&pool, homes, window),
+            Kind::GetInVain => get_in_vain(&pool, window),
+            Kind::BesideNeed => beside_need(&pool, window),
         }
     }
 }
 
-/// All steps with all numbers of homes, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let mut order: Vec<_> =
-        Step::ALL.iter().flat_map(|&step| HOMES.map(move |homes| (step, homes))).collect();
-    for (step, homes) in &order {
-        bench.series.expect(&step.case(*homes), "s");
-    }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for &(step, homes) in &order {
-            let case = step.case(homes);
-            bench.step(&case)?;
-            bench.series.add(&case, "s", step.measure(homes, bench.plan.window)?);
-        }
-    }
+pub(super) fn part() -> Part<Ground> {
     let [few, .., many] = HOMES;
-    for step in Step::ALL {
-        let name = format!("many homes: {many} / {few}, {}", step.name());
-        let cases = (&*step.case(many), &*step.case(few));
-        bench.series.ratio(&mut bench.output, &name, cases, Some(Bar::AtMost(1.5)))?;
+    let claim = |kind: Kind| {
+        let name = format!("many homes: {many} / {few}, {}", kind.name());
+        Claim::ratio(name, kind.case(many), kind.case(few)).bar(Bar::AtMost(1.5))
+    };
+    let time = Time { once: 0.0, steps: HOMES.len() * Kind::ALL.len(), windows: 1.0, more: 0.05 };
+    let about = "The pool with many homes against the pool with few, memory only";
+    Part::new("homes", about, time).claims(Kind::ALL.map(claim)).stage(|_, _| {
+        let cases = Kind::ALL.into_iter().flat_map(|kind| HOMES.map(|homes| (kind, homes)));
+        Ok(Box::new(Homes(cases.collect())))
+    })
+}
+
+/// All kinds with all numbers of homes.
+struct Homes(Vec<(Kind, u16)>);
+
+impl Measure for Homes {
+    fn steps(&self) -> Vec<Step> {
+        self.0.iter().map(|(kind, homes)| Step::of(kind.case(*homes), "s")).collect()
     }
-    Ok(())
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (kind, homes) = self.0[step];
+        Ok(vec![kind.measure(homes, now.window)?])
+    }
 }
 
 fn pool(homes: u16) -> anyhow::Result<FramePool> {
@@ -157,6 +159,6 @@ fn per_object(
         took += of_block;
         count += in_block;
     }
-    anyhow::ensure!(count > 0, "nothing was done");
+    anyhow::ensure!(count > 0, Absent("nothing was done".into()));
     Ok(took.as_secs_f64() / count as f64)
 }

@@ -4,20 +4,20 @@
 //! shown, and DPDK is measured once with its own ring and once with one that is built as ours is.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use frames::FramePool;
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::patterns::{self, Pattern};
 use super::pools::{QueuePool, frame_pool, queue_pool};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 use crate::bench::peer::{Builder, Peer, Program};
 
 /// Objects of every pool.
 const OBJECTS: u32 = 8192;
-/// Measurements of a round, if no peer is absent.
-pub(super) const STEPS: usize = 24;
 
 /// Bars that the pool is held to against DPDK's default.
 const BARS: [(Pattern, f64); 3] =
@@ -26,47 +26,59 @@ const DPDK: &str = "dpdk";
 const EQUAL_RING: &str = "dpdk, equal ring";
 
 /// Something that is measured under the patterns.
-pub(super) enum Subject {
+enum Subject {
     Frames(FramePool),
     Queue(QueuePool),
     Peer(Peer),
 }
 
-/// All subjects under all patterns, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let cpus = bench.places.near().to_vec();
-    let mut subjects = vec![
-        ("frames", Subject::Frames(frame_pool(OBJECTS, &cpus, &vec![0; cpus.len()])?)),
-        ("crossbeam", Subject::Queue(queue_pool(OBJECTS))),
-    ];
-    for (name, peer) in peers(&bench.builder, &cpus) {
-        match peer {
-            Ok(peer) => subjects.push((name, Subject::Peer(peer))),
-            Err(reason) => bench.output.absent.push(format!("{name}: {reason}")),
+pub(super) fn part() -> Part<Ground> {
+    let mut claims = Vec::new();
+    for (pattern, bar) in BARS {
+        for peer in [DPDK, EQUAL_RING, "crossbeam", "mimalloc"] {
+            if peer == EQUAL_RING && pattern != Pattern::Alien {
+                continue;
+            }
+            let bar = (peer == DPDK).then_some(Bar::AtMost(bar));
+            let name = format!("{}: frames / {peer}", pattern.name());
+            claims.push(Claim::ratio(name, case(pattern, "frames"), case(pattern, peer)).bar(bar));
         }
     }
-    let mut order: Vec<_> = subjects
-        .iter()
-        .enumerate()
-        .flat_map(|(which, (name, _))| patterns_of(name).iter().map(move |each| (which, *each)))
-        .collect();
-    order.sort_by_key(|(_, pattern)| *pattern);
-    for (which, pattern) in &order {
-        bench.series.expect(&case(*pattern, subjects[*which].0), "s");
+    let time = Time { once: 8.0, steps: 24, windows: 1.0, more: 0.01 };
+    Part::new("memory", "The pool against other pools and an allocator, memory only", time)
+        .claims(claims)
+        .stage(|ground: &Ground, found| {
+            let cpus = ground.places.near();
+            let subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
+            let numbered = subjects.names().enumerate();
+            let mut cases: Vec<_> = numbered
+                .flat_map(|(which, name)| patterns_of(name).iter().map(move |each| (which, *each)))
+                .collect();
+            cases.sort_by_key(|(_, pattern)| *pattern);
+            Ok(Box::new(Memory { ground, subjects, cases }))
+        })
+}
+
+/// All subjects under all patterns.
+struct Memory<'a> {
+    ground: &'a Ground,
+    subjects: Subjects<'a>,
+    cases: Vec<(usize, Pattern)>,
+}
+
+impl Measure for Memory<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(which, pattern): &(usize, Pattern)| {
+            self.ground.step(case(*pattern, self.subjects.name(*which)), "s")
+        };
+        self.cases.iter().map(step).collect()
     }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for &(which, pattern) in &order {
-            let (name, subject) = &mut subjects[which];
-            let case = case(pattern, name);
-            bench.step(&case)?;
-            let window = bench.plan.window;
-            let measure = || subject.measure(pattern, pattern.threads(), &cpus, window);
-            let seconds = bench.counting(&case, |seconds| 1.0 / seconds, measure)?;
-            bench.series.add(&case, "s", seconds);
-        }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (which, pattern) = self.cases[step];
+        let measure = || self.subjects.measure(which, pattern, pattern.threads(), now.window);
+        self.ground.counting(now.window, |seconds| 1.0 / seconds, measure)
     }
-    ratios(bench)
 }
 
 /// What a subject is measured under.
@@ -112,31 +124,51 @@ fn case(pattern: Pattern, subject: &str) -> String {
     format!("{}, {subject}", pattern.name())
 }
 
-fn ratios(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    for (pattern, bar) in BARS {
-        for peer in [DPDK, EQUAL_RING, "crossbeam", "mimalloc"] {
-            if peer == EQUAL_RING && pattern != Pattern::Alien {
-                continue;
-            }
-            let bar = (peer == DPDK).then_some(Bar::AtMost(bar));
-            let name = format!("{}: frames / {peer}", pattern.name());
-            let (of, to) = (case(pattern, "frames"), case(pattern, peer));
-            bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)?;
-        }
-    }
-    Ok(())
+/// What is measured under the patterns.
+pub(super) struct Subjects<'a> {
+    all: Vec<(&'static str, Subject)>,
+    cpus: &'a [usize],
 }
 
-impl Subject {
+impl Subjects<'_> {
+    /// Pools of so many objects, and the peers that there are.
+    pub(super) fn new<'a>(
+        objects: u32,
+        cpus: &'a [usize],
+        peers: Vec<(&'static str, Result<Peer, String>)>,
+        found: &mut Found,
+    ) -> anyhow::Result<Subjects<'a>> {
+        let mut all = vec![
+            ("frames", Subject::Frames(frame_pool(objects, cpus, &vec![0; cpus.len()])?)),
+            ("crossbeam", Subject::Queue(queue_pool(objects))),
+        ];
+        for (name, peer) in peers {
+            match peer {
+                Ok(peer) => all.push((name, Subject::Peer(peer))),
+                Err(reason) => found.absent(name, reason),
+            }
+        }
+        Ok(Subjects { all, cpus })
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.all.iter().map(|(name, _)| *name)
+    }
+
+    pub(super) fn name(&self, which: usize) -> &'static str {
+        self.all[which].0
+    }
+
     /// Seconds an object.
     pub(super) fn measure(
         &mut self,
+        which: usize,
         pattern: Pattern,
         threads: usize,
-        cpus: &[usize],
-        window: std::time::Duration,
+        window: Duration,
     ) -> anyhow::Result<f64> {
-        match self {
+        let cpus = self.cpus;
+        match &mut self.all[which].1 {
             Subject::Frames(pool) => patterns::measure(pool, pattern, threads, cpus, window),
             Subject::Queue(pool) => patterns::measure(pool, pattern, threads, cpus, window),
             Subject::Peer(peer) => peer.run(pattern.request(), threads, window),

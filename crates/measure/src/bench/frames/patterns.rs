@@ -9,13 +9,10 @@ use std::time::Duration;
 
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
+use super::batch::{BATCH, Batch};
 use super::pools::{Handle, Pool};
 use crate::bench::worker::{self, Run, Waiting, Work};
 
-/// Objects that go at a time where they go in bulk.
-pub(super) const BATCH: usize = 32;
-/// What is passed from thread to thread: a ring's slot holds a whole batch.
-pub(super) type Batch<T> = [T; BATCH];
 /// Objects between two looks at the clock.
 const BLOCK: usize = 1024;
 /// Room of the ring between a thread that gets and the one that puts.

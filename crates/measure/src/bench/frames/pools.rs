@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 use frames::{AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, PoolOptions};
 use lanes::LaneMap;
 
-use super::patterns::{BATCH, Batch};
+use super::batch::{BATCH, Batch};
 
 /// The most objects in a thread's cache: what DPDK's mempool has there at most with a cache of 256,
 /// which it lets grow by half before it empties it.

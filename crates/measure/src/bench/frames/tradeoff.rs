@@ -13,12 +13,14 @@ mod traffic;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use frames::AlienFree;
 use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::pools::frame_pool;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 use crate::bench::worker::join;
 use traffic::Traffic;
 
@@ -64,30 +66,41 @@ struct Setting {
     touch: bool,
 }
 
-/// Every setting, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let mut order = settings();
-    for setting in &order {
-        AlienFree::ALL.iter().for_each(|mode| bench.series.expect(&setting.case(*mode), "s"));
-    }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for setting in &order {
-            bench.step(&setting.name())?;
-            measure(bench, *setting)?;
-        }
-    }
-    settings().into_iter().try_for_each(|setting| ratios(bench, setting))?;
-    bench.output.notes.push(format!(
-        "A measurement of a knob's value is the sum of {SLICES} slices under the same threads, \
-         between which the other values had theirs. 'best of both' is recycle or defer, by median."
-    ));
-    Ok(())
+pub(super) fn part() -> Part<Ground> {
+    let more = AlienFree::ALL.len() as f64 * SLICES as f64 * SETTLE.as_secs_f64() + 0.02;
+    let windows = AlienFree::ALL.len() as f64;
+    let time = Time { once: 0.0, steps: settings().len(), windows, more };
+    Part::new("tradeoff", "The knob's values against each other, under patterns of traffic", time)
+        .claims(settings().into_iter().flat_map(Setting::claims))
+        .stage(|ground, _| Ok(Box::new(Tradeoff { ground, settings: settings() })))
 }
 
-/// Steps of a round.
-pub(super) fn steps() -> usize {
-    settings().len()
+/// Every setting.
+struct Tradeoff<'a> {
+    ground: &'a Ground,
+    settings: Vec<Setting>,
+}
+
+impl Measure for Tradeoff<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |setting: &Setting| Step {
+            name: setting.name(),
+            gives: AlienFree::ALL.map(|mode| (setting.case(mode), "s")).into(),
+        };
+        self.settings.iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        measure(self.ground, self.settings[step], now)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "A measurement of a knob's value is the sum of {SLICES} slices under the same threads, \
+             between which the other values had theirs. 'best of both' is recycle or defer, by \
+             median."
+        )]
+    }
 }
 
 fn settings() -> Vec<Setting> {
@@ -121,19 +134,31 @@ impl Setting {
     fn case(self, mode: AlienFree) -> String {
         format!("{}, {mode}", self.name())
     }
+
+    /// Auto against the better of the others, and these against each other.
+    fn claims(self) -> [Claim; 2] {
+        let [recycle, defer, auto] = AlienFree::ALL.map(|mode| self.case(mode));
+        let bar = self.touch.then_some(Bar::AtMost(BAR));
+        let best = format!("auto / best of both: {}", self.name());
+        let others = format!("defer / recycle: {}", self.name());
+        [
+            Claim::ratio(best, auto, &recycle).or_to(&defer).bar(bar),
+            Claim::ratio(others, &defer, &recycle),
+        ]
+    }
 }
 
-/// Measures a setting under every value of the knob.
-fn measure(bench: &mut Bench<'_>, setting: Setting) -> anyhow::Result<()> {
-    let cpus = if setting.two_lanes { bench.places.far() } else { bench.places.near() };
+/// Measures a setting under every value of the knob: seconds a frame.
+fn measure(ground: &Ground, setting: Setting, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+    let cpus = if setting.two_lanes { ground.places.far() } else { ground.places.near() };
     // The lanes' numbers mean nothing but same or not.
     let lanes: Vec<u16> =
         (0..cpus.len() as u16).map(|cpu| cpu * setting.two_lanes as u16).collect();
     let pool = frame_pool(FRAMES * setting.flows as u32, cpus, &lanes)?;
     let traffic = Traffic::new(&pool, setting, cpus);
     let work = traffic.work()?;
-    let slice = bench.plan.window / SLICES as u32;
-    let (stop, rng) = (&bench.stop, &mut bench.rng);
+    let slice = now.window / SLICES as u32;
+    let (stop, rng) = (now.stop, &mut *now.rng);
     let sums = thread::scope(|scope| {
         let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(work)).collect();
         let mut sums = [(0.0, 0); AlienFree::ALL.len()];
@@ -163,28 +188,9 @@ fn measure(bench: &mut Bench<'_>, setting: Setting) -> anyhow::Result<()> {
         threads.into_iter().try_for_each(join)?;
         anyhow::Ok(sums)
     })?;
-    bench.stop.check()?;
-    for (mode, (seconds, frames)) in AlienFree::ALL.into_iter().zip(sums) {
-        let case = setting.case(mode);
-        anyhow::ensure!(frames > 0, "{case}: no frame was put");
-        bench.series.add(&case, "s", seconds / frames as f64);
-    }
-    Ok(())
-}
-
-/// Auto against the better of the others, and these against each other.
-fn ratios(bench: &mut Bench<'_>, setting: Setting) -> anyhow::Result<()> {
-    let [recycle, defer, auto] = AlienFree::ALL.map(|mode| setting.case(mode));
-    let best = match bench.series.median(&recycle) <= bench.series.median(&defer) {
-        true => &recycle,
-        false => &defer,
-    };
-    let name = setting.name();
-    let bar = setting.touch.then_some(Bar::AtMost(BAR));
-    let auto_name = format!("auto / best of both: {name}");
-    bench.series.ratio(&mut bench.output, &auto_name, (&auto, best), bar)?;
-    let others = format!("defer / recycle: {name}");
-    bench.series.ratio(&mut bench.output, &others, (&defer, &recycle), None)
+    stop.check()?;
+    ensure!(sums.iter().all(|(_, frames)| *frames > 0), Absent("no frame was put".into()));
+    Ok(sums.iter().map(|(seconds, frames)| seconds / *frames as f64).collect())
 }
 
 #[cfg(test)]

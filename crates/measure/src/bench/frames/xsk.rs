@@ -12,17 +12,15 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use frames::AlienFree;
 use lab::{End, Host, Lab, LinkOptions, Process};
-use rand::seq::SliceRandom as _;
 use serde_json::Value;
 use trial::bench::Bar;
 use xsk::{Attach, Device, ProgramOptions};
 
-use super::Bench;
+use super::Ground;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 use crate::bench::peer::{Builder, Peer, Program};
 use crate::bench::places::Places;
 
-/// Measurements of a round.
-pub(super) const STEPS: usize = 9;
 /// Bytes of a packet: 64 with the check sequence.
 const SIZE: &str = "60";
 /// From when the sender runs until what arrives is measured.
@@ -50,7 +48,7 @@ enum Who {
     Plain,
 }
 
-const CASES: [Case; STEPS] = [
+const CASES: [Case; 9] = [
     Case::Send(Mode::Skb, Who::Cachelane),
     Case::Send(Mode::Skb, Who::Plain),
     Case::Send(Mode::Native, Who::Cachelane),
@@ -62,33 +60,7 @@ const CASES: [Case; STEPS] = [
     Case::Forward(AlienFree::Auto),
 ];
 
-/// Every case, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        bench.output.absent.push("xsk: AF_XDP on test hosts needs root".into());
-        return Ok(());
-    }
-    let net = Net::build(&bench.builder, &bench.places)?;
-    let mut cases = CASES.to_vec();
-    if let Err(reason) = &net.plain {
-        bench.output.absent.push(format!("plain loop: {reason}"));
-        cases.retain(|case| case.who() != Some(Who::Plain));
-    }
-    cases.iter().for_each(|case| bench.series.expect(&case.name(), "pps"));
-    for _ in 0..bench.plan.rounds {
-        cases.shuffle(&mut bench.rng);
-        for case in &cases {
-            bench.step(&case.name())?;
-            let window = bench.plan.window;
-            let measure = || net.measure(*case, window).with_context(|| case.name());
-            let pps = bench.counting(&case.name(), |pps| pps, measure)?;
-            bench.series.add(&case.name(), "pps", pps);
-        }
-    }
-    ratios(bench)
-}
-
-fn ratios(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+pub(super) fn part() -> Part<Ground> {
     let against_plain = [
         ("xsk send skb mode", 1.15, [Who::Cachelane, Who::Plain].map(|w| Case::Send(Mode::Skb, w))),
         (
@@ -98,18 +70,46 @@ fn ratios(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         ),
         ("xsk drop", 1.0, [Who::Cachelane, Who::Plain].map(Case::Drop)),
     ];
-    for (name, least, [of, to]) in against_plain {
+    let against_plain = against_plain.map(|(name, least, [of, to])| {
         let name = format!("{name}: cachelane / plain loop");
-        let cases = (of.name(), to.name());
-        let bar = Some(Bar::AtLeast(least));
-        bench.series.ratio(&mut bench.output, &name, (&cases.0, &cases.1), bar)?;
+        Claim::ratio(name, of.name(), to.name()).bar(Bar::AtLeast(least))
+    });
+    let auto = Case::Forward(AlienFree::Auto).name();
+    let knob = [AlienFree::Recycle, AlienFree::Defer].map(|other| {
+        Claim::ratio(format!("xsk forward: auto / {other}"), &auto, Case::Forward(other).name())
+    });
+    let time = Time { once: 1.0, steps: CASES.len(), windows: 1.0, more: 0.5 };
+    Part::new("xsk", "cachelane xsk on a veth against a plain AF_XDP loop (needs root)", time)
+        .claims(against_plain)
+        .claims(knob)
+        .stage(|ground: &Ground, found| {
+            let root = rustix::process::geteuid().is_root();
+            ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
+            let net = Net::build(&ground.builder, &ground.places)?;
+            let mut cases = CASES.to_vec();
+            if let Err(reason) = &net.plain {
+                found.absent(Who::Plain.name(), reason);
+                cases.retain(|case| case.who() != Some(Who::Plain));
+            }
+            Ok(Box::new(Xsk { ground, net, cases }))
+        })
+}
+
+struct Xsk<'a> {
+    ground: &'a Ground,
+    net: Net,
+    cases: Vec<Case>,
+}
+
+impl Measure for Xsk<'_> {
+    fn steps(&self) -> Vec<Step> {
+        self.cases.iter().map(|case| self.ground.step(case.name(), "pps")).collect()
     }
-    for other in [AlienFree::Recycle, AlienFree::Defer] {
-        let name = format!("xsk forward: auto / {other}");
-        let (of, to) = (Case::Forward(AlienFree::Auto).name(), Case::Forward(other).name());
-        bench.series.ratio(&mut bench.output, &name, (&of, &to), None)?;
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let measure = || self.net.measure(self.cases[step], now.window);
+        self.ground.counting(now.window, |pps| pps, measure)
     }
-    Ok(())
 }
 
 impl Case {
@@ -299,7 +299,7 @@ fn packets_a_second(mut process: Process, way: &str, window: Duration) -> anyhow
     let stdout = process.pipes().stdout.take().context("no output")?;
     let report: Value = serde_json::from_reader(stdout).context("its report")?;
     let pps = report[way]["pps"].as_f64().context("its report has no packets a second")?;
-    ensure!(pps > 0.0, "no packets");
+    ensure!(pps > 0.0, Absent("no packets".into()));
     Ok(pps)
 }
 

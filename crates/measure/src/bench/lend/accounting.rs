@@ -11,12 +11,12 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use frames::{Accounting, Frame, FramePool, LaneCache};
-use rand::seq::SliceRandom as _;
 use rtrb::{Consumer, Producer, RingBuffer};
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::books::{BATCH, Books, Frames, Ledger, Locking, Singly, Table, Tokens, all};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 use crate::bench::frames::frame_pool;
 use crate::bench::places::{self, Places};
 use crate::bench::worker::{self, Run, Waiting, Work};
@@ -56,9 +56,6 @@ enum Cores {
     Two,
 }
 
-/// Measurements of a round.
-pub(super) const STEPS: usize = 2 * WHO.len();
-
 impl Who {
     fn name(self) -> &'static str {
         match self {
@@ -85,35 +82,43 @@ impl Cores {
     }
 }
 
-/// Every way on one core and on two, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let cpus = bench.places.near().to_vec();
-    let pool = frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?;
-    let mut order: Vec<(Cores, Who)> = [Cores::One, Cores::Two]
-        .into_iter()
-        .flat_map(|cores| WHO.map(|who| (cores, who)))
-        .collect();
-    for (cores, who) in &order {
-        bench.series.expect(&cores.case(*who), "s");
+pub(super) fn part() -> Part<Ground> {
+    let claim = |cores: Cores, most, who: Who| {
+        let bar = (who == Who::Ledger(Locking::Each)).then_some(Bar::AtMost(most));
+        let name = format!("{}: counters / {}", cores.name(), who.name());
+        Claim::ratio(name, cores.case(Who::Counters), cores.case(who)).bar(bar)
+    };
+    let cores = [(Cores::One, 0.2), (Cores::Two, 0.1)];
+    let claims =
+        cores.map(|(cores, most)| WHO[1..].iter().map(move |who| claim(cores, most, *who)));
+    let time = Time { once: 0.1, steps: 2 * WHO.len(), windows: 1.0, more: 0.01 };
+    Part::new("accounting", "Keeping account of frames, memory only", time)
+        .claims(claims.into_iter().flatten())
+        .stage(|ground: &Ground, _| {
+            let cpus = ground.places.near();
+            let pool = frame_pool(FRAMES, cpus, &vec![0; cpus.len()])?;
+            let ways = [Cores::One, Cores::Two].into_iter();
+            let ways = ways.flat_map(|cores| WHO.map(|who| (cores, who))).collect();
+            Ok(Box::new(Ways { pool, cpus, ways }))
+        })
+}
+
+/// Every way on one core and on two.
+struct Ways<'a> {
+    pool: FramePool,
+    cpus: &'a [usize],
+    ways: Vec<(Cores, Who)>,
+}
+
+impl Measure for Ways<'_> {
+    fn steps(&self) -> Vec<Step> {
+        self.ways.iter().map(|(cores, who)| Step::of(cores.case(*who), "s")).collect()
     }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for &(cores, who) in &order {
-            let case = cores.case(who);
-            bench.step(&case)?;
-            let seconds = measure(&pool, cores, who, &cpus, bench.plan.window)?;
-            bench.series.add(&case, "s", seconds);
-        }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (cores, who) = self.ways[step];
+        Ok(vec![measure(&self.pool, cores, who, self.cpus, now.window)?])
     }
-    for (cores, most) in [(Cores::One, 0.2), (Cores::Two, 0.1)] {
-        for who in &WHO[1..] {
-            let bar = (*who == Who::Ledger(Locking::Each)).then_some(Bar::AtMost(most));
-            let name = format!("{}: counters / {}", cores.name(), who.name());
-            let cases = (cores.case(Who::Counters), cores.case(*who));
-            bench.series.ratio(&mut bench.output, &name, (&cases.0, &cases.1), bar)?;
-        }
-    }
-    Ok(())
 }
 
 /// Counters against the ledger on two cores: the part of the experiment that the demo shows.

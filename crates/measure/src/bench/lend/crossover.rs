@@ -2,55 +2,61 @@
 //! compared is how many packets reach four workers and, where both get all of them, the machine's
 //! CPU time for each.
 
-use anyhow::Context as _;
-use rand::seq::SliceRandom as _;
-
-use super::Bench;
+use super::Ground;
 use super::delivered::{Receivers, Who};
 use super::wire::{Delivered, Pace, Traffic};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
 /// Bytes of a packet with its check sequence.
 const SIZES: [usize; 4] = [64, 256, 1024, 1500];
 /// Packets a second, of the smallest and the largest.
 const RATES: [u64; 3] = [1_000, 10_000, 100_000];
 
-/// Measurements of a round, if nothing is absent.
-pub(super) const STEPS: usize = 2 * (SIZES.len() + 2 * RATES.len());
+pub(super) fn part() -> Part<Ground> {
+    let claim = |traffic: Traffic| {
+        let (what, ..) = figures(traffic);
+        let [of, to] = [Who::Lend, Who::AfPacket].map(|who| case(what, traffic, who));
+        Claim::ratio(format!("{what}, {}: lend / af_packet", title(traffic)), of, to)
+    };
+    let time = Time { once: 2.0, steps: 2 * traffic().len(), windows: 1.0, more: 1.0 };
+    Part::new("crossover", "Where copying is better: sizes and rates (needs root)", time)
+        .claims(traffic().into_iter().map(claim))
+        .stage(|ground: &Ground, found| {
+            let receivers = Receivers::build(ground, found)?;
+            let with = |who: Who| traffic().into_iter().map(move |traffic| (traffic, who));
+            let cases = receivers.who().into_iter().flat_map(with).collect();
+            Ok(Box::new(Crossover { receivers, cases }))
+        })
+}
 
-/// Each size at each rate, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let Some(receivers) = Receivers::build(bench)? else { return Ok(()) };
+/// Each size as often as can be, and the smallest and the largest at each rate.
+fn traffic() -> Vec<Traffic> {
     let of = |size: usize, pace| Traffic { size: size - 4, pace };
     let flood = SIZES.map(|size| of(size, Pace::Driver));
     let few = [SIZES[0], SIZES[SIZES.len() - 1]];
     let few = few.into_iter().flat_map(|size| RATES.map(|rate| of(size, Pace::Rate(rate))));
-    let traffic: Vec<Traffic> = flood.into_iter().chain(few).collect();
-    let with = |who: Who| traffic.iter().map(move |traffic| (*traffic, who));
-    let mut order: Vec<(Traffic, Who)> = receivers.who().into_iter().flat_map(with).collect();
-    for traffic in &traffic {
-        for who in receivers.who() {
+    flood.into_iter().chain(few).collect()
+}
+
+struct Crossover {
+    receivers: Receivers,
+    cases: Vec<(Traffic, Who)>,
+}
+
+impl Measure for Crossover {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(traffic, who): &(Traffic, Who)| {
             let (what, unit, _) = figures(*traffic);
-            bench.series.expect(&case(what, *traffic, who), unit);
-        }
+            Step::of(case(what, *traffic, *who), unit)
+        };
+        self.cases.iter().map(step).collect()
     }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for (traffic, who) in &order {
-            let (what, unit, read) = figures(*traffic);
-            let case = case(what, *traffic, *who);
-            bench.step(&case)?;
-            let delivered = receivers.measure(*who, *traffic, bench.plan.window);
-            let delivered = delivered.with_context(|| case.clone())?;
-            bench.series.add(&case, unit, read(&delivered));
-        }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (traffic, who) = self.cases[step];
+        let (_, _, read) = figures(traffic);
+        Ok(vec![read(&self.receivers.measure(who, traffic, now.window)?)])
     }
-    for traffic in traffic {
-        let (what, ..) = figures(traffic);
-        let cases = [Who::Lend, Who::AfPacket].map(|who| case(what, traffic, who));
-        let name = format!("{what}, {}: lend / af_packet", title(traffic));
-        bench.series.ratio(&mut bench.output, &name, (&cases[0], &cases[1]), None)?;
-    }
-    Ok(())
 }
 
 type Read = fn(&Delivered) -> f64;

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use lab::usage::CpuUse;
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::clients::{Client, clients};
 use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,76 +36,87 @@ impl Who {
     }
 }
 
-/// Measurements of a round, if nothing is absent.
-pub(super) const STEPS: usize = 6 + 3;
-
 /// Small packets, as many as can be.
 const fn flood(pace: Pace) -> Traffic {
     Traffic { size: 60, pace }
 }
 
-/// All, and each language, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let Some(receivers) = Receivers::build(bench)? else { return Ok(()) };
-    let clients = clients(&bench.builder, receivers.wire.dir());
-    let paces = [Pace::Driver, Pace::Socket];
-    let both = |who| paces.map(|pace| Case::Workers(who, pace));
-    let who = receivers.who().into_iter().chain([Who::Private]);
-    let mut order: Vec<Case<'_>> = who.flat_map(both).collect();
-    for (name, client) in &clients {
-        match client {
-            Ok(client) => order.push(Case::Alone(name, client)),
-            Err(reason) => bench.output.absent.push(format!("borrower in {name}: {reason}")),
-        }
-    }
-    for case in &order {
-        bench.series.expect(&case.name(), "pps");
-    }
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for case in &order {
-            bench.step(&case.name())?;
-            let window = bench.plan.window;
-            let delivered = match case {
-                Case::Workers(who, pace) => receivers.measure(*who, flood(*pace), window),
-                Case::Alone(_, client) => receivers.alone(client, window),
-            };
-            let delivered = delivered.with_context(|| case.name())?;
-            bench.series.add(&case.name(), "pps", delivered.pps);
-        }
-    }
-    for (whose, pace, bar) in [
+pub(super) fn part() -> Part<Ground> {
+    let workers = |(whose, pace, bar): ([Who; 2], Pace, Option<Bar>)| {
+        let from = if pace == Pace::Socket { ", from a socket" } else { "" };
+        let name = format!("delivered pps{from}: {} / {}", whose[0].name(), whose[1].name());
+        let [of, to] = whose.map(|who| Case::Workers(who, pace).name());
+        Claim::ratio(name, of, to).bar(bar)
+    };
+    let claims = [
         ([Who::Lend, Who::AfPacket], Pace::Driver, Some(Bar::AtLeast(2.0))),
         ([Who::Lend, Who::AfPacket], Pace::Socket, None),
         ([Who::Private, Who::Lend], Pace::Driver, None),
         ([Who::Private, Who::AfPacket], Pace::Driver, None),
         ([Who::Private, Who::Lend], Pace::Socket, None),
         ([Who::Private, Who::AfPacket], Pace::Socket, None),
-    ] {
-        let from = if pace == Pace::Socket { ", from a socket" } else { "" };
-        let name = format!("delivered pps{from}: {} / {}", whose[0].name(), whose[1].name());
-        let names = whose.map(|who| Case::Workers(who, pace).name());
-        let cases = (names[0].as_str(), names[1].as_str());
-        bench.series.ratio(&mut bench.output, &name, cases, bar)?;
-    }
-    for language in ["c", "python"] {
+    ];
+    let languages = ["c", "python"].map(|language| {
         let name = format!("delivered pps: {language} / rust");
-        let cases = (format!("delivered, {language}"), "delivered, rust");
-        bench.series.ratio(&mut bench.output, &name, (&cases.0, cases.1), None)?;
+        Claim::ratio(name, format!("delivered, {language}"), "delivered, rust")
+    });
+    let time = Time { once: 2.0, steps: 6 + 3, windows: 1.0, more: 1.0 };
+    let about = "Packets that reach workers, against AF_PACKET rings, and borrowers in C and \
+                 Python (needs root)";
+    Part::new("delivered", about, time)
+        .claims(claims.map(workers))
+        .claims(languages)
+        .stage(|ground, found| Ok(Box::new(All::build(ground, found)?)))
+}
+
+/// All ways of receiving, and each language.
+struct All {
+    receivers: Receivers,
+    cases: Vec<Case>,
+}
+
+impl All {
+    fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<All> {
+        let receivers = Receivers::build(ground, found)?;
+        let both = |who| [Pace::Driver, Pace::Socket].map(|pace| Case::Workers(who, pace));
+        let who = receivers.who().into_iter().chain([Who::Private]);
+        let mut cases: Vec<Case> = who.flat_map(both).collect();
+        for (name, client) in clients(&ground.builder, receivers.wire.dir()) {
+            match client {
+                Ok(client) => cases.push(Case::Alone(name, client)),
+                Err(reason) => {
+                    found.absent(&format!("borrower in {name}"), &reason);
+                    found.lacks(&format!("delivered, {name}"), reason);
+                }
+            }
+        }
+        Ok(All { receivers, cases })
     }
-    Ok(())
+}
+
+impl Measure for All {
+    fn steps(&self) -> Vec<Step> {
+        self.cases.iter().map(|case| Step::of(case.name(), "pps")).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let delivered = match &self.cases[step] {
+            Case::Workers(who, pace) => self.receivers.measure(*who, flood(*pace), now.window),
+            Case::Alone(_, client) => self.receivers.alone(client, now.window),
+        };
+        Ok(vec![delivered?.pps])
+    }
 }
 
 /// What is measured.
-#[derive(Clone, Copy)]
-enum Case<'a> {
+enum Case {
     /// Four workers.
     Workers(Who, Pace),
     /// One borrower in a language.
-    Alone(&'a str, &'a Client),
+    Alone(&'static str, Client),
 }
 
-impl Case<'_> {
+impl Case {
     fn name(&self) -> String {
         match self {
             Case::Workers(who, pace) => {
@@ -124,24 +136,16 @@ pub(super) struct Receivers {
 }
 
 impl Receivers {
-    /// Builds them; none where that needs root. What is absent is said.
-    pub(super) fn build(bench: &mut Bench<'_>) -> anyhow::Result<Option<Receivers>> {
-        if !rustix::process::geteuid().is_root() {
-            let reason = "delivered packets: AF_XDP on test hosts needs root".to_owned();
-            if !bench.output.absent.contains(&reason) {
-                bench.output.absent.push(reason);
-            }
-            return Ok(None);
-        }
-        let wire = Wire::build(bench.places.near())?;
-        let rings = build_rings(&bench.builder);
-        if let Err(reason) = &rings {
-            let said = format!("af_packet: {reason}");
-            if !bench.output.absent.contains(&said) {
-                bench.output.absent.push(said);
-            }
-        }
-        Ok(Some(Receivers { wire, rings: rings.ok() }))
+    /// Builds them, where this user may.
+    pub(super) fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<Receivers> {
+        let root = rustix::process::geteuid().is_root();
+        ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
+        let wire = Wire::build(ground.places.near())?;
+        let rings = build_rings(&ground.builder);
+        Ok(Receivers {
+            wire,
+            rings: rings.map_err(|reason| found.absent("af_packet", reason)).ok(),
+        })
     }
 
     /// Who is there.

@@ -19,13 +19,13 @@ mod worker;
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use frames::Accounting;
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::Bench;
+use super::Ground;
 use super::books::Locking;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 use feed::Feed;
 use worker::Outcome;
 
@@ -57,73 +57,87 @@ const FEEDS: [(Feed, &str, bool); 3] = [
     (Feed::Veth, "packets over a veth", false),
 ];
 
-/// Measurements of a round.
-pub(super) const STEPS: usize = WHO.len() * FEEDS.len();
-
-/// Both feeds, every arm by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    for (feed, source, has_bar) in FEEDS {
-        let net = match feed::Net::build(feed, bench.places.near()) {
-            Ok(net) => net,
-            Err(reason) => {
-                bench.output.absent.push(format!("worker idle, {source}: {reason:#}"));
-                continue;
-            }
+pub(super) fn part() -> Part<Ground> {
+    let claim = |(_, source, has_bar): (Feed, &str, bool), name: &str| {
+        let bar = (has_bar && name == "ledger").then_some(Bar::AtLeast(13.0));
+        let title = match has_bar {
+            true => format!("worker idle points: counters - {name}"),
+            false => format!("worker idle points, {source}: counters - {name}"),
         };
-        let (mut rate, held) = (net.too_much(), format!("rate that the ledger holds, {source}"));
-        for (_, name) in WHO {
-            bench.series.expect(&case(name, source), "%");
-        }
-        let mut order = WHO;
-        for _ in 0..bench.plan.rounds {
-            rate = just_held(bench, &net, source, rate)?;
-            bench.series.add(&held, "pps", rate);
-            order.shuffle(&mut bench.rng);
-            for (who, name) in order {
-                bench.step(&case(name, source))?;
-                let outcome = net.measure(who, rate, bench.plan.window)?;
-                bench.series.add(&case(name, source), "%", 100.0 * outcome.idle);
-                bench.series.add(&format!("naps, {name}, {source}"), "1/s", outcome.naps);
-                let lost = format!("lost, {name}, {source}");
-                bench.series.add(&lost, "%", 100.0 * outcome.lost());
-            }
-            rate = (rate * RAISE).min(net.too_much());
-        }
-        for (_, name) in &WHO[1..] {
-            let bar = (has_bar && *name == "ledger").then_some(Bar::AtLeast(13.0));
-            let title = match has_bar {
-                true => format!("worker idle points: counters - {name}"),
-                false => format!("worker idle points, {source}: counters - {name}"),
+        Claim::difference(title, case("counters", source), case(name, source)).bar(bar)
+    };
+    let claims = FEEDS.map(|feed| WHO[1..].iter().map(move |(_, name)| claim(feed, name)));
+    // The rate that the ledger holds is looked for in some ten windows of a fifth of a second.
+    let time = Time { once: 12.0, steps: WHO.len() * FEEDS.len(), windows: 1.0, more: 0.9 };
+    let part = Part::new("idle", "How idle workers are at a fixed rate", time);
+    FEEDS.into_iter().fold(part.claims(claims.into_iter().flatten()), |part, (feed, source, _)| {
+        part.stage(move |ground, found| {
+            let net = match feed::Net::build(feed, ground.places.near()) {
+                Ok(net) => net,
+                Err(reason) => {
+                    found.absent(&format!("worker idle, {source}"), format!("{reason:#}"));
+                    bail!(Absent(format!("{reason:#}")));
+                }
             };
-            let cases = (case("counters", source), case(name, source));
-            bench.series.difference(&mut bench.output, &title, (&cases.0, &cases.1), bar)?;
+            Ok(Box::new(Idle { rate: net.too_much(), net, source }))
+        })
+    })
+}
+
+/// Every arm with packets from one source.
+struct Idle {
+    net: feed::Net,
+    source: &'static str,
+    /// What is offered.
+    rate: f64,
+}
+
+impl Measure for Idle {
+    fn steps(&self) -> Vec<Step> {
+        let source = self.source;
+        let step = |(_, name): (Who, &str)| Step {
+            name: case(name, source),
+            gives: vec![
+                (case(name, source), "%"),
+                (format!("naps, {name}, {source}"), "1/s"),
+                (format!("lost, {name}, {source}"), "%"),
+            ],
+        };
+        WHO.into_iter().map(step).collect()
+    }
+
+    fn begin(&mut self, now: &mut Now<'_>) -> anyhow::Result<Vec<(String, &'static str, f64)>> {
+        let first = if now.round == 0 { self.rate } else { self.rate * RAISE };
+        self.rate = self.just_held(first.min(self.net.too_much()), now)?;
+        Ok(vec![(format!("rate that the ledger holds, {}", self.source), "pps", self.rate)])
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let outcome = self.net.measure(WHO[step].0, self.rate, now.window)?;
+        Ok(vec![100.0 * outcome.idle, outcome.naps, 100.0 * outcome.lost()])
+    }
+}
+
+impl Idle {
+    /// The first rate that the ledger holds, from this one downwards.
+    fn just_held(&self, mut rate: f64, now: &Now<'_>) -> anyhow::Result<f64> {
+        let window = now.window.min(Duration::from_millis(200));
+        loop {
+            now.stop.check()?;
+            let outcome = self.net.measure(Who::Ledger(Locking::Each), rate, window)?;
+            tracing::debug!("{}: {rate:.0} pps: {outcome:?}", self.source);
+            if outcome.lost() < LOSS {
+                return Ok(rate);
+            }
+            rate *= LOWER;
+            let none = || Absent(format!("the ledger holds no rate, not even {rate:.0} pps"));
+            ensure!(rate > 1000.0, none());
         }
     }
-    Ok(())
 }
 
 fn case(who: &str, source: &str) -> String {
     format!("worker idle, {who}, {source}")
-}
-
-/// The first rate that the ledger holds, from this one downwards.
-fn just_held(
-    bench: &Bench<'_>,
-    net: &feed::Net,
-    source: &str,
-    mut rate: f64,
-) -> anyhow::Result<f64> {
-    let window = bench.plan.window.min(Duration::from_millis(200));
-    loop {
-        bench.stop.check()?;
-        let outcome = net.measure(Who::Ledger(Locking::Each), rate, window)?;
-        tracing::debug!("{source}: {rate:.0} pps: {outcome:?}");
-        if outcome.lost() < LOSS {
-            return Ok(rate);
-        }
-        rate *= LOWER;
-        ensure!(rate > 1000.0, "the ledger holds no rate, not even {rate:.0} packets a second");
-    }
 }
 
 impl Outcome {

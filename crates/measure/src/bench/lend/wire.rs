@@ -16,6 +16,7 @@ use knobs::Client;
 use lab::traffic::{LiveOptions, LiveSender};
 use lab::{End, Host, Lab, LinkOptions, Mac, Process};
 
+use crate::bench::experiment::Absent;
 use crate::bench::peer::{Builder, Peer, Program};
 use crate::bench::worker::pin;
 
@@ -201,7 +202,8 @@ impl Lending {
         let (before, started) = (self.counter("lend.returned")?, Instant::now());
         std::thread::sleep(window);
         let (after, elapsed) = (self.counter("lend.returned")?, started.elapsed());
-        ensure!(after > before, "nothing was lent: {}", self.figures()?);
+        let figures = self.figures()?;
+        ensure!(after > before, Absent(format!("nothing was lent: {figures}")));
         Ok((after - before) as f64 / elapsed.as_secs_f64())
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use lab::traffic::{BulkOptions, BulkServer, BulkSession};
 use lab::usage::SystemCpu;
-use rand::seq::SliceRandom as _;
 use trial::bench::Bar;
 
-use super::{Bench, Plan};
+use super::targets::{Target, Targets};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
 /// Before each measurement, for buffers and windows to find their size.
 const WARM: Duration = Duration::from_millis(300);
@@ -27,19 +27,12 @@ pub(crate) struct Carried {
 }
 
 /// One stream of 64 KiB writes through every target.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let mut order = bench.targets.bulk().to_vec();
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for target in &order {
-            bench.step(&format!("bulk {}", target.name))?;
-            let carried = measure(bench, target.addr, 64 << 10)?;
-            bench.series.add(&format!("bulk {}", target.name), "B/s", carried.rate);
-            let case = format!("bulk/cpu {}", target.name);
-            bench.series.add(&case, "B/CPU-s", carried.per_cpu);
-        }
-    }
-    for (of, to, bar) in [
+pub(super) fn part() -> Part<Targets> {
+    let claim = |(of, to, bar): (&str, &str, _)| {
+        let [of_case, to_case] = [of, to].map(|target| format!("bulk/cpu {target}"));
+        Claim::ratio(format!("{of} / {to}"), of_case, to_case).bar(bar)
+    };
+    let claims = [
         ("relay", "haproxy-splice", Some(Bar::AtLeast(2.0))),
         ("relay", "haproxy", None),
         ("relay", "nginx-256k", Some(Bar::AtLeast(1.25))),
@@ -47,58 +40,82 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         ("relay", "direct", None),
         ("relay-splice", "relay-copy", None),
         ("relay-sockmap", "relay-copy", None),
-    ] {
-        let name = format!("{of} / {to}");
-        let (of, to) = (format!("bulk/cpu {of}"), format!("bulk/cpu {to}"));
-        bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)?;
-    }
-    Ok(())
+    ];
+    let time = Time { once: 0.0, steps: 9, windows: 1.0, more: 0.35 };
+    Part::new("bulk", "One bulk stream through each relay", time).claims(claims.map(claim)).stage(
+        |targets, _| {
+            let case = |target: &Target| Case {
+                name: format!("bulk {}", target.name),
+                per_cpu: format!("bulk/cpu {}", target.name),
+                to: target.addr,
+                write: 64 << 10,
+            };
+            Ok(Box::new(Bulk { targets, cases: targets.bulk().iter().map(case).collect() }))
+        },
+    )
 }
 
 /// Every engine with every size of write.
-pub(super) fn engines(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let chosen: Vec<_> =
-        bench.targets.bulk().iter().filter(|t| ENGINES.contains(&t.name)).cloned().collect();
-    let mut order: Vec<_> =
-        SIZES.iter().flat_map(|&size| chosen.iter().map(move |t| (size, t.clone()))).collect();
-    for _ in 0..engine_rounds(bench.plan) {
-        order.shuffle(&mut bench.rng);
-        for (size, target) in &order {
-            bench.step(&format!("{size}-byte writes, {}", target.name))?;
-            let carried = measure(bench, target.addr, *size)?;
-            let case = format!("{size} B writes {}", target.name);
-            bench.series.add(&case, "B/s", carried.rate);
-            let case = format!("{size} B writes/cpu {}", target.name);
-            bench.series.add(&case, "B/CPU-s", carried.per_cpu);
-        }
+pub(super) fn engines_part() -> Part<Targets> {
+    let claim = |size: usize, other: &str| {
+        let [of, to] = [other, "relay-copy"].map(|who| format!("{size} B writes/cpu {who}"));
+        Claim::ratio(format!("{size} B writes: {other} / relay-copy"), of, to)
+    };
+    let claims = SIZES.map(|size| ["relay-splice", "relay-sockmap"].map(|who| claim(size, who)));
+    let steps = SIZES.len() * ENGINES.len();
+    let time = Time { once: 0.0, steps, windows: 1.0, more: 0.35 };
+    Part::new("engines", "Which engine wins for which size of write", time)
+        .claims(claims.into_iter().flatten())
+        // The table has many cases.
+        .rounds(|rounds| rounds.div_ceil(2))
+        .stage(|targets: &Targets, _| {
+            let chosen = targets.bulk().iter().filter(|target| ENGINES.contains(&target.name));
+            let case = |size: usize, target: &Target| Case {
+                name: format!("{size} B writes {}", target.name),
+                per_cpu: format!("{size} B writes/cpu {}", target.name),
+                to: target.addr,
+                write: size,
+            };
+            let sizes = |target| SIZES.map(|size| case(size, target));
+            Ok(Box::new(Bulk { targets, cases: chosen.flat_map(sizes).collect() }))
+        })
+}
+
+/// Streams, one at a time.
+struct Bulk<'a> {
+    targets: &'a Targets,
+    cases: Vec<Case>,
+}
+
+struct Case {
+    /// Of what it carries.
+    name: String,
+    /// Of what it carries for the CPU time.
+    per_cpu: String,
+    to: SocketAddr,
+    /// Bytes of a write.
+    write: usize,
+}
+
+impl Measure for Bulk<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |case: &Case| Step {
+            name: case.name.clone(),
+            gives: vec![(case.name.clone(), "B/s"), (case.per_cpu.clone(), "B/CPU-s")],
+        };
+        self.cases.iter().map(step).collect()
     }
-    for size in SIZES {
-        for other in ["relay-splice", "relay-sockmap"] {
-            let case = |target: &str| format!("{size} B writes/cpu {target}");
-            let name = format!("{size} B writes: {other} / relay-copy");
-            let (of, to) = (case(other), case("relay-copy"));
-            bench.series.ratio(&mut bench.output, &name, (&of, &to), None)?;
-        }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let Case { to, write, .. } = self.cases[step];
+        let options = BulkOptions { write_size: write, ..BulkOptions::default() };
+        let server = &self.targets.bulk_server;
+        let session = BulkSession::start(&self.targets.host, to, &options)?;
+        session.measure(server, WARM)?;
+        // The session is then reset rather than drained: the next case starts with empty queues.
+        let carried = carried(&session, server, now.window)?;
+        Ok(vec![carried.rate, carried.per_cpu])
     }
-    Ok(())
-}
-
-pub(super) fn engine_cases(plan: &Plan) -> usize {
-    engine_rounds(plan) * SIZES.len() * ENGINES.len()
-}
-
-/// The table has many cases: half the rounds, for half the time.
-fn engine_rounds(plan: &Plan) -> usize {
-    plan.rounds.div_ceil(2)
-}
-
-fn measure(bench: &Bench<'_>, target: SocketAddr, write: usize) -> anyhow::Result<Carried> {
-    let options = BulkOptions { write_size: write, ..BulkOptions::default() };
-    let server = &bench.targets.bulk_server;
-    let session = BulkSession::start(&bench.targets.host, target, &options)?;
-    session.measure(server, WARM)?;
-    // The session is then reset rather than drained: the next case starts with empty queues.
-    carried(&session, server, bench.plan.window)
 }
 
 /// What a session carries in a window, and what that costs.

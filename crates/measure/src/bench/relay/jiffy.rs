@@ -6,12 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use lab::peer::{Redirect, StockSockmap};
-use rand::seq::SliceRandom as _;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use trial::bench::Bar;
 
-use super::Bench;
 use super::flood::Flood;
+use super::targets::Targets;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
 
 /// Bytes of a write, as in the proposal.
 const WRITE: usize = 64 << 10;
@@ -21,29 +21,41 @@ const CAP: u64 = 128 << 20;
 const WANTED: u64 = 4_000_000_000;
 const LIMIT: usize = 16 << 20;
 
-/// Runs both cases, `rounds` times each.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let sized = sized();
-    let mut order = [("sockmap stock", None), ("sockmap sized", Some(sized))];
-    for _ in 0..bench.plan.rounds {
-        order.shuffle(&mut bench.rng);
-        for (name, buffer) in order {
-            bench.step(name)?;
-            let redirected = bench.targets.host.run(|| Redirected::start(buffer))??;
-            std::thread::sleep(bench.plan.window / 4);
-            let rate = redirected.rate(bench.plan.window);
-            bench.series.add(name, "B/s", rate);
-        }
+pub(super) fn part() -> Part<Targets> {
+    let claim = Claim::ratio("sockmap sized / sockmap stock", "sockmap sized", "sockmap stock");
+    let time = Time { once: 0.0, steps: 2, windows: 1.25, more: 0.1 };
+    let about =
+        "The proposal's experiment: sockmap's ingress redirect, stock and with a sized buffer";
+    Part::new("jiffy", about, time)
+        .claims([claim.bar(Bar::AtLeast(100.0))])
+        .stage(|targets, _| Ok(Box::new(Jiffy { targets, sized: sized() })))
+}
+
+struct Jiffy<'a> {
+    targets: &'a Targets,
+    sized: usize,
+}
+
+impl Measure for Jiffy<'_> {
+    fn steps(&self) -> Vec<Step> {
+        vec![Step::of("sockmap stock", "B/s"), Step::of("sockmap sized", "B/s")]
     }
-    let name = "sockmap sized / sockmap stock";
-    let cases = ("sockmap sized", "sockmap stock");
-    bench.series.ratio(&mut bench.output, name, cases, Some(Bar::AtLeast(100.0)))?;
-    bench.output.notes.push(format!(
-        "sockmap sized: a receive buffer of {sized} bytes, for {WANTED} bytes a second at a jiffy \
-         of {:?}, within {LIMIT}.",
-        relay::jiffy()
-    ));
-    Ok(())
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let buffer = [None, Some(self.sized)][step];
+        let redirected = self.targets.host.run(|| Redirected::start(buffer))??;
+        std::thread::sleep(now.window / 4);
+        Ok(vec![redirected.rate(now.window)])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "sockmap sized: a receive buffer of {} bytes, for {WANTED} bytes a second at a jiffy \
+             of {:?}, within {LIMIT}.",
+            self.sized,
+            relay::jiffy()
+        )]
+    }
 }
 
 /// The receive buffer, in bytes, that the wanted rate takes.

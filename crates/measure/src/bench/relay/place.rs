@@ -3,14 +3,14 @@
 
 use std::fs;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use lab::traffic::{BulkOptions, BulkSession};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter};
-use trial::bench::{Bar, RatioOut};
-use trial::paired_ratio;
+use trial::bench::Bar;
 
-use super::Bench;
+use super::targets::Targets;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
 
 /// A worker's time on one CPU.
@@ -19,38 +19,60 @@ struct OnCpu {
     time: Counter,
 }
 
+const ALL: &str = "forwarding, all cpus";
+const CHOSEN: &str = "forwarding, chosen cpus";
+
+pub(super) fn part() -> Part<Targets> {
+    let claim = Claim::ratio("forwarding on chosen cpus", CHOSEN, ALL);
+    let time = Time { once: 0.2, steps: 1, windows: 1.0, more: 0.0 };
+    Part::new("place", "Where forwarding runs", time)
+        .claims([claim.bar(Bar::AtLeast(0.99))])
+        .stage(|targets, _| Ok(Box::new(Place::start(targets)?)))
+}
+
 /// Bulk traffic through a relay on the last CPU, from a client on the first.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let online = lanes::LaneMap::detect()?.allowed().iter().collect::<Vec<_>>();
-    let (Some(&client), Some(&chosen)) = (online.first(), online.last()) else {
-        anyhow::bail!("no CPU is open to this process");
-    };
-    let to = bench.targets.bulk_server.address();
-    let listen = ([127, 0, 0, 1], 999).into();
-    let cpus = chosen.to_string();
-    let more = ["--engine", "auto", "--cpus", cpus.as_str()];
-    let relay = RelayProcess::start(&bench.targets.lab, &bench.targets.host, listen, to, &more)?;
-    let options = BulkOptions { client_cpus: vec![client], ..BulkOptions::default() };
-    let session = BulkSession::start(&bench.targets.host, relay.addr(), &options)?;
-    for _ in 0..bench.plan.rounds {
-        bench.step("forwarding on chosen CPUs")?;
-        let mut counters = count(relay.pid(), &online)?;
-        session.measure(&bench.targets.bulk_server, bench.plan.window)?;
+struct Place<'a> {
+    targets: &'a Targets,
+    session: BulkSession,
+    relay: RelayProcess,
+    online: Vec<usize>,
+    chosen: usize,
+}
+
+impl Place<'_> {
+    fn start(targets: &Targets) -> anyhow::Result<Place<'_>> {
+        let online = lanes::LaneMap::detect()?.allowed().iter().collect::<Vec<_>>();
+        let (Some(&client), Some(&chosen)) = (online.first(), online.last()) else {
+            anyhow::bail!("no CPU is open to this process");
+        };
+        let to = targets.bulk_server.address();
+        let (listen, cpus) = (([127, 0, 0, 1], 999).into(), chosen.to_string());
+        let more = ["--engine", "auto", "--cpus", cpus.as_str()];
+        let relay = RelayProcess::start(&targets.lab, &targets.host, listen, to, &more)?;
+        let options = BulkOptions { client_cpus: vec![client], ..BulkOptions::default() };
+        let session = BulkSession::start(&targets.host, relay.addr(), &options)?;
+        Ok(Place { targets, session, relay, online, chosen })
+    }
+}
+
+impl Measure for Place<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let gives = [ALL, CHOSEN].map(|case| (case.into(), "s")).into();
+        vec![Step { name: "forwarding on chosen CPUs".into(), gives }]
+    }
+
+    fn measure(&mut self, _: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let mut counters = count(self.relay.pid(), &self.online)?;
+        self.session.measure(&self.targets.bulk_server, now.window)?;
         let (mut on_chosen, mut all) = (0, 0);
         for counter in &mut counters {
             let nanoseconds = counter.time.read()?;
             all += nanoseconds;
-            on_chosen += if counter.cpu == chosen { nanoseconds } else { 0 };
+            on_chosen += if counter.cpu == self.chosen { nanoseconds } else { 0 };
         }
-        anyhow::ensure!(all > 0, "the relay's workers used no CPU time");
-        bench.series.add("forwarding, all cpus", "s", all as f64 / 1e9);
-        bench.series.add("forwarding, chosen cpus", "s", on_chosen as f64 / 1e9);
+        ensure!(all > 0, Absent("the relay's workers used no CPU time".into()));
+        Ok([all, on_chosen].map(|nanoseconds| nanoseconds as f64 / 1e9).into())
     }
-    let (all, on) = ("forwarding, all cpus", "forwarding, chosen cpus");
-    let share = paired_ratio(bench.series.runs(all), bench.series.runs(on))?;
-    let ratio = RatioOut::new("forwarding on chosen cpus", &share);
-    bench.output.ratios.push(ratio.with_bar(Bar::AtLeast(0.99)));
-    Ok(())
 }
 
 /// A counter of CPU time for every worker of the relay on every CPU, running.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
 use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
 use lab::{Host, Lab};
-use trial::bench::BenchOutput;
 
+use crate::bench::driver::Found;
 use crate::bench::relay_process::RelayProcess;
 
 /// Bytes of a request and of its response.
@@ -21,7 +21,7 @@ pub(super) struct Target {
 }
 
 /// The test host and everything in it.
-pub(super) struct Targets {
+pub struct Targets {
     pub(super) bulk_server: BulkServer,
     _echo_server: EchoServer,
     bulk: Vec<Target>,
@@ -49,7 +49,7 @@ const PEERS: [(&str, Proxy); 4] = [
 ];
 
 impl Targets {
-    pub(super) fn start(lab: Lab, output: &mut BenchOutput) -> anyhow::Result<Targets> {
+    pub(super) fn start(lab: Lab, found: &mut Found) -> anyhow::Result<Targets> {
         let host = lab.host("host")?;
         // Short connections use up ports faster than TIME_WAIT frees them; this lets the test
         // host's clients use them again (RFC 6191).
@@ -82,7 +82,7 @@ impl Targets {
         for (name, proxy) in PEERS {
             if installed(proxy.program()).is_none() {
                 let program = proxy.program().name();
-                output.absent.push(format!("{name}: {program} is not installed (make peers)"));
+                found.absent(name, format!("{program} is not installed (make peers)"));
                 continue;
             }
             for (to, is_bulk) in ends {

@@ -4,6 +4,8 @@
 //! The kernel's are set as its documentation advises (Documentation/networking/scaling.rst): all
 //! CPUs for the device's one queue; for RFS, 32768 flows, all of them that queue's.
 
+use std::ops::Deref;
+
 use anyhow::Context as _;
 use lab::PassProgram;
 use lanes::CpuSet;
@@ -11,6 +13,7 @@ use xsk::Hook;
 
 use super::flow_entries::{ADVISED, FlowEntries};
 use super::hosts::{Attended, Hosts, Lanes};
+use crate::bench::driver::Found;
 
 /// Who steers, and what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +68,14 @@ impl Arm {
 }
 
 /// Switches between arms on the same hosts; with it goes all that it has set.
-pub(super) struct Switch<'a> {
-    hosts: &'a Hosts,
+pub(super) struct Switch<H> {
+    // Dropped before the hosts.
+    there: There,
+    hosts: H,
     passing: PassProgram,
     /// None where the kernel has no RFS.
     entries: Option<FlowEntries>,
     cpus: String,
-    there: There,
 }
 
 /// What is on the device.
@@ -82,15 +86,20 @@ enum There {
     Nothing,
 }
 
-impl<'a> Switch<'a> {
+impl<H: Deref<Target = Hosts>> Switch<H> {
     /// Finds out what the kernel can, and says what it cannot.
-    pub(super) fn new(hosts: &'a Hosts, absent: &mut Vec<String>) -> anyhow::Result<Switch<'a>> {
+    pub(super) fn new(hosts: H, found: &mut Found) -> anyhow::Result<Switch<H>> {
         let entries = FlowEntries::of_machine().map_err(|error| {
-            absent.push(format!("kernel rfs: {error:#}"));
+            found.absent("kernel rfs", format!("{error:#}"));
         });
         let cpus = mask(hosts.cpus());
         let passing = PassProgram::load()?;
         Ok(Switch { hosts, passing, entries: entries.ok(), cpus, there: There::Nothing })
+    }
+
+    /// What it switches on.
+    pub(super) fn hosts(&self) -> &H {
+        &self.hosts
     }
 
     /// Those that there can be.

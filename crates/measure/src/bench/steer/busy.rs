@@ -15,12 +15,10 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use trial::bench::Bar;
 
-use super::Bench;
 use super::arms::{Arm, Device, Kernel, Switch};
-use super::hosts::{self, Hosts, turns};
+use super::hosts::Hosts;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
 
-/// Steps of a round.
-pub(super) const STEPS: usize = ARMS.len() * 2;
 const RFS: Arm = Arm::Kernel(Kernel::Rfs, Device::Passing);
 const ARMS: [Arm; 2] = [Arm::Steer, RFS];
 /// Programs that spin, at least; on a machine of more CPUs three for two of them.
@@ -42,46 +40,71 @@ struct Outcome {
     delays: Vec<Duration>,
 }
 
-/// Both arms, by turns.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if let Some(reason) = hosts::obstacle()? {
-        bench.output.absent.push(format!("busy machine: {reason}"));
-        return Ok(());
+pub(super) fn part() -> Part<()> {
+    let cases = |measure| [Arm::Steer, RFS].map(|arm| case(measure, arm));
+    let ([lost, lost_rfs], [p99, p99_rfs]) = (cases("lost"), cases("p99"));
+    let lost = Claim::difference("busy machine, lost: steer - kernel rfs", lost, lost_rfs);
+    let p99 = Claim::ratio("busy machine, p99: steer / kernel rfs", p99, p99_rfs);
+    let time = Time { once: 1.0, steps: 2 * ARMS.len(), windows: 0.5, more: 0.6 };
+    let about = "Datagrams lost and late beside programs that spin, against kernel RFS";
+    Part::new("busy", about, time)
+        .claims([lost.bar(Bar::AtMost(0.0)), p99.bar(Bar::AtMost(1.1))])
+        .stage(|(), found| {
+            let switch = Switch::new(Box::new(Hosts::new()?), found)?;
+            let there = switch.arms();
+            let arms: Vec<Arm> = ARMS.into_iter().filter(|arm| there.contains(arm)).collect();
+            let sockets = Sockets::new(switch.hosts())?;
+            let outcomes = arms.iter().map(|_| Outcome::default()).collect();
+            Ok(Box::new(Busy { switch, arms, sockets, outcomes }))
+        })
+}
+
+/// Both arms.
+struct Busy {
+    switch: Switch<Box<Hosts>>,
+    arms: Vec<Arm>,
+    sockets: Sockets,
+    /// By arm, of this round.
+    outcomes: Vec<Outcome>,
+}
+
+impl Measure for Busy {
+    fn steps(&self) -> Vec<Step> {
+        let step = |arm: &Arm| Step {
+            name: format!("busy machine, {}", arm.name()),
+            gives: vec![(case("lost", *arm), ""), (case("p99", *arm), "s")],
+        };
+        self.arms.iter().map(step).collect()
     }
-    let hosts = Hosts::new()?;
-    let mut switch = Switch::new(&hosts, &mut bench.output.absent)?;
-    let arms: Vec<Arm> = ARMS.into_iter().filter(|arm| switch.arms().contains(arm)).collect();
-    let sockets = Sockets::new(&hosts)?;
-    for _ in 0..bench.plan.rounds {
-        let mut outcomes: Vec<Outcome> = arms.iter().map(|_| Outcome::default()).collect();
-        for arm in turns(arms.len(), 1, &mut bench.rng) {
-            bench.step(&format!("busy machine, {}", arms[arm].name()))?;
-            switch.set(arms[arm]).with_context(|| arms[arm].name())?;
-            let more = sockets.exchange(&hosts, bench.plan.window / 2)?;
-            outcomes[arm].sent += more.sent;
-            outcomes[arm].delays.extend(more.delays);
-        }
-        for (arm, mut outcome) in arms.iter().zip(outcomes) {
-            let p99 = outcome.p99().with_context(|| format!("{}: nothing came", arm.name()))?;
-            let lost = outcome.sent.saturating_sub(outcome.delays.len() as u64);
-            let lost = lost as f64 / outcome.sent as f64;
-            bench.series.add(&case("lost", *arm), "", lost);
-            bench.series.add(&case("p99", *arm), "s", p99.as_secs_f64());
-        }
+
+    fn turns(&self) -> Turns {
+        Turns::ThereAndBack
     }
-    let (name, cases) = named("lost: steer - kernel rfs", "lost");
-    let cases = (cases.0.as_str(), cases.1.as_str());
-    bench.series.difference(&mut bench.output, &name, cases, Some(Bar::AtMost(0.0)))?;
-    let (name, cases) = named("p99: steer / kernel rfs", "p99");
-    let cases = (cases.0.as_str(), cases.1.as_str());
-    bench.series.ratio(&mut bench.output, &name, cases, Some(Bar::AtMost(1.1)))?;
-    bench.output.notes.push(format!(
-        "busy machine: {} programs that spin, by turns on all CPUs; {BURST} datagrams a millisecond \
-         from one CPU to a consumer on another. Lost is the share that did not come; p99 is from before \
-         a datagram was sent until its consumer had it, the consumer's wait for its turn included.",
-        spinners(&hosts)
-    ));
-    Ok(())
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        self.switch.set(self.arms[step])?;
+        let more = self.sockets.exchange(self.switch.hosts(), now.window / 2)?;
+        let outcome = &mut self.outcomes[step];
+        outcome.sent += more.sent;
+        outcome.delays.extend(more.delays);
+        if !now.is_last_turn {
+            return Ok(Vec::new());
+        }
+        let mut outcome = std::mem::take(outcome);
+        let p99 = outcome.p99().ok_or_else(|| Absent("nothing came".into()))?;
+        let lost = outcome.sent.saturating_sub(outcome.delays.len() as u64);
+        Ok(vec![lost as f64 / outcome.sent as f64, p99.as_secs_f64()])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let spinners = spinners(self.switch.hosts());
+        vec![format!(
+            "busy machine: {spinners} programs that spin, by turns on all CPUs; {BURST} datagrams \
+             a millisecond from one CPU to a consumer on another. Lost is the share that did not \
+             come; p99 is from before a datagram was sent until its consumer had it, the \
+             consumer's wait for its turn included."
+        )]
+    }
 }
 
 fn spinners(hosts: &Hosts) -> usize {
@@ -90,11 +113,6 @@ fn spinners(hosts: &Hosts) -> usize {
 
 fn case(measure: &str, arm: Arm) -> String {
     format!("busy machine, {measure}, {}", arm.name())
-}
-
-/// A claim's name, and the cases that it compares.
-fn named(claim: &str, measure: &str) -> (String, (String, String)) {
-    (format!("busy machine, {claim}"), (case(measure, Arm::Steer), case(measure, RFS)))
 }
 
 impl Outcome {

@@ -20,9 +20,10 @@ use lab::traffic::{EchoCounters, EchoOptions, EchoServer, ExchangeWindow, Moves}
 use lab::traffic::{RrOptions, RrSession};
 use lab::{End, Lab, LinkOptions};
 use lanes::{CpuSet, LaneMap};
-use rand::seq::SliceRandom as _;
 use steer::{LOOK, SteerOptions, Steering};
 use xsk::{Attach, Device, Hook};
+
+use crate::bench::experiment::Absent;
 
 pub(crate) const THREADS: usize = 64;
 pub(crate) const CONNECTIONS: usize = 512;
@@ -173,7 +174,8 @@ impl Rpc {
     pub(crate) fn measure(&self, time: Duration) -> anyhow::Result<ExchangeWindow> {
         let window = self.session.measure(time);
         let error = window.last_error.as_deref().unwrap_or_default();
-        ensure!(window.errors == 0, "{} connections broke: {error}", window.errors);
+        let broke = || Absent(format!("{} connections broke: {error}", window.errors));
+        ensure!(window.errors == 0, broke());
         Ok(window)
     }
 }
@@ -181,6 +183,9 @@ impl Rpc {
 impl Hosts {
     /// As many CPUs for the consumers as are open to this process.
     pub(super) fn new() -> anyhow::Result<Hosts> {
+        if let Some(reason) = obstacle()? {
+            return Err(Absent(reason.into()).into());
+        }
         let lanes = LaneMap::detect()?;
         let lab = Lab::new("bench-steer")?;
         let [client, server] = [lab.host("client")?, lab.host("server")?];
@@ -243,37 +248,6 @@ impl Lanes {
         match self {
             Lanes::One => "one lane",
             Lanes::PerCpu => "a lane per cpu",
-        }
-    }
-}
-
-/// So many arms by turns, by number: again and again in a random order and then backwards, so that
-/// a stretch of time in which the machine is slow falls on all of them. Each comes up twice a time.
-pub(crate) fn turns(arms: usize, times: usize, rng: &mut impl rand::Rng) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..arms).collect();
-    let mut turns = Vec::new();
-    for _ in 0..times {
-        order.shuffle(rng);
-        turns.extend(order.iter().chain(order.iter().rev()));
-    }
-    turns
-}
-
-#[cfg(test)]
-mod tests {
-    use rand::SeedableRng as _;
-
-    use super::*;
-
-    #[test]
-    fn each_arm_has_as_many_turns_as_far_from_the_start() {
-        let turns = turns(5, 3, &mut rand::rngs::StdRng::seed_from_u64(1));
-        assert_eq!(turns.len(), 30);
-        for arm in 0..5 {
-            let at: Vec<usize> = (0..30).filter(|at| turns[*at] == arm).collect();
-            // Of each ten, one in each half, both as far from the middle.
-            assert_eq!(at.len(), 6, "{turns:?}");
-            assert!(at.chunks(2).all(|pair| pair[0] % 10 + pair[1] % 10 == 9), "{turns:?}");
         }
     }
 }

@@ -4,75 +4,85 @@
 //! connection's last packet (`SO_INCOMING_CPU`). A lane is one CPU, so that they are in one lane
 //! only if they are the same: that is the most that steering can be asked for.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 use lab::PassProgram;
-use rand::seq::SliceRandom as _;
-use trial::bench::{Bar, RatioOut};
-use trial::paired_ratio;
+use trial::bench::Bar;
 
-use super::Bench;
-use super::hosts::{self, Behaviour, CONNECTIONS, Lanes, Rpc};
+use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc};
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
 
-/// Steps of a round.
-pub(super) const STEPS: usize = 2;
 /// Answers of a thread between two of its moves: a few seconds on a host that is busy with 512
 /// connections.
 const STAY: u64 = 4096;
 
+/// With steering, and without.
+const ARMS: [bool; 2] = [true, false];
 const NAME: &str = "softirq and consumer in one lane";
 
-/// With steering and without, by turns, under the same connections.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if let Some(reason) = hosts::obstacle()? {
-        bench.output.absent.push(format!("{NAME}: {reason}"));
-        return Ok(());
-    }
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: true, connections: CONNECTIONS })?;
-    let program = PassProgram::load()?;
-    let mut arms = [true, false];
-    for _ in 0..bench.plan.rounds {
-        arms.shuffle(&mut bench.rng);
-        for steered in arms {
-            bench.step(&format!("{NAME}{}", ending(steered)))?;
-            if steered {
-                let _steering = rpc.steer(Lanes::PerCpu, true)?;
-                look(bench, &rpc, steered)?;
-            } else {
-                let _hook = rpc.pass(&program)?;
-                look(bench, &rpc, steered)?;
-            }
-        }
-    }
-    for (steered, bar) in [(true, Some(Bar::AtLeast(0.99))), (false, None)] {
-        let [all, same] = cases(steered).map(|case| bench.series.runs(&case).to_vec());
-        let ratio =
-            RatioOut::new(format!("{NAME}{}", ending(steered)), &paired_ratio(&all, &same)?);
-        bench.output.ratios.push(match bar {
-            Some(bar) => ratio.with_bar(bar),
-            None => ratio,
-        });
-    }
-    bench.output.notes.push(format!(
-        "{NAME}: of all receives, the share whose connection's last packet had been processed on \
-         the CPU that received, with a lane per CPU. A thread moved to the next CPU after {STAY} \
-         answers on 8 connections; the first receives after a move, which tell the steering of it, \
-         count as well."
-    ));
-    Ok(())
+pub(super) fn part() -> Part<()> {
+    let claim = |steered| {
+        let [all, same] = cases(steered);
+        let bar = steered.then_some(Bar::AtLeast(0.99));
+        Claim::ratio(format!("{NAME}{}", ending(steered)), same, all).bar(bar)
+    };
+    let time = Time { once: 1.0, steps: 2, windows: 1.0, more: 0.6 };
+    let about = "How often the packet was processed in its consumer's lane";
+    Part::new("lane", about, time).claims(ARMS.map(claim)).stage(|(), _| {
+        let rpc = Rpc::start(Behaviour { stay: STAY, look: true, connections: CONNECTIONS })?;
+        Ok(Box::new(InLane { rpc, program: PassProgram::load()? }))
+    })
 }
 
-fn look(bench: &mut Bench<'_>, rpc: &Rpc, steered: bool) -> anyhow::Result<()> {
+/// With steering and without, under the same connections.
+struct InLane {
+    rpc: Rpc,
+    program: PassProgram,
+}
+
+impl Measure for InLane {
+    fn steps(&self) -> Vec<Step> {
+        let step = |steered| {
+            let counts = cases(steered).map(|case| (case, "receives"));
+            let moves = (format!("moves of threads{}", ending(steered)), "1/s");
+            Step {
+                name: format!("{NAME}{}", ending(steered)),
+                gives: counts.into_iter().chain([moves]).collect(),
+            }
+        };
+        ARMS.map(step).into()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        if ARMS[step] {
+            let _steering = self.rpc.steer(Lanes::PerCpu, true)?;
+            look(&self.rpc, now.window)
+        } else {
+            let _hook = self.rpc.pass(&self.program)?;
+            look(&self.rpc, now.window)
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "{NAME}: of all receives, the share whose connection's last packet had been processed \
+             on the CPU that received, with a lane per CPU. A thread moved to the next CPU after \
+             {STAY} answers on 8 connections; the first receives after a move, which tell the \
+             steering of it, count as well."
+        )]
+    }
+}
+
+fn look(rpc: &Rpc, window: Duration) -> anyhow::Result<Vec<f64>> {
     rpc.settle();
     let before = rpc.counters();
-    let window = rpc.measure(bench.plan.window)?;
+    let window = rpc.measure(window)?;
     let after = rpc.counters();
-    ensure!(after.looked_at > before.looked_at, "the server received nothing");
-    let [all, same] = cases(steered);
-    bench.series.add(&all, "receives", (after.looked_at - before.looked_at) as f64);
-    bench.series.add(&same, "receives", (after.same_cpu - before.same_cpu) as f64);
+    let all = after.looked_at - before.looked_at;
+    ensure!(all > 0, Absent("the server received nothing".into()));
     let moves = (after.moves - before.moves) as f64 / window.elapsed.as_secs_f64();
-    bench.series.add(&format!("moves of threads{}", ending(steered)), "1/s", moves);
-    Ok(())
+    Ok(vec![all as f64, (after.same_cpu - before.same_cpu) as f64, moves])
 }
 
 /// All receives, and those in the softirq's lane.

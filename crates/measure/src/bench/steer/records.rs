@@ -10,13 +10,9 @@ use anyhow::ensure;
 use steer::Counters;
 use trial::bench::Bar;
 
-use super::Bench;
-use super::hosts::{self, Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS, turns};
+use super::hosts::{Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
 
-/// Steps of a round.
-pub(super) const STEPS: usize = ARMS.len() * 2 * TIMES;
-/// Of the order of the arms in a round; each has two slices in one.
-const TIMES: usize = 2;
 /// After each switch: all flows have been received of since.
 const SETTLE: Duration = Duration::from_millis(60);
 /// Answers of a thread between two of its moves.
@@ -27,63 +23,83 @@ const PER_RECEIVE: &str = "records per receive";
 const ARMS: [(Lanes, bool); 4] =
     [(Lanes::One, true), (Lanes::One, false), (Lanes::PerCpu, true), (Lanes::PerCpu, false)];
 
-/// Both values of the knob, by turns, under the same connections.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if let Some(reason) = hosts::obstacle()? {
-        bench.output.absent.push(format!("records: {reason}"));
-        return Ok(());
-    }
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
-    let mut steering = rpc.steer(Lanes::PerCpu, false)?;
-    rpc.settle();
-    for (lanes, on) in ARMS {
-        bench.series.expect(&case(PER_RECEIVE, lanes, on), "");
-    }
-    for _ in 0..bench.plan.rounds {
-        round(bench, &rpc, &mut steering)?;
-    }
-    for (name, lanes, bar) in [
+pub(super) fn part() -> Part<()> {
+    let claims = [
         ("records: llc_affinity on / off", Lanes::One, Bar::AtMost(0.07)),
         ("records, a lane per cpu: on / off", Lanes::PerCpu, Bar::Between(0.95, 1.05)),
-    ] {
-        let (on, off) = (case(PER_RECEIVE, lanes, true), case(PER_RECEIVE, lanes, false));
-        bench.series.ratio(&mut bench.output, name, (&on, &off), Some(bar))?;
-    }
-    bench.output.notes.push(format!(
-        "Records were counted per receive and send of {THREADS} threads with {CONNECTIONS} \
-         connections, once each had a record; 'displaced' are those that took \
-         another flow's place. A thread moved to the next CPU after {STAY} answers, \
-         and was pinned there until then. Lanes were overridden: all CPUs in one, and a lane per \
-         CPU."
-    ));
-    Ok(())
+    ];
+    let claim = |(name, lanes, bar)| {
+        let [on, off] = [true, false].map(|on| case(PER_RECEIVE, lanes, on));
+        Claim::ratio(name, on, off).bar(bar)
+    };
+    let time = Time { once: 2.0, steps: 2 * ARMS.len(), windows: 0.5, more: 0.07 };
+    Part::new("records", "Records written, with the knob on and off", time)
+        .claims(claims.map(claim))
+        .stage(|(), _| Ok(Box::new(Records::start()?)))
 }
 
-fn round(bench: &mut Bench<'_>, rpc: &Rpc, steering: &mut Attended) -> anyhow::Result<()> {
-    let slice = bench.plan.window / (2 * TIMES) as u32;
-    let mut sums = [Sum::default(); ARMS.len()];
-    for arm in turns(ARMS.len(), TIMES, &mut bench.rng) {
-        let (lanes, on) = ARMS[arm];
-        bench.step(&case("records", lanes, on))?;
-        steering.follow(&rpc.lanes(lanes)?)?;
-        steering.set_llc_affinity(on)?;
+/// Both values of the knob, in both sorts of lanes, under the same connections.
+struct Records {
+    // Dropped before the hosts.
+    steering: Attended,
+    rpc: Rpc,
+    /// By arm, of this round.
+    sums: [Sum; ARMS.len()],
+}
+
+impl Records {
+    fn start() -> anyhow::Result<Records> {
+        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+        let steering = rpc.steer(Lanes::PerCpu, false)?;
+        rpc.settle();
+        Ok(Records { steering, rpc, sums: Default::default() })
+    }
+}
+
+impl Measure for Records {
+    fn steps(&self) -> Vec<Step> {
+        let what = [(PER_RECEIVE, ""), ("records written", "1/s"), ("displaced per receive", "")];
+        let step = |(lanes, on)| Step {
+            name: case("records", lanes, on),
+            gives: what.map(|(what, unit)| (case(what, lanes, on), unit)).into(),
+        };
+        ARMS.map(step).into()
+    }
+
+    fn turns(&self) -> Turns {
+        Turns::ThereAndBack
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (lanes, on) = ARMS[step];
+        self.steering.follow(&self.rpc.lanes(lanes)?)?;
+        self.steering.set_llc_affinity(on)?;
         std::thread::sleep(SETTLE);
-        let before = steering.counters()?;
-        let window = rpc.measure(slice)?;
-        sums[arm].add(&before, &steering.counters()?, window.elapsed);
-    }
-    for ((lanes, on), sum) in ARMS.into_iter().zip(sums) {
-        ensure!(sum.receives > 0, "the programs saw no receive");
-        let receives = sum.receives as f64;
-        for (what, unit, value) in [
-            (PER_RECEIVE, "", sum.written as f64 / receives),
-            ("records written", "1/s", sum.written as f64 / sum.seconds),
-            ("displaced per receive", "", sum.evicted as f64 / receives),
-        ] {
-            bench.series.add(&case(what, lanes, on), unit, value);
+        let before = self.steering.counters()?;
+        let window = self.rpc.measure(now.window / 2)?;
+        self.sums[step].add(&before, &self.steering.counters()?, window.elapsed);
+        if !now.is_last_turn {
+            return Ok(Vec::new());
         }
+        let sum = std::mem::take(&mut self.sums[step]);
+        ensure!(sum.receives > 0, Absent("the programs saw no receive".into()));
+        let receives = sum.receives as f64;
+        Ok(vec![
+            sum.written as f64 / receives,
+            sum.written as f64 / sum.seconds,
+            sum.evicted as f64 / receives,
+        ])
     }
-    Ok(())
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "Records were counted per receive and send of {THREADS} threads with {CONNECTIONS} \
+             connections, once each had a record; 'displaced' are those that took \
+             another flow's place. A thread moved to the next CPU after {STAY} answers, \
+             and was pinned there until then. Lanes were overridden: all CPUs in one, and a lane \
+             per CPU."
+        )]
+    }
 }
 
 fn case(what: &str, lanes: Lanes, on: bool) -> String {

@@ -12,14 +12,11 @@ use lab::traffic::ExchangeWindow;
 use lab::usage::SystemCpu;
 use trial::bench::Bar;
 
-use super::Bench;
 use super::arms::{Arm, Device, Kernel, Switch};
-use super::hosts::{self, Behaviour, CONNECTIONS, Rpc, THREADS, turns};
+use super::hosts::{Behaviour, CONNECTIONS, Rpc, THREADS};
+use crate::bench::exchanges::{add, check};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time, Turns};
 
-/// Steps of a round.
-pub(super) const STEPS: usize = Arm::ALL.len() * 2 * TIMES;
-/// Of the order of the arms in a round; each has two slices in one.
-const TIMES: usize = 1;
 /// Answers of a thread between two of its moves: some 200 moves a second, about as many as the
 /// scheduler makes where it places such threads.
 pub(super) const STAY: u64 = 256;
@@ -28,104 +25,88 @@ pub(super) const STAY: u64 = 256;
 const MEASURES: [(&str, &str); 3] =
     [("rpc throughput", "1/s"), ("rpc p99", "s"), ("rpc cpu time per exchange", "s")];
 
-/// Each arm's slices of a round.
-#[derive(Debug, Default)]
-struct Slices {
-    window: Option<ExchangeWindow>,
-    busy: Duration,
+pub(super) fn part() -> Part<()> {
+    let claims = |arm: Arm| {
+        // cachelane against each other arm.
+        let claimed = arm == Arm::Kernel(Kernel::Rfs, Device::Passing);
+        let bars = [Some(Bar::AtLeast(0.98)), Some(Bar::AtMost(1.02)), None];
+        let of = MEASURES.into_iter().zip(bars);
+        of.map(move |((measure, _), bar)| {
+            let name = format!("{measure}: steer / {}", arm.name());
+            let (of, to) = (case(measure, Arm::Steer), case(measure, arm));
+            Claim::ratio(name, of, to).bar(bar.filter(|_| claimed))
+        })
+    };
+    let time = Time { once: 1.0, steps: 2 * Arm::ALL.len(), windows: 0.5, more: 0.5 };
+    let about = "Requests and responses, against kernel RFS, kernel RPS and no steering";
+    Part::new("rpc", about, time).claims(Arm::ALL[1..].iter().copied().flat_map(claims)).stage(
+        |(), found| {
+            let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+            let switch = Switch::new(rpc, found)?;
+            let arms = switch.arms();
+            let slices = arms.iter().map(|_| (None, Duration::ZERO)).collect();
+            Ok(Box::new(Arms { switch, arms, slices }))
+        },
+    )
 }
 
-/// All arms, by turns, under the same connections.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if let Some(reason) = hosts::obstacle()? {
-        bench.output.absent.push(format!("rpc: {reason}"));
-        return Ok(());
-    }
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
-    let mut switch = Switch::new(&rpc, &mut bench.output.absent)?;
-    let arms = switch.arms();
-    for (measure, unit) in MEASURES {
-        for arm in &arms {
-            bench.series.expect(&case(measure, *arm), unit);
-        }
-    }
-    for _ in 0..bench.plan.rounds {
-        round(bench, &rpc, &mut switch, &arms)?;
-    }
-    compare(bench, &arms)?;
-    bench.output.notes.extend(switch.note());
-    bench.output.notes.push(format!(
-        "rpc: {CONNECTIONS} connections, a request of 64 bytes in flight on each; a server with \
-         {THREADS} threads, each of which moved to the next CPU after {STAY} answers and was pinned \
-         there until then. The clients ran on the CPU to which the device's packets come. steer had \
-         a lane per CPU."
-    ));
-    bench.output.notes.push(
-        "rpc: a veth with an XDP program handles packets as a network card's driver does, which \
-         costs what it does not cost without. So the other arms had a program as well, one that \
-         lets everything pass, except where it says 'no program on the veth'."
-            .into(),
-    );
-    Ok(())
+/// All arms, under the same connections.
+struct Arms {
+    switch: Switch<Rpc>,
+    arms: Vec<Arm>,
+    /// By arm, what it exchanged in this round, and the CPU time.
+    slices: Vec<(Option<ExchangeWindow>, Duration)>,
 }
 
-fn round(
-    bench: &mut Bench<'_>,
-    rpc: &Rpc,
-    switch: &mut Switch<'_>,
-    arms: &[Arm],
-) -> anyhow::Result<()> {
-    let slice = bench.plan.window / (2 * TIMES) as u32;
-    let mut slices: Vec<Slices> = arms.iter().map(|_| Slices::default()).collect();
-    for arm in turns(arms.len(), TIMES, &mut bench.rng) {
-        bench.step(&format!("rpc, {}", arms[arm].name()))?;
-        switch.set(arms[arm]).with_context(|| arms[arm].name())?;
+impl Measure for Arms {
+    fn steps(&self) -> Vec<Step> {
+        let step = |arm: &Arm| Step {
+            name: format!("rpc, {}", arm.name()),
+            gives: MEASURES.map(|(measure, unit)| (case(measure, *arm), unit)).into(),
+        };
+        self.arms.iter().map(step).collect()
+    }
+
+    fn turns(&self) -> Turns {
+        Turns::ThereAndBack
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let arm = self.arms[step];
+        self.switch.set(arm)?;
+        let rpc = self.switch.hosts();
         rpc.settle();
         let before = SystemCpu::now()?;
-        let window = rpc.measure(slice).with_context(|| arms[arm].name())?;
-        slices[arm].add(window, SystemCpu::now()?.since(&before).busy);
-    }
-    for (arm, Slices { window, busy }) in arms.iter().zip(slices) {
-        let window = window.filter(|window| window.exchanges > 0);
-        let window = window.with_context(|| format!("{}: no exchange completed", arm.name()))?;
+        let window = rpc.measure(now.window / 2)?;
+        let (sum, busy) = &mut self.slices[step];
+        *busy += SystemCpu::now()?.since(&before).busy;
+        add(sum, window);
+        if !now.is_last_turn {
+            return Ok(Vec::new());
+        }
+        let (window, busy) = std::mem::take(&mut self.slices[step]);
+        let window = check(window.context("nothing was measured")?, &arm.name())?;
         let per_exchange = busy.as_secs_f64() / window.exchanges as f64;
-        let values = [window.rate(), window.latency.p99().as_secs_f64(), per_exchange];
-        for ((measure, unit), value) in MEASURES.into_iter().zip(values) {
-            bench.series.add(&case(measure, *arm), unit, value);
-        }
+        Ok(vec![window.rate(), window.latency.p99().as_secs_f64(), per_exchange])
     }
-    Ok(())
-}
 
-/// cachelane against each other arm, and the claims.
-fn compare(bench: &mut Bench<'_>, arms: &[Arm]) -> anyhow::Result<()> {
-    for arm in arms.iter().filter(|arm| **arm != Arm::Steer) {
-        let claimed = *arm == Arm::Kernel(Kernel::Rfs, Device::Passing);
-        let bars = [Some(Bar::AtLeast(0.98)), Some(Bar::AtMost(1.02)), None];
-        for ((measure, _), bar) in MEASURES.into_iter().zip(bars) {
-            let name = format!("{measure}: steer / {}", arm.name());
-            let (of, to) = (case(measure, Arm::Steer), case(measure, *arm));
-            let bar = bar.filter(|_| claimed);
-            bench.series.ratio(&mut bench.output, &name, (&of, &to), bar)?;
-        }
+    fn notes(&self) -> Vec<String> {
+        let notes = [
+            format!(
+                "rpc: {CONNECTIONS} connections, a request of 64 bytes in flight on each; a server \
+                 with {THREADS} threads, each of which moved to the next CPU after {STAY} answers \
+                 and was pinned there until then. The clients ran on the CPU to which the device's \
+                 packets come. steer had a lane per CPU."
+            ),
+            "rpc: a veth with an XDP program handles packets as a network card's driver does, \
+             which costs what it does not cost without. So the other arms had a program as well, \
+             one that lets everything pass, except where it says 'no program on the veth'."
+                .into(),
+        ];
+        self.switch.note().into_iter().chain(notes).collect()
     }
-    Ok(())
 }
 
 fn case(measure: &str, arm: Arm) -> String {
     format!("{measure}, {}", arm.name())
-}
-
-impl Slices {
-    fn add(&mut self, window: ExchangeWindow, busy: Duration) {
-        self.busy += busy;
-        match &mut self.window {
-            None => self.window = Some(window),
-            Some(sum) => {
-                sum.elapsed += window.elapsed;
-                sum.exchanges += window.exchanges;
-                sum.latency.merge(&window.latency);
-            }
-        }
-    }
 }

@@ -7,20 +7,19 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use lab::End;
+use rand::seq::SliceRandom as _;
 use steer::cost::{Least, RunTime, RunTimes, Sockets, Statistics};
 use trial::bench::Bar;
 use xsk::Device;
 
-use super::Bench;
 use super::arms::{self, Arm, Kernel, Switch};
-use super::hosts::{self, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS, turns};
+use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
 use super::rpc::STAY;
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
 use crate::pmu::Pmu;
-
-/// Steps of a round.
-pub(super) const STEPS: usize = (2 * PROGRAMS.len() + CYCLES.len()) * 2;
 
 /// Times that a measurement is tried.
 const AGAIN: usize = 10;
@@ -58,6 +57,23 @@ const REDIRECT: &str = "run time, parse and redirect only";
 const RECORD: &str = "run time, record";
 const HASH: &str = "run time, tuple and hash only";
 
+pub(super) fn part() -> Part<()> {
+    let claims =
+        COMPARED.map(|(name, [of, to], bar)| Claim::ratio(name, of, to).bar(bar.map(Bar::AtMost)));
+    let [of, to] = CYCLES.map(cycles_case);
+    let cycles = Claim::ratio("cycles per packet: steer / kernel rfs", of, to);
+    let steps = 2 * (2 * PROGRAMS.len() + CYCLES.len());
+    let time = Time { once: 5.0, steps, windows: 0.5, more: 0.45 };
+    let about = "How long the programs run, against the least that such programs can do";
+    Part::new("runtime", about, time)
+        .claims(claims)
+        .claims([cycles])
+        // With few, all that the programs look at stays in the CPU's own caches.
+        .stage(|(), _| Ok(Box::new(RunTimesOf::start("run time, 64 connections", THREADS)?)))
+        .stage(|(), _| Ok(Box::new(RunTimesOf::start("run time", CONNECTIONS)?)))
+        .stage(|(), found| Ok(Box::new(Cycles::start(found)?)))
+}
+
 /// What one kind of programs did in a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
@@ -66,68 +82,82 @@ struct Sum {
     receives: u64,
 }
 
-/// All kinds, by turns, under the same connections.
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if let Some(reason) = hosts::obstacle()? {
-        bench.output.absent.push(format!("run time: {reason}"));
-        return Ok(());
-    }
-    for (_, cases, _) in COMPARED {
-        cases.iter().for_each(|case| bench.series.expect(case, "s"));
-    }
-    let start = |connections| Rpc::start(Behaviour { stay: STAY, look: false, connections });
-    let measure = |bench: &mut Bench<'_>, rpc: &Rpc, name: &str| {
-        let _statistics = Statistics::enable()?;
-        (0..bench.plan.rounds).try_for_each(|_| round(bench, rpc, name))
-    };
-    // With few, all that the programs look at stays in the CPU's own caches.
-    measure(bench, &start(THREADS)?, "run time, 64 connections")?;
-    let rpc = start(CONNECTIONS)?;
-    measure(bench, &rpc, "run time")?;
-    for (name, [of, to], bar) in COMPARED {
-        bench.series.ratio(&mut bench.output, name, (of, to), bar.map(Bar::AtMost))?;
-    }
-    bench.output.notes.push(
-        "Run times are the kernel's statistics of BPF programs, some 60 ns of which are the \
-         clock's where the programs do nothing ('queue'). The record side runs for the clients' \
-         sockets as well, which are another namespace's ('stranger'): these runs are taken off."
-            .into(),
-    );
-    cycles(bench, &rpc)
+/// What a round gives.
+const FIGURES: [&str; 8] = [
+    "steer",
+    "parse and redirect only",
+    "record",
+    "tuple and hash only",
+    "record, stranger",
+    "at the consumer's CPU",
+    "end of a poll",
+    "queue",
+];
+
+/// All kinds, under the same connections.
+struct RunTimesOf {
+    rpc: Rpc,
+    name: &'static str,
+    _statistics: Statistics,
 }
 
-fn round(bench: &mut Bench<'_>, rpc: &Rpc, name: &str) -> anyhow::Result<()> {
-    let slice = bench.plan.window / 2;
-    let mut sums = [Sum::default(); PROGRAMS.len()];
-    for number in turns(PROGRAMS.len(), 1, &mut bench.rng) {
-        bench.step("run time")?;
-        let host = &rpc.end().host;
-        let measured = host.run(|| measure(rpc, rpc.end(), PROGRAMS[number], slice))??;
-        sums[number].times = sums[number].times + measured.times;
-        sums[number].receives += measured.receives;
+impl RunTimesOf {
+    fn start(name: &'static str, connections: usize) -> anyhow::Result<RunTimesOf> {
+        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections })?;
+        Ok(RunTimesOf { rpc, name, _statistics: Statistics::enable()? })
     }
-    let [cachelane, least, strangers] = sums;
-    let stranger = strangers.times.record.mean().context("no socket received anything")?;
-    // Both see the same: what share of all runs the server's are is known of one.
-    let share = cachelane.receives as f64 / cachelane.times.record.runs as f64;
-    ensure!(share > 0.0, "the programs saw no receive");
-    let ours = |record: RunTime| Some((record.mean()? - (1.0 - share) * stranger) / share);
-    let times = cachelane.times;
-    for (what, nanoseconds) in [
-        ("steer", times.steer.mean()),
-        ("parse and redirect only", least.times.steer.mean()),
-        ("record", ours(times.record)),
-        ("tuple and hash only", ours(least.times.record)),
-        ("record, stranger", Some(stranger)),
-        ("at the consumer's CPU", times.taken.mean()),
-        ("end of a poll", times.polled.mean()),
-        ("queue", times.queued.mean()),
-    ] {
-        let case = format!("{name}, {what}");
-        let nanoseconds = nanoseconds.with_context(|| format!("{case}: no run"))?;
-        bench.series.add(&case, "s", nanoseconds / 1e9);
+}
+
+impl Measure for RunTimesOf {
+    /// One: the kinds are put together.
+    fn steps(&self) -> Vec<Step> {
+        let gives = FIGURES.map(|what| (format!("{}, {what}", self.name), "s"));
+        vec![Step { name: self.name.into(), gives: gives.into() }]
     }
-    Ok(())
+
+    fn measure(&mut self, _: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let mut sums = [Sum::default(); PROGRAMS.len()];
+        let mut order: Vec<usize> = (0..PROGRAMS.len()).collect();
+        order.shuffle(now.rng);
+        for number in order.iter().chain(order.iter().rev()) {
+            now.stop.check()?;
+            let (rpc, host) = (&self.rpc, &self.rpc.end().host);
+            let programs = PROGRAMS[*number];
+            let measured = host.run(|| measure(rpc, rpc.end(), programs, now.window / 2))??;
+            let sum = &mut sums[*number];
+            sum.times = sum.times + measured.times;
+            sum.receives += measured.receives;
+        }
+        let [cachelane, least, strangers] = sums;
+        let none = |what: &str| Absent(format!("{what}: no run"));
+        let stranger = strangers.times.record.mean().ok_or_else(|| none("record, stranger"))?;
+        // Both see the same: what share of all runs the server's are is known of one.
+        let share = cachelane.receives as f64 / cachelane.times.record.runs as f64;
+        ensure!(share > 0.0, Absent("the programs saw no receive".into()));
+        let ours = |record: RunTime| Some((record.mean()? - (1.0 - share) * stranger) / share);
+        let times = cachelane.times;
+        let means = [
+            times.steer.mean(),
+            least.times.steer.mean(),
+            ours(times.record),
+            ours(least.times.record),
+            Some(stranger),
+            times.taken.mean(),
+            times.polled.mean(),
+            times.queued.mean(),
+        ];
+        let seconds = |(mean, what): (Option<f64>, &str)| Ok(mean.ok_or_else(|| none(what))? / 1e9);
+        means.into_iter().zip(FIGURES).map(seconds).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let note = "Run times are the kernel's statistics of BPF programs, some 60 ns of which are \
+                    the clock's where the programs do nothing ('queue'). The record side runs for \
+                    the clients' sockets as well, which are another namespace's ('stranger'): \
+                    these runs are taken off.";
+        // Once, of both.
+        (self.name == "run time").then(|| note.into()).into_iter().collect()
+    }
 }
 
 fn measure(rpc: &Rpc, end: &End, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
@@ -159,7 +189,7 @@ fn measure(rpc: &Rpc, end: &End, programs: Programs, slice: Duration) -> anyhow:
                     return Ok(sum);
                 }
             }
-            bail!("CPUs stood still in {AGAIN} measurements in a row");
+            bail!(Absent(format!("CPUs stood still in {AGAIN} measurements in a row")));
         }
         Programs::Least => Sockets::Ours,
         Programs::Strangers => Sockets::Nobodys,
@@ -168,35 +198,57 @@ fn measure(rpc: &Rpc, end: &End, programs: Programs, slice: Duration) -> anyhow:
     during(&|| Ok(Sum { times: least.run_times()?, receives: 0 }))
 }
 
+fn cycles_case(arm: Arm) -> String {
+    format!("cycles per packet, {}", arm.name())
+}
+
 /// Cycles of all CPUs for each packet, where they can be counted.
-fn cycles(bench: &mut Bench<'_>, rpc: &Rpc) -> anyhow::Result<()> {
-    let pmu = match Pmu::detect() {
-        Ok(pmu) => pmu,
-        Err(reason) => {
-            bench.output.absent.push(format!("cycles per packet: {reason}"));
-            return Ok(());
-        }
-    };
-    let mut switch = Switch::new(rpc, &mut bench.output.absent)?;
-    let arms: Vec<Arm> = switch.arms().into_iter().filter(|arm| CYCLES.contains(arm)).collect();
-    let case = |arm: Arm| format!("cycles per packet, {}", arm.name());
-    for _ in 0..bench.plan.rounds {
-        let mut sums = vec![(0.0, 0); arms.len()];
-        for number in turns(arms.len(), 1, &mut bench.rng) {
-            bench.step(&case(arms[number]))?;
-            switch.set(arms[number])?;
-            rpc.settle();
-            let (packets, counting) = (rpc.end().counters()?.rx_packets, pmu.start()?);
-            thread::sleep(bench.plan.window / 2);
-            sums[number].0 += counting.stop()?.cycles;
-            sums[number].1 += rpc.end().counters()?.rx_packets.wrapping_sub(packets);
-        }
-        for (arm, (cycles, packets)) in arms.iter().zip(sums) {
-            ensure!(packets > 0, "{}: no packet arrived", arm.name());
-            bench.series.add(&case(*arm), "", cycles / packets as f64);
-        }
+struct Cycles {
+    switch: Switch<Rpc>,
+    pmu: Pmu,
+    arms: Vec<Arm>,
+    /// By arm, of this round: cycles, and packets.
+    sums: Vec<(f64, u64)>,
+}
+
+impl Cycles {
+    fn start(found: &mut Found) -> anyhow::Result<Cycles> {
+        let pmu = Pmu::detect().map_err(|reason| {
+            found.absent("cycles per packet", &reason);
+            Absent(reason)
+        })?;
+        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+        let switch = Switch::new(rpc, found)?;
+        let there = switch.arms();
+        let arms: Vec<Arm> = CYCLES.into_iter().filter(|arm| there.contains(arm)).collect();
+        let sums = vec![(0.0, 0); arms.len()];
+        Ok(Cycles { switch, pmu, arms, sums })
     }
-    let (of, to) = (case(CYCLES[0]), case(CYCLES[1]));
-    let name = "cycles per packet: steer / kernel rfs";
-    bench.series.ratio(&mut bench.output, name, (&of, &to), None)
+}
+
+impl Measure for Cycles {
+    fn steps(&self) -> Vec<Step> {
+        self.arms.iter().map(|arm| Step::of(cycles_case(*arm), "")).collect()
+    }
+
+    fn turns(&self) -> Turns {
+        Turns::ThereAndBack
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        self.switch.set(self.arms[step])?;
+        let rpc = self.switch.hosts();
+        rpc.settle();
+        let (packets, counting) = (rpc.end().counters()?.rx_packets, self.pmu.start()?);
+        thread::sleep(now.window / 2);
+        let sum = &mut self.sums[step];
+        sum.0 += counting.stop()?.cycles;
+        sum.1 += rpc.end().counters()?.rx_packets.wrapping_sub(packets);
+        if !now.is_last_turn {
+            return Ok(Vec::new());
+        }
+        let (cycles, packets) = std::mem::take(sum);
+        ensure!(packets > 0, Absent("no packet arrived".into()));
+        Ok(vec![cycles / packets as f64])
+    }
 }

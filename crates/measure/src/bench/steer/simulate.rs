@@ -3,12 +3,19 @@
 //!
 //! Nothing of it is measured, and all that is printed says so.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use steer::simulate::Outcome;
 pub use steer::simulate::{Machine, Simulation, Threads};
-use trial::bench::{BenchOutput, Host};
 
-use crate::bench::{Progress, Series, Stop};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Claim, Experiment, Measure, Now, Part, Plan, Step, Time};
+
+/// Seconds that a simulated receive takes.
+const RECEIVE: f64 = 1.5e-7;
+/// Receives of each connection before anything is counted.
+const WARM_UP: u64 = 20;
 
 /// What stands above the tables.
 pub const HEADING: &str =
@@ -25,19 +32,6 @@ pub struct Simulated {
     pub receives: u64,
 }
 
-/// How often.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// What is simulated.
-    pub simulated: Simulated,
-    /// Runs of each case.
-    pub rounds: usize,
-    /// Seed of the first.
-    pub seed: u64,
-    /// No progress line.
-    pub quiet: bool,
-}
-
 /// What is shown of an outcome: the name, and how often it happened.
 type Count = (&'static str, fn(&Outcome) -> u64);
 
@@ -51,47 +45,89 @@ const RATIOS: [(&str, &str); 2] = [("records", COUNTS[0].0), ("flow moves", COUN
 /// Values of `llc_affinity`.
 const ARMS: [(bool, &str); 2] = [(true, "on"), (false, "off")];
 
-/// Runs the simulation.
-pub fn run(plan: &Plan, stop: &Stop) -> anyhow::Result<BenchOutput> {
-    let Simulated { simulations, receives_per_second, receives } = &plan.simulated;
-    let progress = Progress::new(plan.rounds * simulations.len() * ARMS.len(), plan.quiet);
-    let (mut series, mut output) =
-        (Series::default(), BenchOutput::new("steer simulation", Host::detect()));
-    for (seed, simulation) in
-        (0..plan.rounds as u64).flat_map(|round| simulations.iter().map(move |one| (round, one)))
-    {
-        for (llc_affinity, arm) in ARMS {
-            stop.check()?;
-            progress.step(&format!("simulation {}", simulation.machine));
-            let seed = plan.seed.wrapping_add(seed);
-            let outcome = simulation.run(llc_affinity, seed, *receives).context("simulation")?;
-            let share = |count: u64| count as f64 / outcome.receives as f64;
-            for (name, count) in COUNTS {
-                let per_second = share(count(&outcome)) * receives_per_second;
-                series.add(&case(simulation, name, arm), "/s", per_second);
-            }
-            let in_lane = case(simulation, "in consumer's lane", arm);
-            series.add(&in_lane, "%", 100.0 * share(outcome.in_lane));
-        }
+impl Experiment for Simulated {
+    type Ground = ();
+
+    fn name(&self) -> &'static str {
+        "steer simulation"
     }
-    for simulation in simulations {
-        for (name, count) in RATIOS {
+
+    fn parts(&self) -> Vec<Part<()>> {
+        let claim = |simulation: &Simulation, (name, count): (&str, &str)| {
             let [on, off] = ARMS.map(|(_, arm)| case(simulation, count, arm));
             let name = format!("simulation {}: {name}, on / off", simulation.machine);
-            series.ratio(&mut output, &name, (&on, &off), None)?;
-        }
+            Claim::ratio(name, on, off)
+        };
+        let of = |simulation| RATIOS.map(|ratio| claim(simulation, ratio));
+        let connections = |one: &Simulation| u64::from(one.threads.connections);
+        let most = self.simulations.iter().map(connections).max().unwrap_or(0);
+        let receives = (self.receives + WARM_UP * most) as f64;
+        let steps = self.simulations.len() * ARMS.len();
+        let time = Time { once: 0.0, steps, windows: 0.0, more: receives * RECEIVE };
+        let simulated = self.clone();
+        vec![
+            Part::new(
+                "simulation",
+                "What the tables would do on machines that are not there",
+                time,
+            )
+            .claims(self.simulations.iter().flat_map(of))
+            .stage(move |(), _| Ok(Box::new(Runs(simulated.clone())))),
+        ]
     }
-    output.cases = series.cases();
-    output.notes = notes(plan);
-    Ok(output)
+
+    fn default_extent(&self) -> (usize, Duration) {
+        (8, Duration::from_secs(1))
+    }
+
+    fn ground_time(&self) -> f64 {
+        0.0
+    }
+
+    fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn notes(&self, (): &(), plan: &Plan) -> Vec<String> {
+        notes(self, plan)
+    }
+}
+
+/// Every machine with both values of the knob.
+struct Runs(Simulated);
+
+impl Measure for Runs {
+    fn steps(&self) -> Vec<Step> {
+        let step = |simulation: &Simulation, arm: &str| {
+            let counts = COUNTS.map(|(name, _)| (case(simulation, name, arm), "/s"));
+            let in_lane = (case(simulation, "in consumer's lane", arm), "%");
+            Step {
+                name: format!("simulation {}", simulation.machine),
+                gives: counts.into_iter().chain([in_lane]).collect(),
+            }
+        };
+        let of = |simulation| ARMS.map(|(_, arm)| step(simulation, arm));
+        self.0.simulations.iter().flat_map(of).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let Simulated { simulations, receives_per_second, receives } = &self.0;
+        let (simulation, (llc_affinity, _)) = (&simulations[step / 2], ARMS[step % 2]);
+        // The same for both.
+        let seed = now.seed.wrapping_add(now.round as u64);
+        let outcome = simulation.run(llc_affinity, seed, *receives).context("simulation")?;
+        let share = |count: u64| count as f64 / outcome.receives as f64;
+        let counts = COUNTS.map(|(_, count)| share(count(&outcome)) * receives_per_second);
+        Ok(counts.into_iter().chain([100.0 * share(outcome.in_lane)]).collect())
+    }
 }
 
 fn case(simulation: &Simulation, what: &str, arm: &str) -> String {
     format!("simulation {}, {arm}: {what}", simulation.machine)
 }
 
-fn notes(plan: &Plan) -> Vec<String> {
-    let Simulated { simulations, receives_per_second, receives } = &plan.simulated;
+fn notes(simulated: &Simulated, plan: &Plan) -> Vec<String> {
+    let Simulated { simulations, receives_per_second, receives } = simulated;
     let said =
         "This is a simulation: nothing was measured, and the host only computed it. What it \
                 assumes is in docs/mechanisms/steer.md. On and off are the values of llc_affinity."
