@@ -10,7 +10,9 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
     let include = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["steer", "least"] {
+    // The second is for measuring against.
+    let least = env::var_os("CARGO_FEATURE_MEASURE").map(|_| "least");
+    for name in ["steer"].into_iter().chain(least) {
         let source = format!("src/bpf/{name}.bpf.c");
         if let Err(error) = SkeletonBuilder::new()
             .source(&source)

@@ -44,8 +44,7 @@ mod borrower;
 mod distributor;
 #[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
-#[doc(hidden)]
+#[cfg(all(feature = "fuzzing", not(loom)))]
 pub mod fuzzing;
 #[cfg(not(loom))]
 mod hash;

@@ -6,3 +6,4 @@
 pub mod bench;
 pub mod demo;
 mod pmu;
+mod simulation;

@@ -27,10 +27,8 @@ mod maps;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::time::Duration;
 
 use rustix::net::sockopt::socket_cookie;
-use rustix::time::{ClockId, clock_getres};
 
 use crate::socket::{self, Shares};
 use crate::{Error, sockopt};
@@ -224,38 +222,5 @@ impl Sockmap {
         if let Ok(mut free) = self.free.lock() {
             free.push(slot);
         }
-    }
-}
-
-/// The kernel's tick: what sockmap waits when a target is full. From the coarse clock's
-/// resolution, which is one jiffy (1/HZ).
-pub fn jiffy() -> Duration {
-    let resolution = clock_getres(ClockId::MonotonicCoarse);
-    Duration::new(resolution.tv_sec as u64, resolution.tv_nsec as u32)
-}
-
-/// The socket buffer, in bytes, with which a sockmap redirect can move `bytes_per_second`: the
-/// kernel fills it, then sleeps a jiffy. At most `limit`.
-pub fn buffer_for(bytes_per_second: u64, jiffy: Duration, limit: usize) -> usize {
-    let bytes = u128::from(bytes_per_second) * jiffy.as_nanos() / 1_000_000_000;
-    usize::try_from(bytes).unwrap_or(usize::MAX).min(limit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_jiffy_is_between_one_and_ten_milliseconds() {
-        let jiffy = jiffy();
-        assert!((1..=10).contains(&jiffy.as_millis()), "{jiffy:?}");
-    }
-
-    #[test]
-    fn a_buffer_is_rate_times_jiffy_within_its_limit() {
-        let ms4 = Duration::from_millis(4);
-        assert_eq!(buffer_for(2_000_000_000, ms4, usize::MAX), 8_000_000);
-        assert_eq!(buffer_for(2_000_000_000, ms4, 1 << 20), 1 << 20);
-        assert_eq!(buffer_for(u64::MAX, Duration::from_secs(9), usize::MAX), usize::MAX);
     }
 }

@@ -1,14 +1,15 @@
 //! Receive flow steering that leaves a flow alone while its consumer stays in its lane.
 
 mod control;
+#[cfg(feature = "measure")]
 pub mod cost;
 mod counters;
 mod error;
 mod host;
+#[cfg(any(test, feature = "measure"))]
 pub mod model;
 mod native;
 mod program;
-pub mod simulate;
 mod size;
 mod steering;
 mod threads;

@@ -13,6 +13,7 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use libbpf_sys::bpf_test_run_opts;
 
+#[cfg(feature = "measure")]
 use crate::cost::{RunTime, RunTimes};
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
@@ -231,6 +232,7 @@ impl Loaded {
 
 impl Programs {
     /// What they cost so far.
+    #[cfg(feature = "measure")]
     pub(crate) fn run_times(&self) -> Result<RunTimes> {
         let of = |program: &OwnedFd| RunTime::of(program.as_fd());
         Ok(RunTimes {

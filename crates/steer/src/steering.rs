@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
+#[cfg(feature = "measure")]
 use crate::cost::RunTimes;
 use crate::program::{self, CPUS_MAX, Constants, Limits, Loaded, TASK_UNKNOWN, Target, system};
 use crate::size::{check_records, records_for};
@@ -41,7 +42,7 @@ pub struct SteerOptions {
     /// Whether a flow's record is rewritten only when its consumer left the lane.
     pub llc_affinity: bool,
     /// False only to see what happens then: packets overtake each other.
-    #[doc(hidden)]
+    #[cfg(feature = "measure")]
     pub keep_order: bool,
 }
 
@@ -56,6 +57,7 @@ impl Default for SteerOptions {
             lease: Some(Duration::from_secs(2)),
             targets: (0..=CpuSet::MAX).collect(),
             llc_affinity: true,
+            #[cfg(feature = "measure")]
             keep_order: true,
         }
     }
@@ -199,6 +201,7 @@ impl Steering {
     ///
     /// # Errors
     /// What the system reports.
+    #[cfg(feature = "measure")]
     pub fn run_times(&self) -> Result<RunTimes> {
         self.targets.loaded.programs.run_times()
     }
@@ -269,7 +272,10 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
         queues,
         netns: netns()?,
         hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
+        #[cfg(feature = "measure")]
         keep_order: options.keep_order,
+        #[cfg(not(feature = "measure"))]
+        keep_order: true,
         gro_outlasts_poll: tick::gro_outlasts_poll(),
         limits: limits(options, queues),
         tried_time: false,

@@ -8,7 +8,7 @@ use trial::Better;
 
 use super::stage::Stage;
 use super::{Entry, Mechanism, SetUp};
-use crate::bench::relay::jiffy::{Redirected, sized};
+use crate::bench::relay::jiffy::{Redirected, jiffy, sized};
 
 /// How much arrives.
 pub(super) const RATE: Entry = Entry {
@@ -33,7 +33,7 @@ fn set_up(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
          off: the receive buffer that the kernel gives; on: one of {} MB, sized for the jiffy of \
          {:?}.",
         mechanism.sized / 1_000_000,
-        relay::jiffy()
+        jiffy()
     );
     Ok(SetUp::Ready { mechanism: Box::new(mechanism), arms })
 }

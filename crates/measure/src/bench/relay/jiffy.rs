@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::peer::{Redirect, StockSockmap};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use trial::bench::Bar;
+use trial::bench::{Bar, Host};
 
 use super::flood::Flood;
 use super::targets::Targets;
@@ -53,14 +53,27 @@ impl Measure for Jiffy<'_> {
             "sockmap sized: a receive buffer of {} bytes, for {WANTED} bytes a second at a jiffy \
              of {:?}, within {LIMIT}.",
             self.sized,
-            relay::jiffy()
+            jiffy()
         )]
     }
 }
 
 /// The receive buffer, in bytes, that the wanted rate takes.
 pub(crate) fn sized() -> usize {
-    relay::buffer_for(WANTED, relay::jiffy(), LIMIT)
+    buffer_for(WANTED, jiffy(), LIMIT)
+}
+
+/// The kernel's tick: what sockmap waits when a target is full. Of the slowest kernels where it is
+/// not known.
+pub(crate) fn jiffy() -> Duration {
+    Duration::from_secs(1) / Host::detect().hz.unwrap_or(100)
+}
+
+/// The socket buffer, in bytes, with which a sockmap redirect can move `bytes_per_second`: the
+/// kernel fills it, then sleeps a jiffy. At most `limit`.
+fn buffer_for(bytes_per_second: u64, jiffy: Duration, limit: usize) -> usize {
+    let bytes = u128::from(bytes_per_second) * jiffy.as_nanos() / 1_000_000_000;
+    usize::try_from(bytes).unwrap_or(usize::MAX).min(limit)
 }
 
 /// Traffic through the redirect, until it is dropped.
@@ -101,4 +114,17 @@ pub(super) fn pair() -> std::io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let connected = TcpStream::connect(listener.local_addr()?)?;
     Ok((connected, listener.accept()?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_rate_times_jiffy_within_its_limit() {
+        let ms4 = Duration::from_millis(4);
+        assert_eq!(buffer_for(2_000_000_000, ms4, usize::MAX), 8_000_000);
+        assert_eq!(buffer_for(2_000_000_000, ms4, 1 << 20), 1 << 20);
+        assert_eq!(buffer_for(u64::MAX, Duration::from_secs(9), usize::MAX), usize::MAX);
+    }
 }

@@ -6,16 +6,15 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use steer::simulate::Outcome;
-pub use steer::simulate::{Machine, Simulation, Threads};
+
+pub use crate::simulation::{Machine, Simulation, Threads};
+use crate::simulation::{Outcome, WARM_UP};
 
 use crate::bench::driver::Found;
 use crate::bench::experiment::{Claim, Experiment, Measure, Now, Part, Plan, Step, Time};
 
 /// Seconds that a simulated receive takes.
 const RECEIVE: f64 = 1.5e-7;
-/// Receives of each connection before anything is counted.
-const WARM_UP: u64 = 20;
 
 /// What stands above the tables.
 pub const HEADING: &str =

@@ -1,6 +1,6 @@
 //! A simulation of the record side's work, and of where packets go, on machines that are not there.
 //!
-//! It runs the [model](crate::model) of the programs, which is checked against them, under made-up
+//! It runs the [model](steer::model) of the programs, which is checked against them, under made-up
 //! threads. It says how often records are written and how well packets find their consumers' lanes
 //! *if* threads move as the migration model says. It knows nothing of time: not what a write costs,
 //! nor what an avoided one gains. Nothing that it says is measured.
@@ -23,16 +23,16 @@ mod threads;
 pub use machine::Machine;
 pub use threads::Threads;
 
+use anyhow::ensure;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::model::{Limits, Model, Poll, RecordAction, Shape, Target, Verdict};
-use crate::size::check_records;
-use crate::{Error, Result};
+use steer::SteerOptions;
+use steer::model::{Limits, Model, Poll, RecordAction, Shape, Target, Verdict};
 
 /// Receives of each connection, on average, before anything is counted: until then records are
 /// missing, and threads are where they started.
-const WARM_UP: u64 = 20;
+pub(crate) const WARM_UP: u64 = 20;
 
 /// What is simulated.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,16 +70,15 @@ impl Simulation {
     /// Checks that there can be such a thing.
     ///
     /// # Errors
-    /// `Invalid` of [`ErrorKind`](crate::ErrorKind), with the value and what was expected.
-    pub fn check(&self) -> Result<()> {
+    /// The value that cannot be, and what was expected.
+    pub fn check(&self) -> anyhow::Result<()> {
         let (queues, cpus) = (self.queues, self.machine.cpus());
-        check_records(self.records)?;
-        if !(1..=cpus).contains(&queues) {
-            return Err(Error::invalid(format!(
-                "{queues} queues: expected 1 to {cpus}, the CPUs of {}",
-                self.machine
-            )));
-        }
+        SteerOptions { records: self.records, ..SteerOptions::default() }.check()?;
+        ensure!(
+            (1..=cpus).contains(&queues),
+            "{queues} queues: expected 1 to {cpus}, the CPUs of {}",
+            self.machine
+        );
         self.threads.check()
     }
 
@@ -88,7 +87,7 @@ impl Simulation {
     ///
     /// # Errors
     /// As [`check`](Self::check).
-    pub fn run(&self, llc_affinity: bool, seed: u64, receives: u64) -> Result<Outcome> {
+    pub fn run(&self, llc_affinity: bool, seed: u64, receives: u64) -> anyhow::Result<Outcome> {
         self.check()?;
         let mut run = Run::new(self, llc_affinity, seed);
         for _ in 0..WARM_UP * u64::from(self.threads.connections) {

@@ -1,9 +1,9 @@
 //! Threads that receive, and how they move.
 
+use anyhow::ensure;
 use rand::{Rng, RngExt as _};
 
 use super::Machine;
-use crate::{Error, Result};
 
 /// Who receives, and how often they move.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,20 +22,15 @@ pub struct Threads {
 
 impl Threads {
     /// Checks that there can be such threads.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         let Self { threads, connections, .. } = *self;
-        if threads == 0 {
-            return Err(Error::invalid("0 threads: expected 1 or more"));
-        }
-        if connections < threads {
-            return Err(Error::invalid(format!(
-                "{connections} connections: expected at least one for each of {threads} threads"
-            )));
-        }
+        ensure!(threads > 0, "0 threads: expected 1 or more");
+        ensure!(
+            connections >= threads,
+            "{connections} connections: expected at least one for each of {threads} threads"
+        );
         for (name, value) in [("moves", self.moves), ("in_lane", self.in_lane)] {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(Error::invalid(format!("{name} {value}: expected 0 to 1")));
-            }
+            ensure!((0.0..=1.0).contains(&value), "{name} {value}: expected 0 to 1");
         }
         Ok(())
     }

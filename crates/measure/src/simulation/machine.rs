@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::model::{CPUS_MAX, Lane};
-use crate::{Error, Result};
+use anyhow::{Context as _, bail, ensure};
+use steer::model::{CPUS_MAX, Lane};
 
 /// Sockets of CPUs in lanes, all alike. Written `2x128/16`: two sockets with 128 CPUs each, in
 /// lanes of 16.
@@ -19,22 +19,20 @@ impl Machine {
     /// A machine of so many sockets.
     ///
     /// # Errors
-    /// `Invalid` of [`ErrorKind`](crate::ErrorKind) if one of the numbers is 0, if the lanes do not
-    /// divide a socket evenly, or if there are more than [`CPUS_MAX`] CPUs.
-    pub fn new(sockets: u32, cpus_of_socket: u32, cpus_of_lane: u32) -> Result<Self> {
+    /// If one of the numbers is 0, if the lanes do not divide a socket evenly, or if there are more
+    /// than [`CPUS_MAX`] CPUs.
+    pub fn new(sockets: u32, cpus_of_socket: u32, cpus_of_lane: u32) -> anyhow::Result<Self> {
         let machine = Self { sockets, cpus_of_socket, cpus_of_lane };
-        let invalid = |message| Err(Error::invalid(format!("machine {machine}: {message}")));
-        if sockets == 0 || cpus_of_socket == 0 || cpus_of_lane == 0 {
-            return invalid("expected at least 1 of each".to_owned());
-        }
-        if !cpus_of_socket.is_multiple_of(cpus_of_lane) {
-            return invalid(format!(
-                "{cpus_of_socket} CPUs of a socket do not divide into lanes of {cpus_of_lane}"
-            ));
-        }
+        let least = sockets.min(cpus_of_socket).min(cpus_of_lane);
+        ensure!(least > 0, "machine {machine}: expected at least 1 of each");
+        ensure!(
+            cpus_of_socket.is_multiple_of(cpus_of_lane),
+            "machine {machine}: {cpus_of_socket} CPUs of a socket do not divide into lanes of \
+             {cpus_of_lane}"
+        );
         match sockets.checked_mul(cpus_of_socket) {
             Some(..=CPUS_MAX) => Ok(machine),
-            _ => invalid(format!("expected at most {CPUS_MAX} CPUs")),
+            _ => bail!("machine {machine}: expected at most {CPUS_MAX} CPUs"),
         }
     }
 
@@ -75,19 +73,19 @@ impl Machine {
 }
 
 impl FromStr for Machine {
-    type Err = Error;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let parse = || {
             let (sockets, rest) = text.split_once('x')?;
             let (cpus, lane) = rest.split_once('/')?;
             Some((sockets.parse().ok()?, cpus.parse().ok()?, lane.parse().ok()?))
         };
-        let (sockets, cpus, lane) = parse().ok_or_else(|| {
-            Error::invalid(format!(
+        let (sockets, cpus, lane) = parse().with_context(|| {
+            format!(
                 "machine '{text}': expected SOCKETSxCPUS/LANE, such as 2x128/16 for two sockets \
                  with 128 CPUs each, in lanes of 16"
-            ))
+            )
         })?;
         Self::new(sockets, cpus, lane)
     }
