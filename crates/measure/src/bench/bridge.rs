@@ -59,7 +59,7 @@ impl Experiment for Bridge {
     }
 
     fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_secs(1))
+        (6, Duration::from_secs(1))
     }
 
     fn ground(&self, found: &mut Found) -> anyhow::Result<Ground> {

@@ -4,6 +4,9 @@
 //! them, and two cases are compared round by round. What could not be measured costs what was to be
 //! compared with it, and nothing else. A run that ends early keeps what it has.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -122,7 +125,10 @@ impl Run<'_> {
             found.series.expect(case, unit);
         }
         let begun = Instant::now();
-        let measured = (0..rounds).try_for_each(|round| self.round(&mut *measure, round, found));
+        let measured = (0..rounds).try_for_each(|round| {
+            tracing::debug!("round {} of {rounds}", round + 1);
+            self.round(&mut *measure, round, found)
+        });
         tracing::debug!("rounds: {:.2?}", begun.elapsed());
         found.output.notes.extend(measure.notes());
         measured

@@ -41,7 +41,7 @@ impl Experiment for Lend {
     }
 
     fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_millis(500))
+        (6, Duration::from_millis(300))
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {

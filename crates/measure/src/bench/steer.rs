@@ -32,7 +32,7 @@ impl Experiment for Steer {
     }
 
     fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_secs(1))
+        (6, Duration::from_secs(1))
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {

@@ -33,7 +33,7 @@ const PROTOCOL: [u8; 2] = [0x88, 0xb5];
 pub(super) fn part() -> Part<Ground> {
     let title = format!("announced change to effect, {PORTS} ports: cachelane - linux bridge");
     let claim = Claim::difference(title, case("cachelane"), case("linux bridge"));
-    let time = Time { once: 5.0, steps: ARMS.len(), windows: 0.0, more: 1.5 };
+    let time = Time { once: 5.0, steps: ARMS.len(), windows: 0.0, more: 5.0 };
     Part::new("changes", "A bridge with many ports, one of which is told something", time)
         .claims([claim.bar(Bar::AtMost(5.0))])
         .stage(|ground: &Ground, _| {

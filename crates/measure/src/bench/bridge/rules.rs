@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) fn part() -> Part<Ground> {
     let title = "filter rule to effect, busy machine: cachelane - linux bridge";
     let claim = Claim::difference(title, case("cachelane"), case("linux bridge"));
-    let time = Time { once: 1.0, steps: ARMS.len(), windows: 0.0, more: 8.0 };
+    let time = Time { once: 1.0, steps: ARMS.len(), windows: 0.0, more: 5.2 };
     Part::new("rules", "A rule of netfilter's, set while all CPUs are busy", time)
         .claims([claim.bar(Bar::AtMost(5.0))])
         .stage(|ground, _| Ok(Box::new(Rules::build(ground)?)))

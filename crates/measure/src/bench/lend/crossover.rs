@@ -18,7 +18,7 @@ pub(super) fn part() -> Part<Ground> {
         let [of, to] = [Who::Lend, Who::AfPacket].map(|who| case(what, traffic, who));
         Claim::ratio(format!("{what}, {}: lend / af_packet", title(traffic)), of, to)
     };
-    let time = Time { once: 2.0, steps: 2 * traffic().len(), windows: 1.0, more: 1.0 };
+    let time = Time { once: 2.0, steps: 2 * traffic().len(), windows: 1.0, more: 1.3 };
     Part::new("crossover", "Where copying is better: sizes and rates (needs root)", time)
         .claims(traffic().into_iter().map(claim))
         .stage(|ground: &Ground, found| {

@@ -60,7 +60,7 @@ pub(super) fn part() -> Part<Ground> {
         let name = format!("delivered pps: {language} / rust");
         Claim::ratio(name, format!("delivered, {language}"), "delivered, rust")
     });
-    let time = Time { once: 2.0, steps: 6 + 3, windows: 1.0, more: 1.0 };
+    let time = Time { once: 2.0, steps: 6 + 3, windows: 1.0, more: 1.8 };
     let about = "Packets that reach workers, against AF_PACKET rings, and borrowers in C and \
                  Python (needs root)";
     Part::new("delivered", about, time)

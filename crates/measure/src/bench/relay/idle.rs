@@ -24,7 +24,7 @@ const OPENING: Duration = Duration::from_secs(60);
 
 pub(super) fn part(connections: usize) -> Part<Targets> {
     let claim = Claim::ratio("idle memory: relay / haproxy", CASES[0], CASES[1]);
-    let time = Time { once: 0.2, steps: 2, windows: 0.0, more: connections as f64 * 2e-4 };
+    let time = Time { once: 0.2, steps: 2, windows: 0.0, more: connections as f64 * 5e-4 };
     Part::new("idle", "Memory of idle connections", time)
         .claims([claim.bar(Bar::AtMost(1.0))])
         .rounds(|_| 1)

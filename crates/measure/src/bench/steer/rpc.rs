@@ -37,7 +37,7 @@ pub(super) fn part() -> Part<()> {
             Claim::ratio(name, of, to).bar(bar.filter(|_| claimed))
         })
     };
-    let time = Time { once: 1.0, steps: 2 * Arm::ALL.len(), windows: 0.5, more: 0.5 };
+    let time = Time { once: 1.0, steps: 2 * Arm::ALL.len(), windows: 0.5, more: 1.2 };
     let about = "Requests and responses, against kernel RFS, kernel RPS and no steering";
     Part::new("rpc", about, time).claims(Arm::ALL[1..].iter().copied().flat_map(claims)).stage(
         |(), found| {

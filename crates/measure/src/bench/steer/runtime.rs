@@ -62,8 +62,10 @@ pub(super) fn part() -> Part<()> {
         COMPARED.map(|(name, [of, to], bar)| Claim::ratio(name, of, to).bar(bar.map(Bar::AtMost)));
     let [of, to] = CYCLES.map(cycles_case);
     let cycles = Claim::ratio("cycles per packet: steer / kernel rfs", of, to);
-    let steps = 2 * (2 * PROGRAMS.len() + CYCLES.len());
-    let time = Time { once: 5.0, steps, windows: 0.5, more: 0.45 };
+    // The programs of both stages, each there and back, make one step.
+    let steps = 2 + 2 * CYCLES.len();
+    let slices = (4 * PROGRAMS.len() + 2 * CYCLES.len()) as f64 / steps as f64;
+    let time = Time { once: 2.0, steps, windows: slices / 2.0, more: slices * 1.5 };
     let about = "How long the programs run, against the least that such programs can do";
     Part::new("runtime", about, time)
         .claims(claims)

@@ -15,6 +15,8 @@
 #ifndef PATTERNS_H
 #define PATTERNS_H
 
+#include "peer.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 
