@@ -1,9 +1,11 @@
 //! The subcommands.
 
+#[cfg(feature = "measure")]
 mod bench;
 mod borrow;
 mod bridge;
 mod completions;
+#[cfg(feature = "measure")]
 mod demo;
 mod knob;
 mod lend;
@@ -17,6 +19,7 @@ use crate::exit::Exit;
 /// What the command can do.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
+    #[cfg(feature = "measure")]
     Demo(demo::Args),
     Relay(Box<relay::Args>),
     Bridge(bridge::Args),
@@ -25,6 +28,7 @@ pub(crate) enum Command {
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
     Knob(knob::Args),
+    #[cfg(feature = "measure")]
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -33,6 +37,7 @@ pub(crate) enum Command {
 /// Runs one subcommand.
 pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
+        #[cfg(feature = "measure")]
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),
         Command::Bridge(args) => bridge::run(&args),
@@ -41,6 +46,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),
         Command::Knob(args) => knob::run(args),
+        #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

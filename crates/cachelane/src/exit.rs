@@ -62,11 +62,13 @@ const OURS: &[ClassOf] = &[
     class_of::<bridge::Error>,
     class_of::<frames::Error>,
     class_of::<knobs::Error>,
+    #[cfg(feature = "measure")]
     class_of::<lab::Error>,
     class_of::<lanes::Error>,
     class_of::<lend::Error>,
     class_of::<relay::Error>,
     class_of::<steer::Error>,
+    #[cfg(feature = "measure")]
     class_of::<trial::Error>,
     class_of::<xsk::Error>,
 ];
@@ -93,17 +95,21 @@ impl From<Class> for Exit {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context as _;
-
     use super::*;
 
+    #[cfg(feature = "measure")]
     #[test]
-    fn an_error_of_ours_gives_its_exit_code_through_any_context() {
-        let refused = lab::Lab::new("no such name").map(drop).context("the demo").unwrap_err();
+    fn an_error_of_the_lab_gives_its_exit_code_through_any_context() {
+        let refused = lab::Lab::new("no such name").map(drop).unwrap_err();
+        let refused = anyhow::Error::from(refused).context("the demo");
         assert_eq!(Exit::of(&refused), Exit::Usage);
         let here = lab::Host::here().unwrap();
         let missing = here.command("no-such-program-here").run().unwrap_err();
         assert_eq!(Exit::of(&missing.into()), Exit::HostCannot);
+    }
+
+    #[test]
+    fn an_error_of_ours_gives_its_exit_code() {
         let cpus = "x".parse::<lanes::CpuSet>().unwrap_err();
         assert_eq!(Exit::of(&cpus.into()), Exit::Usage);
         assert_eq!(Exit::of(&usage("no such thing".into())), Exit::Usage);

@@ -2,16 +2,13 @@
 //! and measures whether that helps. Each subcommand is a module of `cmd`.
 
 mod args;
-mod bench;
 mod cmd;
 mod counters;
-mod demo;
 mod exit;
 mod figures;
 mod holder;
 mod out;
 mod packets;
-mod pmu;
 mod privileges;
 mod run;
 mod table;

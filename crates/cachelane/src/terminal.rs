@@ -1,7 +1,5 @@
 //! What the terminal that people read on can show.
 
-use std::io::IsTerminal as _;
-
 /// Characters in a line of stdout; 80 where it is no terminal.
 pub(crate) fn width() -> usize {
     columns(std::io::stdout()).max(40)
@@ -36,11 +34,14 @@ pub(crate) fn wrap(text: &str, width: usize) -> String {
 }
 
 /// Whether stdout is a terminal that may be coloured.
+#[cfg(feature = "measure")]
 pub(crate) fn colour() -> bool {
+    use std::io::IsTerminal as _;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// The command line that this process was started with, for reports.
+#[cfg(feature = "measure")]
 pub(crate) fn command_line() -> String {
     let quote = |word: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);

@@ -1,9 +1,18 @@
 //! The benches run to their end and give what was asked for; what they measure here is nothing
-//! to go by.
+//! to go by. On a machine that has much else to do a window may be empty: then it has to be said.
 
-use std::process::Command;
+mod common;
 
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use common::{PROGRAM, Place, ends_within, text};
+use lab::testing::{comes_true, root};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// One bench at a time: side by side they take each other's CPUs, for longer than their windows.
 fn turn() -> MutexGuard<'static, ()> {
@@ -11,296 +20,215 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock()
 }
 
-#[test]
-fn root_bench_bridge_gives_every_claimed_ratio() {
-    if !lab::testing::root("root_bench_bridge_gives_every_claimed_ratio") {
-        return;
-    }
-    let _turn = turn();
-    let output = Command::new(env!("CARGO_BIN_EXE_cachelane"))
-        .args(["bench", "bridge", "--json", "--rounds", "1", "--window", "200ms"])
-        .args(["--entries", "1000"])
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &"bridge".into()));
-    let ratios = json["ratios"].as_array().unwrap();
-    let absent: Vec<_> = json["absent"].as_array().into_iter().flatten().collect();
-    for (name, needs) in [
-        ("pps: cachelane / linux bridge", None),
-        ("pps: 2 cpus / 1 cpu", Some("there is one CPU")),
-        ("cache-to-cache fills per packet: split / shared", Some("")),
-        ("tcp stream: cachelane / linux bridge", None),
-        ("tcp rr: cachelane / linux bridge", None),
-        ("pps: 1000 entries / 3 entries", None),
-    ] {
-        let there = ratios.iter().any(|r| {
-            r["name"] == name && r["median"].as_f64() >= Some(0.0) && r["bar"].is_object()
-        });
-        // What this host cannot measure has a reason.
-        let said = needs.is_some_and(|reason| {
-            let said = absent
-                .iter()
-                .filter_map(|text| text.as_str())
-                .find_map(|text| text.strip_prefix(name)?.strip_prefix(": "));
-            said.is_some_and(|said| !said.is_empty() && said.contains(reason))
-        });
-        assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
-    }
-    // Differences, which may be less than 0.
-    for name in [
-        "announced change to effect, 1000 ports: cachelane - linux bridge",
-        "filter rule to effect, busy machine: cachelane - linux bridge",
-    ] {
-        let there = ratios.iter().filter(|ratio| ratio["name"] == name && ratio["bar"].is_object());
-        assert_eq!(there.count(), 1, "'{name}' in {ratios:?}");
-    }
-    for case in ["time to mirror, 1000 entries", "table memory, 1000 entries"] {
-        let cases = json["cases"].as_array().unwrap();
-        let there = cases.iter().any(|c| c["name"] == case && c["median"].as_f64() > Some(0.0));
-        assert!(there, "no case '{case}' in {cases:?}");
-    }
-}
-
-#[test]
-fn bench_frames_gives_every_claimed_ratio() {
-    let json = bench_frames(&["--rounds", "1", "--window", "10ms"], None);
-    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
-    let of_memory = ["get+put single", "get+put bulk 32", "alien (get on A, put on B)"];
-    for pattern in of_memory {
-        for (peer, has_bar) in [("dpdk", true), ("crossbeam", false), ("mimalloc", false)] {
-            let name = format!("{pattern}: frames / {peer}");
-            let there = ratios.iter().any(|ratio| {
-                ratio["name"] == name.as_str()
-                    && ratio["median"].as_f64() > Some(0.0)
-                    && ratio["bar"].is_object() == has_bar
-            });
-            let said = absent.iter().any(|text| text.starts_with(&format!("{peer}: ")));
-            assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
-        }
-    }
-    for pattern in ["ping-pong", "one-way", "all-to-all", "bursts", "one thread stops"] {
-        for flows in ["one flow", "many flows"] {
-            for lanes in ["", ", one lane"] {
-                let name = format!("auto / best of both: {pattern}, {flows}{lanes}");
-                let there = ratios
-                    .iter()
-                    .any(|ratio| ratio["name"] == name.as_str() && ratio["bar"]["at_most"] == 1.03);
-                assert!(there, "no ratio '{name}' in {ratios:?}");
-            }
-        }
-    }
-    let cases = json["cases"].as_array().unwrap();
-    for threads in ["1 thread", "4 threads", "8 threads"] {
-        for pattern in ["get+put single", "alien (get on A, put on B)", "all-to-all"] {
-            let name = format!("{pattern}, frames, {threads} per cpu");
-            let there = cases
-                .iter()
-                .any(|c| c["name"] == name.as_str() && c["median"].as_f64() > Some(0.0));
-            assert!(there, "no case '{name}' in {cases:?}");
-        }
-    }
-}
-
-#[test]
-fn bench_frames_says_which_peers_are_absent_and_why() {
-    let nothing = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
-    let args = ["--only", "memory,threads", "--rounds", "1", "--window", "5ms"];
-    let json = bench_frames(&args, Some(nothing.path()));
-    let absent = texts(&json["absent"]);
-    for (peer, reason) in [
-        ("dpdk", "pkg-config cannot be run"),
-        ("dpdk, stack handler", "pkg-config cannot be run"),
-        ("mimalloc", "the C compiler, cc, cannot be run"),
-    ] {
-        let said = format!("{peer}: {reason}");
-        assert!(absent.iter().any(|text| text.starts_with(&said)), "'{said}' in {absent:?}");
-        let case = format!(", {peer}");
-        let cases = json["cases"].as_array().unwrap();
-        assert!(!cases.iter().any(|c| c["name"].as_str().unwrap().contains(&case)), "{cases:?}");
-    }
-    let names: Vec<_> = json["ratios"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
-    assert!(names.contains(&&"get+put single: frames / crossbeam".into()), "{names:?}");
-}
-
-fn bench_frames(args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
-    bench("frames", args, path)
-}
-
 /// Runs an experiment, with programs looked for in this folder only.
-fn bench(name: &str, args: &[&str], path: Option<&std::path::Path>) -> serde_json::Value {
+fn bench(name: &str, args: &[&str], path: Option<&Path>) -> Value {
     let _turn = turn();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cachelane"));
+    let mut command = Command::new(PROGRAM);
     if let Some(path) = path {
         command.env("PATH", path);
     }
     let output = command.args(["bench", name, "--json"]).args(args).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(stderr.contains(&format!("bench {name}: takes about ")), "{stderr}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &name.into()));
+    assert_eq!(json["incomplete"], Value::Null);
     json
 }
 
-/// By part, whether the bench of lend can measure it as this user.
-const LEND_RATIOS: [(&str, bool); 7] = [
-    ("take+return one core: counters / ledger", true),
-    ("take+return two cores: counters / ledger", true),
-    ("worker idle points: counters - ledger", true),
-    ("delivered pps: lend / af_packet", true),
-    ("delivered pps: lend --private / lend", false),
-    ("delivered pps: c / rust", false),
-    ("delivered pps: python / rust", false),
-];
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
 
-#[test]
-fn root_bench_lend_gives_every_claimed_ratio() {
-    if !lab::testing::root("root_bench_lend_gives_every_claimed_ratio") {
-        return;
-    }
-    let json = bench("lend", &["--rounds", "1", "--window", "100ms"], None);
-    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
-    for (name, has_bar) in LEND_RATIOS {
-        let there = ratios.iter().any(|ratio| {
-            ratio["name"] == name
-                && ratio["median"].as_f64().is_some()
-                && ratio["bar"].is_object() == has_bar
+fn texts(value: &Value) -> Vec<&str> {
+    list(value).iter().filter_map(Value::as_str).collect()
+}
+
+/// What `bench --list` says of an experiment's parts.
+fn listed(experiment: &str) -> Vec<Value> {
+    let output = Command::new(PROGRAM).args(["bench", "--list", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], 1);
+    let found = list(&json["experiments"]).iter().find(|one| one["name"] == experiment);
+    list(&found.unwrap_or_else(|| panic!("no {experiment} in {json}"))["parts"]).to_vec()
+}
+
+/// Asserts that each ratio that the parts claim to give is there, with its bar, or has a reason.
+fn assert_complete(json: &Value, parts: &[Value]) {
+    let absent = texts(&json["absent"]);
+    let ratios = parts.iter().flat_map(|part| list(&part["ratios"]));
+    for claimed in ratios {
+        // Of fewer stations than by default.
+        let name = claimed["name"].as_str().unwrap().replace("100000", "1000");
+        let there = list(&json["ratios"]).iter().filter(|ratio| {
+            let bar = ratio["bar"] == claimed["bar"];
+            ratio["name"] == *name && ratio["median"].is_number() && bar
         });
-        let peer = name.rsplit_once(" / ").map_or("", |(cases, peer)| match peer {
-            "rust" => cases.rsplit_once(' ').map_or("", |(_, language)| language),
-            peer => peer,
-        });
-        let said = absent.iter().any(|text| {
-            [format!("{peer}: "), format!("borrower in {peer}: ")]
-                .iter()
-                .any(|said| !peer.is_empty() && text.starts_with(said))
-        });
-        assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
+        let reason = |said: &&&str| {
+            let reason = said.strip_prefix(&*name).and_then(|said| said.strip_prefix(": "));
+            reason.is_some_and(|reason| !reason.is_empty())
+        };
+        let said = absent.iter().filter(reason);
+        assert_eq!(there.count() + said.count(), 1, "'{name}' once in {json:#}");
     }
     // What is installed and cannot be built is a defect.
     assert!(!absent.iter().any(|text| text.contains("cannot be built")), "{absent:?}");
-    let cases = json["cases"].as_array().unwrap();
-    for case in ["cpu time per packet, 64 bytes at 1 kpps, lend", "delivered pps, 1500 bytes, lend"]
-    {
-        let there = cases.iter().any(|c| c["name"] == case && c["median"].as_f64() > Some(0.0));
-        assert!(there, "no case '{case}' in {cases:?}");
-    }
 }
 
 #[test]
-fn bench_lend_says_what_is_absent_and_why() {
-    let nothing = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
-    let args = ["--only", "accounting", "--rounds", "1", "--window", "5ms"];
-    let json = bench("lend", &args, Some(nothing.path()));
-    assert_eq!(
-        json["ratios"].as_array().unwrap().iter().filter(|r| r["bar"].is_object()).count(),
-        2
-    );
-    if rustix::process::geteuid().is_root() {
-        let args = ["--only", "delivered", "--rounds", "1", "--window", "50ms"];
-        // Without a compiler and without Python in its path.
-        for program in ["env", "ethtool", "ip", "setpriv"] {
-            let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(std::path::Path::new);
-            let found = folders.iter().map(|dir| dir.join(program)).find(|path| path.exists());
-            let found = found.unwrap_or_else(|| panic!("no {program}"));
-            std::os::unix::fs::symlink(found, nothing.path().join(program)).unwrap();
-        }
-        let json = bench("lend", &args, Some(nothing.path()));
-        let absent = texts(&json["absent"]);
-        for said in [
-            "af_packet: the C compiler, cc, cannot be run",
-            "borrower in c: the C compiler, cc, cannot be run",
-        ] {
-            assert!(absent.iter().any(|text| text.starts_with(said)), "'{said}' in {absent:?}");
-        }
-    }
-}
-
-fn texts(array: &serde_json::Value) -> Vec<&str> {
-    array.as_array().into_iter().flatten().filter_map(|text| text.as_str()).collect()
-}
-
-/// By name, what is claimed of it, if anything is.
-const STEER_RATIOS: [(&str, Option<&str>); 15] = [
-    ("records: llc_affinity on / off", Some("at_most")),
-    ("records, a lane per cpu: on / off", Some("between")),
-    ("rpc throughput: steer / kernel rfs", Some("at_least")),
-    ("rpc p99: steer / kernel rfs", Some("at_most")),
-    ("rpc throughput: steer / kernel rps", None),
-    ("rpc p99: steer / no steering", None),
-    ("rpc throughput: steer / kernel rfs, no program on the veth", None),
-    ("rpc p99: steer / no steering, no program on the veth", None),
-    ("run time: steer / parse and redirect only", Some("at_most")),
-    ("run time: record / tuple and hash only", Some("at_most")),
-    ("run time, 64 connections: steer / parse and redirect only", None),
-    ("softirq and consumer in one lane", Some("at_least")),
-    ("softirq and consumer in one lane, no steering", None),
-    ("busy machine, lost: steer - kernel rfs", Some("at_most")),
-    ("busy machine, p99: steer / kernel rfs", Some("at_most")),
-];
-
-#[test]
-fn root_bench_steer_gives_every_claimed_ratio() {
-    if !lab::testing::root("root_bench_steer_gives_every_claimed_ratio") {
+fn root_every_experiment_gives_each_ratio_or_the_reason_why_not() {
+    if !root("root_every_experiment_gives_each_ratio_or_the_reason_why_not") {
         return;
     }
     let entries = "/proc/sys/net/core/rps_sock_flow_entries";
     let found = std::fs::read_to_string(entries).unwrap();
-    let args = ["--rounds", "1", "--window", "200ms"];
-    let json = bench("steer", &args, None);
-    let (ratios, absent) = (json["ratios"].as_array().unwrap(), texts(&json["absent"]));
-    for (name, bar) in STEER_RATIOS {
-        let there = ratios.iter().any(|ratio| {
-            let claimed = ratio["bar"].as_object().and_then(|bar| bar.keys().next());
-            ratio["name"] == name
-                && (ratio["median"].as_f64() >= Some(0.0) || name.contains(" - "))
-                && claimed.map(String::as_str) == bar
-        });
-        // What this host cannot measure has a reason.
-        let part = name.split([':', ',']).next().unwrap_or(name);
-        let said = absent.iter().any(|text| {
-            let peer = name.contains("kernel rfs") && text.starts_with("kernel rfs: ");
-            peer || part.starts_with(text.split(": ").next().unwrap_or(text))
-        });
-        assert!(there != said, "'{name}' once in {ratios:?} or {absent:?}");
+    for (experiment, args) in [
+        ("bridge", &["--window", "200ms", "--entries", "1000"][..]),
+        ("frames", &["--window", "10ms"]),
+        ("lend", &["--window", "100ms"]),
+        ("relay", &["--window", "100ms", "--memory-time", "1s", "--idle", "200"]),
+        ("steer", &["--window", "200ms"]),
+    ] {
+        let json = bench(experiment, &[args, &["--rounds", "1"]].concat(), None);
+        assert_complete(&json, &listed(experiment));
     }
     assert_eq!(std::fs::read_to_string(entries).unwrap(), found, "the machine's own setting");
 }
 
 #[test]
-fn root_bench_relay_gives_every_claimed_ratio() {
-    if !lab::testing::root("root_bench_relay_gives_every_claimed_ratio") {
+fn without_root_what_needs_it_is_absent_with_the_reason() {
+    let _turn = turn();
+    let place = Place::new();
+    let args = ["bench", "frames", "--only", "xsk", "--rounds", "1", "--json"];
+    let output = place.unprivileged(&args).output().unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let xsk: Vec<_> = listed("frames").into_iter().filter(|part| part["name"] == "xsk").collect();
+    assert_complete(&json, &xsk);
+    assert!(texts(&json["absent"]).iter().any(|text| text.contains("needs root")), "{json}");
+}
+
+#[test]
+fn the_list_says_how_long_each_takes_and_what_is_claimed() {
+    let output = Command::new(PROGRAM).args(["bench", "--list"]).output().unwrap();
+    let said = text(&output.stdout);
+    for line in [
+        "frames: about ",
+        "  memory: The pool against other pools and an allocator, memory only",
+        "    get+put single: frames / dpdk (at most 0.5)",
+        "    pps: cachelane / linux bridge (at least 1.5)",
+    ] {
+        assert!(said.lines().any(|found| found.starts_with(line)), "'{line}' in {said}");
+    }
+}
+
+#[test]
+fn a_page_is_written_with_plots() {
+    let place = Place::new();
+    let page = place.path().join("page.html");
+    let args = ["--only", "homes", "--rounds", "2", "--window", "1ms", "--html"];
+    bench("frames", &[&args[..], &[page.to_str().unwrap()]].concat(), None);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("<svg") && html.contains("many homes: 256 / 2, get in vain"));
+}
+
+#[test]
+fn peers_that_are_not_installed_are_absent_with_the_reason() {
+    let nothing = Place::new();
+    let args = ["--only", "memory,threads", "--rounds", "1", "--window", "5ms"];
+    let json = bench("frames", &args, Some(nothing.path()));
+    let absent = texts(&json["absent"]);
+    for (said, reason) in [
+        ("dpdk", "pkg-config cannot be run"),
+        ("dpdk, stack handler", "pkg-config cannot be run"),
+        ("get+put single: frames / dpdk", "pkg-config cannot be run"),
+        ("mimalloc", "the C compiler, cc, cannot be run"),
+    ] {
+        let said = format!("{said}: {reason}");
+        assert!(absent.iter().any(|text| text.starts_with(&said)), "'{said}' in {absent:?}");
+    }
+    let names: Vec<_> = list(&json["ratios"]).iter().map(|ratio| &ratio["name"]).collect();
+    assert!(names.contains(&&"get+put single: frames / crossbeam".into()), "{names:?}");
+}
+
+#[test]
+fn root_borrowers_whose_language_is_not_there_are_absent_with_the_reason() {
+    if !root("root_borrowers_whose_language_is_not_there_are_absent_with_the_reason") {
         return;
     }
-    let dir = tempfile::Builder::new().prefix("cachelane-bench-").tempdir().unwrap();
-    let page = dir.path().join("page.html");
-    let _turn = turn();
-    let output = Command::new(env!("CARGO_BIN_EXE_cachelane"))
-        .args(["bench", "relay", "--json", "--rounds", "1", "--window", "100ms"])
-        .args(["--memory-time", "1s", "--idle", "200", "--html"])
-        .arg(&page)
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["schema"], &json["experiment"]), (&1.into(), &"relay".into()));
-    let absent = json["absent"].as_array().map_or(0, Vec::len);
-    let ratios = json["ratios"].as_array().unwrap();
-    for (name, needs_peer) in [
-        ("sockmap sized / sockmap stock", false),
-        ("relay / haproxy-splice", true),
-        ("relay / nginx-256k", true),
-        ("relay / direct", false),
-        ("rr p99: relay / haproxy", true),
-        ("connections per second: relay / haproxy", true),
-        ("forwarding on chosen cpus", false),
-    ] {
-        let there = ratios.iter().any(|r| r["name"] == name && r["median"].as_f64() > Some(0.0));
-        assert!(there || (needs_peer && absent > 0), "no ratio '{name}' in {ratios:?}");
+    let nothing = Place::new();
+    // Without a compiler and without Python in its path.
+    for program in ["env", "ethtool", "ip", "setpriv"] {
+        let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(Path::new);
+        let found = folders.iter().map(|dir| dir.join(program)).find(|path| path.exists());
+        let found = found.unwrap_or_else(|| panic!("no {program}"));
+        std::os::unix::fs::symlink(found, nothing.path().join(program)).unwrap();
     }
-    let html = std::fs::read_to_string(page).unwrap();
-    assert!(html.contains("<svg") && html.contains("relay / nginx-256k"));
+    let args = ["--only", "delivered", "--rounds", "1", "--window", "50ms"];
+    let json = bench("lend", &args, Some(nothing.path()));
+    let absent = texts(&json["absent"]);
+    for said in [
+        "af_packet: the C compiler, cc, cannot be run",
+        "borrower in c: the C compiler, cc, cannot be run",
+        "delivered pps: c / rust: the C compiler, cc, cannot be run",
+    ] {
+        assert!(absent.iter().any(|text| text.starts_with(said)), "'{said}' in {absent:?}");
+    }
+}
+
+/// Starts a bench of many rounds, and waits until it is in its second one.
+fn in_its_second_round(place: &Place, args: &[&str]) -> (Child, impl std::io::Read + use<>) {
+    let bench = ["-v", "bench", "frames", "--only", "homes", "--rounds", "1000"];
+    let mut child = place.command(&[&bench[..], args].concat()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("round 2 of 1000") {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    (child, lines)
+}
+
+#[test]
+fn an_interrupted_bench_prints_what_it_has_and_says_that_it_is_incomplete() {
+    let _turn = turn();
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::new();
+        let args = ["--window", "1ms", "--json", "--html", "page.html"];
+        let (child, _stderr) = in_its_second_round(&place, &args);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = ends_within(child, Duration::from_secs(30));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["incomplete"], true);
+        let runs = list(&json["cases"]).iter().map(|case| list(&case["runs"]).len());
+        assert!(runs.min() > Some(0), "{json:#}");
+        let parts: Vec<_> = listed("frames").into_iter().filter(|p| p["name"] == "homes").collect();
+        assert_complete(&json, &parts);
+        let page = std::fs::read_to_string(place.path().join("page.html")).unwrap();
+        assert!(page.contains("incomplete: "), "{page}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_bench_at_once() {
+    let _turn = turn();
+    let place = Place::new();
+    // In the first window there is nothing yet that could be printed.
+    let args = ["bench", "frames", "--only", "homes", "--window", "10m"];
+    let child = place.command(&args).spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let catches = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        u64::from_str_radix(caught, 16).unwrap() & (1 << (Signal::INT.as_raw() - 1)) != 0
+    };
+    assert!(comes_true(catches), "it catches the signal");
+    kill_process(pid, Signal::INT).unwrap();
+    // Else the two could be one.
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(pid, Signal::INT).unwrap();
+    let output = ends_within(child, Duration::from_secs(30));
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
 }

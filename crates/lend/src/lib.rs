@@ -65,7 +65,7 @@
 mod borrower;
 mod distributor;
 mod error;
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
 pub mod layout;

@@ -46,4 +46,3 @@ pub use control::register;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use relay::Relay;
-pub use sockmap::{buffer_for, jiffy};

@@ -26,7 +26,6 @@
 mod maps;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::sockopt::socket_cookie;
@@ -221,31 +220,5 @@ impl Sockmap {
 
     fn give_back(&self, slot: u32) {
         self.free.lock().push(slot);
-    }
-}
-
-/// The kernel's tick: what sockmap waits when a target is full.
-pub fn jiffy() -> Duration {
-    // With HZ of 100, where it is not to be had.
-    bpf::tick().unwrap_or(Duration::from_millis(10))
-}
-
-/// The socket buffer, in bytes, with which a sockmap redirect can move `bytes_per_second`: the
-/// kernel fills it, then sleeps a jiffy. At most `limit`.
-pub fn buffer_for(bytes_per_second: u64, jiffy: Duration, limit: usize) -> usize {
-    let bytes = u128::from(bytes_per_second) * jiffy.as_nanos() / 1_000_000_000;
-    usize::try_from(bytes).unwrap_or(usize::MAX).min(limit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_buffer_is_rate_times_jiffy_within_its_limit() {
-        let ms4 = Duration::from_millis(4);
-        assert_eq!(buffer_for(2_000_000_000, ms4, usize::MAX), 8_000_000);
-        assert_eq!(buffer_for(2_000_000_000, ms4, 1 << 20), 1 << 20);
-        assert_eq!(buffer_for(u64::MAX, Duration::from_secs(9), usize::MAX), usize::MAX);
     }
 }

@@ -6,14 +6,15 @@
 //! The code is MIT or Apache-2.0; the BPF programs in `src/bpf`, which are compiled in, are GPL-2.0.
 
 mod control;
+#[cfg(feature = "measure")]
 pub mod cost;
 mod counters;
 mod error;
 mod host;
+#[cfg(any(test, feature = "measure"))]
 pub mod model;
 mod native;
 mod program;
-pub mod simulate;
 mod size;
 mod steering;
 mod targets;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bpf::{Link, Map, Plain, Program};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
+#[cfg(feature = "measure")]
 use crate::cost::RunTimes;
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
@@ -221,6 +222,7 @@ impl Programs {
     }
 
     /// What they cost so far.
+    #[cfg(feature = "measure")]
     pub(crate) fn run_times(&self) -> Result<RunTimes> {
         let read = || -> io::Result<RunTimes> {
             Ok(RunTimes {

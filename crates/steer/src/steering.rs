@@ -7,6 +7,7 @@ use lanes::{CpuSet, LaneMap};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
+#[cfg(feature = "measure")]
 use crate::cost::RunTimes;
 use crate::program::{CPUS_MAX, Constants, Limits, Loaded};
 use crate::size::{check_records, records_for};
@@ -39,7 +40,7 @@ pub struct SteerOptions {
     /// Whether a flow's record is rewritten only when its consumer left the lane.
     pub llc_affinity: bool,
     /// False only to see what happens then: packets overtake each other.
-    #[doc(hidden)]
+    #[cfg(feature = "measure")]
     pub keep_order: bool,
 }
 
@@ -54,6 +55,7 @@ impl Default for SteerOptions {
             lease: Some(Duration::from_secs(2)),
             targets: (0..=CpuSet::MAX).collect(),
             llc_affinity: true,
+            #[cfg(feature = "measure")]
             keep_order: true,
         }
     }
@@ -197,6 +199,7 @@ impl Steering {
     ///
     /// # Errors
     /// What the system reports.
+    #[cfg(feature = "measure")]
     pub fn run_times(&self) -> Result<RunTimes> {
         self.targets.loaded.programs.run_times()
     }
@@ -267,7 +270,10 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
         queues,
         netns: netns()?,
         hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
+        #[cfg(feature = "measure")]
         keep_order: options.keep_order,
+        #[cfg(not(feature = "measure"))]
+        keep_order: true,
         gro_outlasts_poll: tick::gro_outlasts_poll(),
         limits: limits(options, queues),
         tried_time: false,

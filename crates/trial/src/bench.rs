@@ -3,6 +3,8 @@
 //! The same shape for every experiment, so that results of different days and hosts can be kept and
 //! compared. [`crate::report::Page::from_bench`] draws it.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::host::Host;
@@ -29,10 +31,16 @@ pub struct BenchOutput {
     /// What a reader should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Peers that were not measured because they are not installed, with the reason.
+    /// Peers and ratios that are not there, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<String>,
+    /// Whether the run ended before everything was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
+
+/// What a reader of an incomplete run is told.
+const INCOMPLETE: &str = "incomplete: the run ended before everything was measured";
 
 /// One case of an experiment and all its runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +99,7 @@ impl BenchOutput {
             ratios: Vec::new(),
             notes: Vec::new(),
             absent: Vec::new(),
+            incomplete: false,
         }
     }
 
@@ -105,8 +114,14 @@ impl BenchOutput {
         let absent = self.absent.iter().map(|peer| format!("absent: {}\n", one_line(peer)));
         let notes = self.remarks();
         let notes = notes.iter().map(|note| format!("note: {}\n", one_line(note)));
-        let remarks: String = absent.chain(notes).collect();
+        let incomplete = self.incomplete.then(|| format!("{INCOMPLETE}\n"));
+        let remarks: String = incomplete.into_iter().chain(absent).chain(notes).collect();
         if remarks.is_empty() { out } else { format!("{out}\n{remarks}") }
+    }
+
+    /// What a page says first of a run that is incomplete.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        self.incomplete.then_some(INCOMPLETE)
     }
 
     /// The notes, and what follows from the figures themselves.
@@ -172,12 +187,14 @@ impl Bar {
             Self::Between(low, high) => vec![low, high],
         }
     }
+}
 
-    pub(crate) fn text(self) -> String {
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(bar) => format!("at least {bar}"),
-            Self::AtMost(bar) => format!("at most {bar}"),
-            Self::Between(low, high) => format!("between {low} and {high}"),
+            Self::AtLeast(bar) => write!(f, "at least {bar}"),
+            Self::AtMost(bar) => write!(f, "at most {bar}"),
+            Self::Between(low, high) => write!(f, "between {low} and {high}"),
         }
     }
 }
@@ -221,8 +238,8 @@ fn ratios_table(ratios: &[RatioOut]) -> Table {
     ]);
     for ratio in ratios {
         let claim = match (ratio.bar, ratio.met) {
-            (Some(bar), Some(true)) => (format!("{}: met", bar.text()), Tone::Good),
-            (Some(bar), _) => (format!("{}: not met", bar.text()), Tone::Bad),
+            (Some(bar), Some(true)) => (format!("{}: met", bar), Tone::Good),
+            (Some(bar), _) => (format!("{}: not met", bar), Tone::Bad),
             (None, _) => (String::new(), Tone::Plain),
         };
         let plain = |text: String| (text, Tone::Plain);
@@ -315,6 +332,16 @@ mod tests {
         assert!(text.contains("at most 2: not met"), "{text}");
         assert!(text.contains('…'), "{text}");
         assert!(text.ends_with("\nabsent: nginx: no stream module\n"), "{text}");
+    }
+
+    #[test]
+    fn an_incomplete_run_says_so() {
+        let mut output = output();
+        assert!(serde_json::to_value(&output).unwrap().get("incomplete").is_none());
+        output.incomplete = true;
+        assert_eq!(serde_json::to_value(&output).unwrap()["incomplete"], true);
+        let text = output.to_table(80, false);
+        assert!(text.contains("\nincomplete: the run ended before"), "{text}");
     }
 
     #[test]

@@ -1,27 +1,45 @@
 //! `cachelane bench`: runs an experiment and prints what it found.
 
+mod simulate;
+
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use measure::bench::bridge::Bridge;
+use measure::bench::frames::Frames;
+use measure::bench::lend::Lend;
+use measure::bench::list::{self, Listed, in_words};
+use measure::bench::relay::Relay;
+use measure::bench::steer::{Steer, simulate::HEADING};
+use measure::bench::{self, Experiment, Plan, Stop};
+use serde_json::json;
 use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
-use crate::bench::{Plan, Stop, bridge, frames, lend, relay, steer};
 use crate::exit::Exit;
 use crate::terminal;
 
 /// Repeat a claim of the docs on this host, with peers beside it
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    experiment: Experiment,
+    experiment: Option<Command>,
+    /// List the experiments, their parts, the ratios that each gives, and what is claimed of them
+    #[arg(long)]
+    list: bool,
+    /// Print JSON
+    #[arg(long, requires = "list")]
+    json: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
-enum Experiment {
+enum Command {
     Relay(RelayArgs),
     Bridge(BridgeArgs),
     Frames(FramesArgs),
@@ -39,10 +57,10 @@ struct RelayArgs {
     #[command(flatten)]
     common: Common,
     /// Only these parts, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
-    only: Vec<relay::Part>,
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Relay::default()))]
+    only: Vec<String>,
     /// How long the slow receiver of the memory part is watched
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     memory_time: Duration,
     /// Idle connections of the idle part
     #[arg(long, value_name = "N", default_value_t = 9_800)]
@@ -55,8 +73,8 @@ struct BridgeArgs {
     #[command(flatten)]
     common: Common,
     /// Only these parts, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
-    only: Vec<bridge::Part>,
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Bridge::default()))]
+    only: Vec<String>,
     /// Stations that the big bridge of the entries part knows
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     entries: u32,
@@ -68,8 +86,8 @@ struct FramesArgs {
     #[command(flatten)]
     common: Common,
     /// Only these parts, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
-    only: Vec<frames::Part>,
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Frames))]
+    only: Vec<String>,
 }
 
 /// Lent frames against an id allocator under a lock, and against AF_PACKET rings
@@ -78,8 +96,8 @@ struct LendArgs {
     #[command(flatten)]
     common: Common,
     /// Only these parts, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
-    only: Vec<lend::Part>,
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Lend))]
+    only: Vec<String>,
 }
 
 /// Receive flow steering against the kernel's own; or simulated, for machines that are not there
@@ -90,14 +108,14 @@ struct SteerArgs {
     /// Only these parts, separated by commas
     #[arg(
         long,
-        value_enum,
         value_delimiter = ',',
         value_name = "PARTS",
+        value_parser = parts(&Steer),
         conflicts_with = "simulate"
     )]
-    only: Vec<steer::Part>,
+    only: Vec<String>,
     #[command(flatten)]
-    simulation: steer::simulate::Args,
+    simulation: simulate::Args,
 }
 
 /// What every experiment takes.
@@ -109,110 +127,110 @@ struct Common {
     /// Write a page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Times that each case is measured
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Length of one measurement
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    window: Duration,
+    /// Times that each case is measured [default: as many as 'bench --list' says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Length of one measurement [default: as 'bench --list' says]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    window: Option<Duration>,
     /// Seed of the order in which the cases run
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
+/// The names of an experiment's parts, as values of an argument.
+fn parts<X: Experiment>(experiment: &X) -> PossibleValuesParser {
+    let parts = experiment.parts();
+    let value = |part: &bench::Part<_>| PossibleValue::new(part.name()).help(part.about());
+    PossibleValuesParser::new(parts.iter().map(value).collect::<Vec<_>>())
+}
+
 /// Runs the command.
 pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     match args.experiment {
-        Experiment::Relay(args) => run_relay(&args, quiet),
-        Experiment::Bridge(args) => run_bridge(&args, quiet),
-        Experiment::Frames(args) => run_frames(&args, quiet),
-        Experiment::Lend(args) => run_lend(&args, quiet),
-        Experiment::Steer(args) => run_steer(&args, quiet),
-        Experiment::EchoServer { addr } => echo_server(addr),
+        None => list(args.json),
+        Some(Command::Relay(RelayArgs { only, common, memory_time, idle })) => {
+            measure(&Relay { memory_time, idle }, only, &common, quiet, "")
+        }
+        Some(Command::Bridge(BridgeArgs { only, common, entries })) => {
+            measure(&Bridge { entries }, only, &common, quiet, "")
+        }
+        Some(Command::Frames(args)) => measure(&Frames, args.only, &args.common, quiet, ""),
+        Some(Command::Lend(args)) => measure(&Lend, args.only, &args.common, quiet, ""),
+        Some(Command::Steer(SteerArgs { only, common, simulation })) => {
+            if !simulation.simulate {
+                return measure(&Steer, only, &common, quiet, "");
+            }
+            let simulated = simulation.simulated(common.window)?;
+            measure(&simulated, only, &common, quiet, HEADING)
+        }
+        Some(Command::EchoServer { addr }) => echo_server(addr),
     }
 }
 
-fn run_relay(args: &RelayArgs, quiet: bool) -> anyhow::Result<Exit> {
-    let plan = relay::Plan {
-        parts: parts(&args.only),
-        rounds: args.common.rounds as usize,
-        window: args.common.window,
-        memory: args.memory_time,
-        idle: args.idle,
-        seed: args.common.seed,
-        quiet,
-    };
-    let output = relay::run(&plan, Stop::on_signals()?)?;
-    show(&args.common, &output)
-}
-
-fn run_bridge(args: &BridgeArgs, quiet: bool) -> anyhow::Result<Exit> {
-    let plan = bridge::Plan {
-        parts: parts(&args.only),
-        rounds: args.common.rounds as usize,
-        window: args.common.window,
-        entries: args.entries,
-        seed: args.common.seed,
-        quiet,
-    };
-    let output = bridge::run(&plan, Stop::on_signals()?)?;
-    show(&args.common, &output)
-}
-
-fn run_frames(args: &FramesArgs, quiet: bool) -> anyhow::Result<Exit> {
-    let output = frames::run(&plan(&args.common, &args.only, quiet), Stop::on_signals()?)?;
-    show(&args.common, &output)
-}
-
-fn run_lend(args: &LendArgs, quiet: bool) -> anyhow::Result<Exit> {
-    let output = lend::run(&plan(&args.common, &args.only, quiet), Stop::on_signals()?)?;
-    show(&args.common, &output)
-}
-
-fn run_steer(args: &SteerArgs, quiet: bool) -> anyhow::Result<Exit> {
-    let common = &args.common;
-    if !args.simulation.simulate {
-        let output = steer::run(&plan(common, &args.only, quiet), Stop::on_signals()?)?;
-        return show(common, &output);
-    }
-    let plan = steer::simulate::Plan {
-        simulated: args.simulation.simulated(common.window)?,
-        rounds: common.rounds as usize,
+/// Runs an experiment and prints what it found, also if it ended early. A heading stands above
+/// tables.
+fn measure<X: Experiment>(
+    experiment: &X,
+    only: Vec<String>,
+    common: &Common,
+    quiet: bool,
+    heading: &str,
+) -> anyhow::Result<Exit> {
+    let (rounds, window) = experiment.default_extent();
+    let plan = Plan {
+        parts: only,
+        rounds: common.rounds.map_or(rounds, |rounds| rounds as usize),
+        window: common.window.unwrap_or(window),
         seed: common.seed,
         quiet,
     };
-    let output = steer::simulate::run(&plan, &Stop::on_signals()?)?;
-    if !common.json {
-        println!("{}\n", steer::simulate::HEADING);
+    let outcome = bench::run(experiment, &plan, &Stop::on_signals()?)?;
+    if !common.json && !heading.is_empty() {
+        println!("{heading}\n");
     }
-    show(common, &output)
-}
-
-fn plan<P: clap::ValueEnum>(common: &Common, only: &[P], quiet: bool) -> Plan<P> {
-    let rounds = common.rounds as usize;
-    Plan { parts: parts(only), rounds, window: common.window, seed: common.seed, quiet }
-}
-
-/// The parts that were asked for; all if none was.
-fn parts<P: clap::ValueEnum>(only: &[P]) -> Vec<P> {
-    match only {
-        [] => P::value_variants().to_vec(),
-        only => only.to_vec(),
-    }
+    show(common, &outcome.output)?;
+    outcome.error.map_or(Ok(Exit::Ok), Err)
 }
 
 /// Prints the output, and writes the page if it was asked for.
-fn show(common: &Common, output: &BenchOutput) -> anyhow::Result<Exit> {
-    if let Some(path) = &common.html {
-        let page = Page::from_bench(output, terminal::command_line()).render();
-        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+fn show(common: &Common, output: &BenchOutput) -> anyhow::Result<()> {
     if common.json {
         println!("{}", serde_json::to_string_pretty(output)?);
     } else {
         print!("{}", output.to_table(terminal::width(), terminal::colour()));
     }
+    if let Some(path) = &common.html {
+        let page = Page::from_bench(output, terminal::command_line()).render();
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Prints what there is to measure.
+fn list(as_json: bool) -> anyhow::Result<Exit> {
+    let all = list::all();
+    let text = if as_json {
+        let experiments: Vec<_> = all.iter().map(Listed::to_json).collect();
+        format!("{:#}\n", json!({"schema": 1, "experiments": experiments}))
+    } else {
+        all.iter().map(listed).collect()
+    };
+    io::stdout().write_all(text.as_bytes()).context("cannot print the list")?;
     Ok(Exit::Ok)
+}
+
+fn listed(Listed { name, rounds, window, seconds, parts }: &Listed) -> String {
+    let time = in_words(*seconds);
+    let mut text = format!("{name}: about {time}, with {rounds} rounds of windows of {window:?}\n");
+    for part in parts {
+        text.push_str(&format!("  {}: {}\n", part.name, part.about));
+        for (name, bar) in &part.ratios {
+            let claim = bar.map_or_else(String::new, |bar| format!(" ({bar})"));
+            text.push_str(&format!("    {name}{claim}\n"));
+        }
+    }
+    text
 }
 
 /// Echoes single bytes until it is killed.

@@ -5,9 +5,9 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use measure::demo::{self, Extent, Findings};
 use serde_json::json;
 
-use crate::demo::{self, Extent, Findings};
 use crate::exit::Exit;
 use crate::terminal;
 
@@ -42,12 +42,16 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
         check_writable(path).with_context(|| cannot_write(path))?;
     }
     let extent = if args.quick { Extent::QUICK } else { Extent::FULL };
-    let findings = demo::run(extent, args.seed, quiet)?;
+    let findings = demo::run(extent, args.seed, quiet, terminal::command_line())?;
     let written = html.map_or(Ok(()), |path| fs::write(path, findings.page().render()));
     // Shown first: minutes of measuring are not lost to a full disk.
     show(&findings, html.filter(|_| written.is_ok()), args.json)?;
     written.with_context(|| html.map(cannot_write).unwrap_or_default())?;
-    Ok(findings.exit())
+    Ok(match () {
+        () if findings.is_broken() => Exit::Failed,
+        () if findings.is_empty() => Exit::HostCannot,
+        () => Exit::Ok,
+    })
 }
 
 fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Result<()> {
@@ -56,7 +60,10 @@ fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Resu
         object["html"] = json!(html);
         format!("{object:#}\n")
     } else {
-        let mut text = findings.to_table(terminal::width(), terminal::colour());
+        let width = terminal::width();
+        let mut text = findings.to_table(width, terminal::colour());
+        text.push('\n');
+        text.extend(findings.notes().iter().map(|note| terminal::wrap(note, width)));
         if let Some(path) = html {
             text.push_str(&format!("\nThe page with plots is {}\n", path.display()));
         }

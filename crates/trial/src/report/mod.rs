@@ -130,6 +130,7 @@ impl Page {
     pub fn from_bench(output: &BenchOutput, command: impl Into<String>) -> Self {
         Self {
             title: format!("Bench: {}", output.experiment),
+            lead: output.warning().unwrap_or_default().into(),
             host: Some(output.host.clone()),
             cases: output.cases.clone(),
             ratios: output.ratios.clone(),

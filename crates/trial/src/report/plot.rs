@@ -103,8 +103,8 @@ fn trial_row(row: &Row, scale: &Scale) -> ForestRow {
 
 fn bench_row(ratio: &RatioOut, scale: &Scale) -> ForestRow {
     let (word, tone) = match (ratio.bar, ratio.met) {
-        (Some(bar), Some(true)) => (format!("{}: met", bar.text()), "met"),
-        (Some(bar), _) => (format!("{}: not met", bar.text()), "unmet"),
+        (Some(bar), Some(true)) => (format!("{}: met", bar), "met"),
+        (Some(bar), _) => (format!("{}: not met", bar), "unmet"),
         (None, _) => (String::new(), "none"),
     };
     ForestRow {

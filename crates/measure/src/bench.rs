@@ -1,0 +1,25 @@
+//! `cachelane bench`: repeats a claim of the docs on this host, with peers beside it.
+//!
+//! An experiment's module has its parts, a file each; [`experiment`] says what they are made of,
+//! and [`driver`] runs them.
+
+pub mod bridge;
+mod driver;
+pub(crate) mod exchanges;
+mod experiment;
+pub mod frames;
+pub mod lend;
+pub mod list;
+mod peer;
+mod places;
+pub mod relay;
+pub(crate) mod relay_process;
+mod series;
+pub mod steer;
+mod stop;
+mod worker;
+
+pub use driver::{Found, Outcome, run};
+pub use experiment::{Experiment, Part, Plan};
+pub(crate) use series::{Progress, Series};
+pub use stop::Stop;

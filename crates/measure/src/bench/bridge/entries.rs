@@ -1,0 +1,143 @@
+//! A bridge that knows many stations against one that knows three: frames from one of them to
+//! random others and, harder on caches, from random ones to random ones. All stations are behind
+//! the members, so that their frames leave by the ports' queues on every bridge.
+
+use bridge::Table;
+use lab::traffic::{FrameGenerator, FrameSink, Stations};
+use lab::{Lab, Mac};
+use trial::bench::Bar;
+
+use super::Ground;
+use super::net::{Arm, Flow, Net};
+use super::pps::last_cpu;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+
+const ARMS: [(&str, Arm); 2] =
+    [("cachelane", Arm::Cachelane(Table::Split)), ("linux bridge", Arm::Linux)];
+/// Stations of the small bridge, its members left out.
+const FEW: u32 = 3;
+
+pub(super) fn part(many: u32) -> Part<Ground> {
+    let ratio = |name: String, of: String, to: String| {
+        Claim::ratio(name, format!("pps {of}"), format!("pps {to}"))
+    };
+    let [(few, ..), (plain, ..), (random, ..)] = bridges(many);
+    let mut claims = Vec::new();
+    for (entries, bar) in [(&plain, Some(Bar::AtLeast(0.8))), (&random, None)] {
+        for (arm, bar, whose) in [("cachelane", bar, ""), ("linux bridge", None, ", linux bridge")]
+        {
+            let [of, to] = [entries, &few].map(|entries| format!("{arm}, {entries}"));
+            claims.push(ratio(format!("pps: {entries} / {few}{whose}"), of, to).bar(bar));
+        }
+        let [of, to] = ARMS.map(|(arm, _)| format!("{arm}, {entries}"));
+        claims.push(ratio(format!("pps, {entries}: cachelane / linux bridge"), of, to));
+    }
+    // Teaching a bridge and reading its table take their time with every station.
+    let stations = f64::from(many);
+    let (once, more) = (1.5 + stations * 1.2e-4, 0.45 + stations * 1.2e-5);
+    let time = Time { once, steps: 3 * ARMS.len() + 2, windows: 0.75, more };
+    Part::new("entries", "A bridge that knows many stations", time)
+        .claims(claims)
+        .stage(move |ground, _| Ok(Box::new(Entries::build(ground, many)?)))
+}
+
+/// What the bridges are called, how many stations each knows, and how many of them send.
+fn bridges(many: u32) -> [(String, u32, u32); 3] {
+    [
+        (format!("{FEW} entries"), FEW, 1),
+        (format!("{many} entries"), many, 1),
+        (format!("{many} entries, random sources"), many, many / 2),
+    ]
+}
+
+/// What is measured, of the bridge of this number.
+#[derive(Clone, Copy)]
+enum Case {
+    Pps(usize, &'static str, Arm),
+    /// The fast path reads the whole table anew.
+    Mirror(usize),
+}
+
+struct Entries<'a> {
+    ground: &'a Ground,
+    known: [Known; 3],
+    cases: Vec<Case>,
+    cpus: Vec<Option<usize>>,
+}
+
+/// A bridge, and frames between the stations that it knows.
+struct Known {
+    /// As the cases name it.
+    name: String,
+    entries: u32,
+    generator: FrameGenerator,
+    sink: FrameSink,
+    net: Net,
+}
+
+impl Entries<'_> {
+    fn build(ground: &Ground, many: u32) -> anyhow::Result<Entries<'_>> {
+        let [few, plain, random] = bridges(many).map(|bridge| Known::build(&ground.lab, bridge));
+        let known = [few?, plain?, random?];
+        let pps = (0..known.len()).flat_map(|of| ARMS.map(|(name, arm)| Case::Pps(of, name, arm)));
+        let cases = pps.chain([Case::Mirror(0), Case::Mirror(1)]).collect();
+        Ok(Entries { ground, known, cases, cpus: vec![last_cpu()?] })
+    }
+}
+
+impl Measure for Entries<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |case: &Case| match *case {
+            Case::Pps(of, arm, _) => {
+                let case = format!("{arm}, {}", self.known[of].name);
+                self.ground.step(&case, &case)
+            }
+            Case::Mirror(of) => {
+                let name = &self.known[of].name;
+                let time = (format!("time to mirror, {name}"), "s");
+                let memory = (format!("table memory, {name}"), "B");
+                Step { name: time.0.clone(), gives: vec![time, memory] }
+            }
+        };
+        self.cases.iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        match self.cases[step] {
+            Case::Mirror(of) => self.known[of].mirror(),
+            Case::Pps(of, _, arm) => {
+                let Known { generator, sink, net, .. } = &self.known[of];
+                let flow = Flow { generator, sink, cpus: self.cpus.clone() };
+                Ok(net.measure(arm, &flow, now.window, self.ground.pmu.as_ref())?.values())
+            }
+        }
+    }
+}
+
+impl Known {
+    /// A bridge that knows so many stations, some of which send to all the others.
+    fn build(lab: &Lab, (name, entries, sources): (String, u32, u32)) -> anyhow::Result<Known> {
+        let mut net = Net::build(lab)?;
+        let from = Stations { first: Mac([0x02, 0x63, 1, 0, 0, 0]), count: sources };
+        let to = Stations { first: Mac([0x02, 0x63, 2, 0, 0, 0]), count: entries - sources };
+        net.teach("p0", from)?;
+        net.teach("p1", to)?;
+        // It has room for a multiple of what it finds at its start.
+        net.restart()?;
+        let (generator, sink) = (net.generator(from, to)?, FrameSink::attach(net.b())?);
+        Ok(Known { name, entries, generator, sink, net })
+    }
+
+    /// Has the fast path read the whole table anew: how long that takes, and how large it is.
+    fn mirror(&mut self) -> anyhow::Result<Vec<f64>> {
+        self.net.restart()?;
+        let (entries, fast) = (self.entries, self.net.fast()?);
+        fast.sync()?;
+        let stations = fast.stats().stations;
+        anyhow::ensure!(
+            stations >= u64::from(entries),
+            "the fast path knows {stations} of {entries} stations"
+        );
+        Ok(vec![fast.mirror_time().as_secs_f64(), fast.table_memory()? as f64])
+    }
+}

@@ -1,0 +1,252 @@
+//! Runs an experiment: its parts one after another, their steps in rounds.
+//!
+//! The steps of a round run in random order, so that what drifts on the machine drifts over all of
+//! them, and two cases are compared round by round. What could not be measured costs what was to be
+//! compared with it, and nothing else. A run that ends early keeps what it has.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use anyhow::Context as _;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use trial::bench::{BenchOutput, Host};
+
+use super::experiment::{Absent, Claim, Experiment, Measure, Now, Part, Plan, Stage, Turns};
+use super::list::in_words;
+use super::{Progress, Series, Stop};
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was measured.
+    pub output: BenchOutput,
+    /// Why it is incomplete, if it is.
+    pub error: Option<anyhow::Error>,
+}
+
+/// What was found so far.
+pub struct Found {
+    output: BenchOutput,
+    series: Series,
+    /// Why something is not there: a case, or what cases and claims are called after.
+    reasons: Vec<(String, String)>,
+}
+
+/// Seconds that the parts of the plan will take, about.
+pub(super) fn seconds<X: Experiment>(experiment: &X, plan: &Plan) -> f64 {
+    let parts = experiment.parts();
+    let chosen = parts.iter().filter(|part| plan.has(part.name));
+    experiment.ground_time() + chosen.map(|part| part.seconds(plan)).sum::<f64>()
+}
+
+/// Runs an experiment, until its end or until somebody asks to stop. How long it will take is said on
+/// stderr.
+///
+/// # Errors
+/// What went wrong before anything was measured.
+pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::Result<Outcome> {
+    if !plan.quiet {
+        let time = in_words(seconds(experiment, plan));
+        eprintln!("bench {}: takes about {time}", experiment.name());
+    }
+    let mut found = Found::new(BenchOutput::new(experiment.name(), Host::detect()));
+    let begun = Instant::now();
+    let ground = experiment.ground(&mut found)?;
+    tracing::debug!("ground: {:.2?}", begun.elapsed());
+    let parts: Vec<_> = experiment.parts().into_iter().filter(|part| plan.has(part.name)).collect();
+    let steps = parts.iter().map(|part| (part.rounds)(plan.rounds) * part.time.steps).sum();
+    let mut run = Run {
+        plan,
+        stop,
+        progress: Progress::new(steps, plan.quiet),
+        rng: StdRng::seed_from_u64(plan.seed),
+    };
+    let mut error = None;
+    for part in &parts {
+        let begun = Instant::now();
+        error = run.part(&ground, part, &mut found).err();
+        found.compare(&part.claims, error.is_some());
+        tracing::debug!("{}: {:.2?}", part.name, begun.elapsed());
+        if error.is_some() {
+            break;
+        }
+    }
+    drop(run);
+    let error = match error {
+        Some(error) if found.series.is_empty() => return Err(error),
+        error => error,
+    };
+    found.output.notes.extend(experiment.notes(&ground, plan));
+    found.output.cases = found.series.cases();
+    found.output.incomplete = error.is_some();
+    Ok(Outcome { output: found.output, error })
+}
+
+/// A run under way.
+struct Run<'a> {
+    plan: &'a Plan,
+    stop: &'a Stop,
+    progress: Progress,
+    rng: StdRng,
+}
+
+impl Run<'_> {
+    fn part<G>(&mut self, ground: &G, part: &Part<G>, found: &mut Found) -> anyhow::Result<()> {
+        for stage in &part.stages {
+            self.stop.check()?;
+            let staged = self.stage(ground, stage, (part.rounds)(self.plan.rounds), found);
+            let Err(error) = staged else { continue };
+            // Ctrl-C ends what was started here as well.
+            self.stop.check()?;
+            match error.downcast::<Absent>() {
+                // Of all that the part compares and that is not there.
+                Ok(Absent(reason)) => found.reasons.push((String::new(), reason)),
+                Err(error) => return Err(error.context(format!("part {}", part.name))),
+            }
+        }
+        Ok(())
+    }
+
+    fn stage<G>(
+        &mut self,
+        ground: &G,
+        stage: &Stage<G>,
+        rounds: usize,
+        found: &mut Found,
+    ) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let mut measure = stage(ground, found)?;
+        tracing::debug!("set-up: {:.2?}", begun.elapsed());
+        for (case, unit) in measure.steps().iter().flat_map(|step| &step.gives) {
+            found.series.expect(case, unit);
+        }
+        let begun = Instant::now();
+        let measured = (0..rounds).try_for_each(|round| {
+            tracing::debug!("round {} of {rounds}", round + 1);
+            self.round(&mut *measure, round, found)
+        });
+        tracing::debug!("rounds: {:.2?}", begun.elapsed());
+        found.output.notes.extend(measure.notes());
+        measured
+    }
+
+    fn round(
+        &mut self,
+        measure: &mut dyn Measure,
+        round: usize,
+        found: &mut Found,
+    ) -> anyhow::Result<()> {
+        let steps = measure.steps();
+        let mut order: Vec<_> = (0..steps.len()).collect();
+        order.shuffle(&mut self.rng);
+        let last = match measure.turns() {
+            Turns::Once => 0,
+            Turns::ThereAndBack => order.len(),
+        };
+        order.extend_from_within(..last);
+        order[last..].reverse();
+        let (&Plan { window, seed, .. }, stop) = (self.plan, self.stop);
+        let rng = &mut self.rng;
+        let mut now = Now { window, round, seed, is_last_turn: false, rng, stop };
+        match measure.begin(&mut now) {
+            Ok(values) => {
+                values.iter().for_each(|(case, unit, value)| found.series.add(case, unit, *value));
+            }
+            Err(error) => {
+                stop.check()?;
+                let reason = error.downcast::<Absent>()?.0;
+                for (case, _) in steps.iter().flat_map(|step| &step.gives) {
+                    found.lacks(case, &*reason);
+                }
+                return Ok(());
+            }
+        }
+        for (turn, number) in order.into_iter().enumerate() {
+            let step = &steps[number];
+            self.progress.step(&step.name);
+            stop.check()?;
+            now.is_last_turn = turn >= last;
+            match measure.measure(number, &mut now) {
+                Ok(values) => {
+                    for ((case, unit), value) in step.gives.iter().zip(values) {
+                        found.series.add(case, unit, value);
+                    }
+                }
+                Err(error) => {
+                    stop.check()?;
+                    let reason = error.downcast::<Absent>().with_context(|| step.name.clone())?.0;
+                    for (case, _) in &step.gives {
+                        found.lacks(case, format!("{}: {reason}", step.name));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Whether this part was asked for.
+    fn has(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|asked| asked == part)
+    }
+}
+
+impl Found {
+    fn new(output: BenchOutput) -> Found {
+        Found { output, series: Series::default(), reasons: Vec::new() }
+    }
+
+    /// Something is not there, which is said; and so is no case and no claim that is called after it.
+    pub(super) fn absent(&mut self, what: &str, reason: impl AsRef<str>) {
+        let said = format!("{what}: {}", reason.as_ref());
+        if !self.output.absent.contains(&said) {
+            self.output.absent.push(said);
+            self.lacks(what, reason.as_ref());
+        }
+    }
+
+    /// Why a case will not be there.
+    pub(super) fn lacks(&mut self, case: &str, reason: impl Into<String>) {
+        self.reasons.push((case.into(), reason.into()));
+    }
+
+    /// Compares what can be, and says of the rest why it cannot.
+    fn compare(&mut self, claims: &[Claim], is_incomplete: bool) {
+        for claim in claims {
+            let compared = match self.missed(claim) {
+                Some(reason) => Err(reason),
+                None => self.series.compare(claim, is_incomplete),
+            };
+            match compared {
+                Ok(ratio) => self.output.ratios.push(ratio),
+                Err(reason) => {
+                    let said = format!("{}: {reason}", claim.name);
+                    if !self.output.absent.contains(&said) {
+                        self.output.absent.push(said);
+                    }
+                }
+            }
+        }
+        self.reasons.retain(|(what, _)| !what.is_empty());
+    }
+
+    /// Why one of the claim's cases is not there, or not in every round.
+    fn missed(&self, claim: &Claim) -> Option<String> {
+        let cases = || std::iter::once(&claim.of).chain(&claim.to);
+        let of_case = |case: &String| self.reasons.iter().find(|(what, _)| what == case);
+        if let Some((_, reason)) = cases().find_map(of_case) {
+            return Some(reason.clone());
+        }
+        let unmeasured = cases().find(|case| self.series.runs(case).is_empty())?;
+        let is_of = |what: &str| unmeasured.contains(what) || claim.name.starts_with(what);
+        let fitting = self.reasons.iter().filter(|(what, _)| is_of(what));
+        // The longest says most exactly what it is of; what is of the whole part says least.
+        let reason = fitting.max_by_key(|(what, _)| what.len()).map(|(_, reason)| reason.clone());
+        Some(reason.unwrap_or_else(|| format!("'{unmeasured}' was not measured")))
+    }
+}

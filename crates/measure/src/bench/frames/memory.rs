@@ -1,0 +1,177 @@
+//! The pool against others under the same patterns: what it costs to get an object and to put it.
+//!
+//! In the alien pattern the passing between the threads is in every figure; what it costs alone is
+//! shown, and DPDK is measured once with its own ring and once with one that is built as ours is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use frames::FramePool;
+use trial::bench::Bar;
+
+use super::Ground;
+use super::patterns::{self, Pattern};
+use super::pools::{QueuePool, frame_pool, queue_pool};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::peer::{Builder, Peer, Program};
+
+/// Objects of every pool.
+const OBJECTS: u32 = 8192;
+
+/// Bars that the pool is held to against DPDK's default.
+const BARS: [(Pattern, f64); 3] =
+    [(Pattern::Single, 0.5), (Pattern::Bulk, 1.0), (Pattern::Alien, 0.6)];
+const DPDK: &str = "dpdk";
+const EQUAL_RING: &str = "dpdk, equal ring";
+
+/// Something that is measured under the patterns.
+enum Subject {
+    Frames(FramePool),
+    Queue(QueuePool),
+    Peer(Peer),
+}
+
+pub(super) fn part() -> Part<Ground> {
+    let mut claims = Vec::new();
+    for (pattern, bar) in BARS {
+        for peer in [DPDK, EQUAL_RING, "crossbeam", "mimalloc"] {
+            if peer == EQUAL_RING && pattern != Pattern::Alien {
+                continue;
+            }
+            let bar = (peer == DPDK).then_some(Bar::AtMost(bar));
+            let name = format!("{}: frames / {peer}", pattern.name());
+            claims.push(Claim::ratio(name, case(pattern, "frames"), case(pattern, peer)).bar(bar));
+        }
+    }
+    let time = Time { once: 8.0, steps: 24, windows: 1.0, more: 0.01 };
+    Part::new("memory", "The pool against other pools and an allocator, memory only", time)
+        .claims(claims)
+        .stage(|ground: &Ground, found| {
+            let cpus = ground.places.near();
+            let subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
+            let numbered = subjects.names().enumerate();
+            let mut cases: Vec<_> = numbered
+                .flat_map(|(which, name)| patterns_of(name).iter().map(move |each| (which, *each)))
+                .collect();
+            cases.sort_by_key(|(_, pattern)| *pattern);
+            Ok(Box::new(Memory { ground, subjects, cases }))
+        })
+}
+
+/// All subjects under all patterns.
+struct Memory<'a> {
+    ground: &'a Ground,
+    subjects: Subjects<'a>,
+    cases: Vec<(usize, Pattern)>,
+}
+
+impl Measure for Memory<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let step = |(which, pattern): &(usize, Pattern)| {
+            self.ground.step(case(*pattern, self.subjects.name(*which)), "s")
+        };
+        self.cases.iter().map(step).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (which, pattern) = self.cases[step];
+        let measure = || self.subjects.measure(which, pattern, pattern.threads(), now.window);
+        self.ground.counting(now.window, |seconds| 1.0 / seconds, measure)
+    }
+}
+
+/// What a subject is measured under.
+fn patterns_of(subject: &str) -> &'static [Pattern] {
+    use Pattern::{Alien, Bulk, Pass, Single};
+    match subject {
+        // The passing is no pool's: it is measured where its ring is.
+        "frames" | DPDK | EQUAL_RING => &[Single, Bulk, Alien, Pass],
+        _ => &[Single, Bulk, Alien],
+    }
+}
+
+/// The peers in C, or why they are absent.
+fn peers(builder: &Builder, cpus: &[usize]) -> Vec<(&'static str, Result<Peer, String>)> {
+    let mempool = builder.build(Program::Mempool { equal_ring: false });
+    let equal = builder.build(Program::Mempool { equal_ring: true });
+    let mimalloc = builder.build(Program::Mimalloc);
+    let start = |binary: &Result<PathBuf, String>, handler| match binary {
+        Ok(binary) => Peer::start(binary, &mempool_args(handler, OBJECTS, cpus)),
+        Err(reason) => Err(reason.clone()),
+    };
+    vec![
+        (DPDK, start(&mempool, "ring_mp_mc")),
+        (EQUAL_RING, start(&equal, "ring_mp_mc")),
+        ("dpdk, stack handler", start(&mempool, "stack")),
+        ("dpdk, lock-free stack handler", start(&mempool, "lf_stack")),
+        ("mimalloc", mimalloc.and_then(|binary| Peer::start(&binary, &[list(cpus)]))),
+    ]
+}
+
+/// Arguments of DPDK's mempool.
+pub(super) fn mempool_args(handler: &str, objects: u32, cpus: &[usize]) -> Vec<String> {
+    vec![handler.into(), objects.to_string(), list(cpus)]
+}
+
+/// CPUs as the peers take them.
+fn list(cpus: &[usize]) -> String {
+    let texts: Vec<_> = cpus.iter().map(usize::to_string).collect();
+    texts.join(",")
+}
+
+fn case(pattern: Pattern, subject: &str) -> String {
+    format!("{}, {subject}", pattern.name())
+}
+
+/// What is measured under the patterns.
+pub(super) struct Subjects<'a> {
+    all: Vec<(&'static str, Subject)>,
+    cpus: &'a [usize],
+}
+
+impl Subjects<'_> {
+    /// Pools of so many objects, and the peers that there are.
+    pub(super) fn new<'a>(
+        objects: u32,
+        cpus: &'a [usize],
+        peers: Vec<(&'static str, Result<Peer, String>)>,
+        found: &mut Found,
+    ) -> anyhow::Result<Subjects<'a>> {
+        let mut all = vec![
+            ("frames", Subject::Frames(frame_pool(objects, cpus, &vec![0; cpus.len()])?)),
+            ("crossbeam", Subject::Queue(queue_pool(objects))),
+        ];
+        for (name, peer) in peers {
+            match peer {
+                Ok(peer) => all.push((name, Subject::Peer(peer))),
+                Err(reason) => found.absent(name, reason),
+            }
+        }
+        Ok(Subjects { all, cpus })
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.all.iter().map(|(name, _)| *name)
+    }
+
+    pub(super) fn name(&self, which: usize) -> &'static str {
+        self.all[which].0
+    }
+
+    /// Seconds an object.
+    pub(super) fn measure(
+        &mut self,
+        which: usize,
+        pattern: Pattern,
+        threads: usize,
+        window: Duration,
+    ) -> anyhow::Result<f64> {
+        let cpus = self.cpus;
+        match &mut self.all[which].1 {
+            Subject::Frames(pool) => patterns::measure(pool, pattern, threads, cpus, window),
+            Subject::Queue(pool) => patterns::measure(pool, pattern, threads, cpus, window),
+            Subject::Peer(peer) => peer.run(pattern.request(), threads, window),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `cachelane bench lend`: frames lent to other processes, against what programs do without: an
+//! allocator of ids under a lock to keep account, as kernels do, and an AF_PACKET ring with a copy
+//! of every packet.
+
+mod accounting;
+mod books;
+mod clients;
+mod crossover;
+mod delivered;
+mod idle;
+mod lending;
+mod wire;
+
+use std::time::Duration;
+
+use super::driver::Found;
+use super::experiment::{Experiment, Part, Plan, in_random_order};
+use super::peer::Builder;
+use super::places::Places;
+pub(crate) use accounting::Keeping;
+
+/// The experiment.
+#[derive(Clone, Debug)]
+pub struct Lend;
+
+/// What the parts share.
+pub struct Ground {
+    places: Places,
+    builder: Builder,
+}
+
+impl Experiment for Lend {
+    type Ground = Ground;
+
+    fn name(&self) -> &'static str {
+        "lend"
+    }
+
+    fn parts(&self) -> Vec<Part<Ground>> {
+        vec![accounting::part(), idle::part(), delivered::part(), crossover::part()]
+    }
+
+    fn default_extent(&self) -> (usize, Duration) {
+        (6, Duration::from_millis(300))
+    }
+
+    fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {
+        Ok(Ground { places: Places::detect()?, builder: Builder::new()? })
+    }
+
+    fn notes(&self, ground: &Ground, plan: &Plan) -> Vec<String> {
+        [in_random_order(plan)].into_iter().chain(ground.places.notes()).collect()
+    }
+}

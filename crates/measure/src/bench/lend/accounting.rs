@@ -1,0 +1,334 @@
+//! What it costs to keep account of a frame, from being taken to being returned: nothing else is
+//! done with it.
+//!
+//! *One core*: a thread takes a batch and returns it. *Two cores*: one thread takes frames and
+//! passes their tokens over a ring to another. With the ledger, the second thread returns them
+//! itself, under the lock, as the system call of a kernel's worker does, and passes the frames
+//! back over a second ring. With a table, it passes the tokens back over that ring, and the first
+//! thread returns them. Rings and batches are the same.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use frames::{Accounting, Frame, FramePool, LaneCache};
+use rtrb::{Consumer, Producer, RingBuffer};
+use trial::bench::Bar;
+
+use super::Ground;
+use super::books::{BATCH, Books, Frames, Ledger, Locking, Singly, Table, Tokens, all};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::frames::frame_pool;
+use crate::bench::places::{self, Places};
+use crate::bench::worker::{self, Run, Waiting, Work};
+
+/// Frames of the pool, more than are in use.
+const FRAMES: u32 = 8192;
+/// Batches in use: frames come in the order in which they were returned, as from a fill ring.
+const BATCHES: usize = 8;
+/// Loans at a time.
+const QUOTA: u32 = (BATCHES * BATCH) as u32;
+/// Batches between two looks at the clock.
+const BLOCK: usize = 16;
+
+/// Who keeps account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Counters,
+    /// With a call for each frame, not for each batch.
+    Singly,
+    OurLedger,
+    Ledger(Locking),
+}
+
+const WHO: [Who; 6] = [
+    Who::Counters,
+    Who::Singly,
+    Who::OurLedger,
+    Who::Ledger(Locking::Each),
+    Who::Ledger(Locking::Spinning),
+    Who::Ledger(Locking::Batch),
+];
+
+/// On how many cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cores {
+    One,
+    Two,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Counters => "counters",
+            Who::Singly => "counters, a call a frame",
+            Who::OurLedger => "ledger of each borrower",
+            Who::Ledger(Locking::Each) => "ledger",
+            Who::Ledger(Locking::Spinning) => "ledger, spinning",
+            Who::Ledger(Locking::Batch) => "ledger, a lock a batch",
+        }
+    }
+}
+
+impl Cores {
+    fn case(self, who: Who) -> String {
+        format!("{}, {}", self.name(), who.name())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Cores::One => "take+return one core",
+            Cores::Two => "take+return two cores",
+        }
+    }
+}
+
+pub(super) fn part() -> Part<Ground> {
+    let claim = |cores: Cores, most, who: Who| {
+        let bar = (who == Who::Ledger(Locking::Each)).then_some(Bar::AtMost(most));
+        let name = format!("{}: counters / {}", cores.name(), who.name());
+        Claim::ratio(name, cores.case(Who::Counters), cores.case(who)).bar(bar)
+    };
+    let cores = [(Cores::One, 0.2), (Cores::Two, 0.1)];
+    let claims =
+        cores.map(|(cores, most)| WHO[1..].iter().map(move |who| claim(cores, most, *who)));
+    let time = Time { once: 0.1, steps: 2 * WHO.len(), windows: 1.0, more: 0.01 };
+    Part::new("accounting", "Keeping account of frames, memory only", time)
+        .claims(claims.into_iter().flatten())
+        .stage(|ground: &Ground, _| {
+            let cpus = ground.places.near();
+            let pool = frame_pool(FRAMES, cpus, &vec![0; cpus.len()])?;
+            let ways = [Cores::One, Cores::Two].into_iter();
+            let ways = ways.flat_map(|cores| WHO.map(|who| (cores, who))).collect();
+            Ok(Box::new(Ways { pool, cpus, ways }))
+        })
+}
+
+/// Every way on one core and on two.
+struct Ways<'a> {
+    pool: FramePool,
+    cpus: &'a [usize],
+    ways: Vec<(Cores, Who)>,
+}
+
+impl Measure for Ways<'_> {
+    fn steps(&self) -> Vec<Step> {
+        self.ways.iter().map(|(cores, who)| Step::of(cores.case(*who), "s")).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (cores, who) = self.ways[step];
+        Ok(vec![measure(&self.pool, cores, who, self.cpus, now.window)?])
+    }
+}
+
+/// Counters against the ledger on two cores: the part of the experiment that the demo shows.
+pub(crate) struct Keeping {
+    pool: FramePool,
+    cpus: Vec<usize>,
+}
+
+impl Keeping {
+    pub(crate) fn new() -> anyhow::Result<Keeping> {
+        let cpus = Places::detect()?.near().to_vec();
+        Ok(Keeping { pool: frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?, cpus })
+    }
+
+    /// The CPUs, for people.
+    pub(crate) fn place(&self) -> String {
+        places::text(&self.cpus)
+    }
+
+    /// Seconds for a frame to be taken and returned, by counters.
+    pub(crate) fn by_counters(&self, window: Duration) -> anyhow::Result<f64> {
+        measure(&self.pool, Cores::Two, Who::Counters, &self.cpus, window)
+    }
+
+    /// The same by an allocator of ids under a lock.
+    pub(crate) fn by_ledger(&self, window: Duration) -> anyhow::Result<f64> {
+        measure(&self.pool, Cores::Two, Who::Ledger(Locking::Each), &self.cpus, window)
+    }
+}
+
+/// Seconds a frame.
+fn measure(
+    pool: &FramePool,
+    cores: Cores,
+    who: Who,
+    cpus: &[usize],
+    window: Duration,
+) -> anyhow::Result<f64> {
+    let cache = pool.cache(0)?;
+    let table = |accounting| Table::new(pool, accounting, QUOTA);
+    let work = match (cores, who) {
+        (Cores::One, Who::Counters) => one_core(cache, table(Accounting::Counters)),
+        (Cores::One, Who::Singly) => one_core(cache, Singly(table(Accounting::Counters))),
+        (Cores::One, Who::OurLedger) => one_core(cache, table(Accounting::Ledgers)),
+        (Cores::One, Who::Ledger(locking)) => one_core(cache, Ledger::new(locking, QUOTA)),
+        (Cores::Two, Who::Counters) => two_cores(cache, table(Accounting::Counters)),
+        (Cores::Two, Who::Singly) => two_cores(cache, Singly(table(Accounting::Counters))),
+        (Cores::Two, Who::OurLedger) => two_cores(cache, table(Accounting::Ledgers)),
+        (Cores::Two, Who::Ledger(locking)) => two_cores_ledger(cache, Ledger::new(locking, QUOTA)),
+    };
+    worker::measure(work, cpus, window)
+}
+
+/// The frames in use.
+fn batches(cache: &mut LaneCache) -> Vec<Frames> {
+    (0..BATCHES).map(|_| std::array::from_fn(|_| cache.get())).collect()
+}
+
+/// Puts them back.
+fn put(cache: &mut LaneCache, unused: Vec<Frames>) {
+    unused.into_iter().flatten().flatten().for_each(|frame| cache.put(frame));
+}
+
+fn one_core<'a>(mut cache: LaneCache, mut books: impl Books + 'a) -> Vec<Work<'a>> {
+    vec![Box::new(move |run: &Run| {
+        let mut free = batches(&mut cache);
+        let mut count = 0;
+        while !run.is_over() {
+            for frames in &mut free {
+                let tokens = books.take(frames);
+                books.give_back(black_box(&tokens), frames);
+            }
+            count += (BATCHES * BATCH) as u64;
+        }
+        put(&mut cache, free);
+        count
+    })]
+}
+
+fn two_cores<'a>(cache: LaneCache, table: impl Books + 'a) -> Vec<Work<'a>> {
+    let second = |tokens: &Tokens, back: &mut Producer<u32>| {
+        let sent = back.push_entire_slice(tokens);
+        debug_assert!(sent.is_ok());
+    };
+    in_two(cache, Whole(table), second)
+}
+
+fn two_cores_ledger<'a>(cache: LaneCache, ledger: Ledger<Frame>) -> Vec<Work<'a>> {
+    let mut returning = ledger.clone();
+    let mut free = [const { None }; BATCH];
+    let second = move |tokens: &Tokens, back: &mut Producer<Frame>| {
+        returning.give_back(tokens, &mut free);
+        let sent = back.write_chunk_uninit(BATCH).map(|chunk| chunk.fill_from_iter(all(&mut free)));
+        debug_assert!(sent.is_ok());
+    };
+    in_two(cache, Taking(ledger), second)
+}
+
+/// What the first of two threads does.
+trait First: Send {
+    /// What comes back to it.
+    type Back: Send;
+
+    fn take(&mut self, frames: &mut Frames) -> Tokens;
+    /// Makes a batch that came back into frames; whether there was one.
+    fn free(&mut self, back: &mut Consumer<Self::Back>, frames: &mut Frames) -> bool;
+}
+
+/// It keeps the whole account, and gets tokens back.
+struct Whole<B>(B);
+
+impl<B: Books> First for Whole<B> {
+    type Back = u32;
+
+    fn take(&mut self, frames: &mut Frames) -> Tokens {
+        self.0.take(frames)
+    }
+
+    fn free(&mut self, back: &mut Consumer<u32>, frames: &mut Frames) -> bool {
+        let mut tokens = [0; BATCH];
+        let there = back.pop_entire_slice(&mut tokens).is_ok();
+        if there {
+            self.0.give_back(&tokens, frames);
+        }
+        there
+    }
+}
+
+/// It takes, and gets frames back that the other has returned.
+struct Taking(Ledger<Frame>);
+
+impl First for Taking {
+    type Back = Frame;
+
+    fn take(&mut self, frames: &mut Frames) -> Tokens {
+        self.0.take(frames)
+    }
+
+    fn free(&mut self, back: &mut Consumer<Frame>, frames: &mut Frames) -> bool {
+        let Ok(chunk) = back.read_chunk(BATCH) else { return false };
+        frames.iter_mut().zip(chunk).for_each(|(slot, frame)| *slot = Some(frame));
+        true
+    }
+}
+
+/// The two threads; the second one passes on what `second` makes of tokens.
+fn in_two<'a, F: First + 'a>(
+    cache: LaneCache,
+    first: F,
+    second: impl FnMut(&Tokens, &mut Producer<F::Back>) + Send + 'a,
+) -> Vec<Work<'a>> {
+    // Room for all, so that nobody waits for it.
+    let (to, from) = RingBuffer::new(QUOTA as usize);
+    let (back, returned) = RingBuffer::new(QUOTA as usize);
+    vec![
+        Box::new(move |run: &Run| take(cache, first, to, returned, run)),
+        Box::new(move |run: &Run| pass(from, back, run, second)),
+    ]
+}
+
+fn take<F: First>(
+    mut cache: LaneCache,
+    mut first: F,
+    mut to: Producer<u32>,
+    mut returned: Consumer<F::Back>,
+    run: &Run,
+) -> u64 {
+    let mut unused = batches(&mut cache);
+    let (mut count, mut waiting) = (0, Waiting::default());
+    let mut frames = [const { None }; BATCH];
+    while !run.is_over() {
+        for _ in 0..BLOCK {
+            if !first.free(&mut returned, &mut frames) {
+                let Some(batch) = unused.pop() else {
+                    waiting.turn();
+                    continue;
+                };
+                frames = batch;
+            }
+            let sent = to.push_entire_slice(&first.take(&mut frames));
+            debug_assert!(sent.is_ok());
+            count += BATCH as u64;
+        }
+    }
+    run.end_sending();
+    while unused.len() < BATCHES {
+        match first.free(&mut returned, &mut frames) {
+            true => unused.push(std::mem::replace(&mut frames, [const { None }; BATCH])),
+            false => waiting.turn(),
+        }
+    }
+    put(&mut cache, unused);
+    count
+}
+
+/// Hands on what comes, until the other has ended and nothing is left; counts nothing.
+fn pass<T>(
+    mut from: Consumer<u32>,
+    mut back: Producer<T>,
+    run: &Run,
+    mut second: impl FnMut(&Tokens, &mut Producer<T>),
+) -> u64 {
+    let (mut tokens, mut waiting) = ([0; BATCH], Waiting::default());
+    loop {
+        // Asked before the look into the ring: what was sent before is seen there.
+        let last = run.ended() > 0;
+        match from.pop_entire_slice(&mut tokens) {
+            Ok(()) => second(&tokens, &mut back),
+            Err(_) if last => return 0,
+            Err(_) => waiting.turn(),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Packets that reach workers: lent to borrowers, or copied into an AF_PACKET ring for each
+//! (`peers/af_packet.c`), from the same sender. And borrowers in other languages.
+//!
+//! Workers read every byte. Of what is lent, that counts which was returned.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use lab::usage::CpuUse;
+use trial::bench::Bar;
+
+use super::Ground;
+use super::clients::{Client, clients};
+use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings};
+use crate::bench::driver::Found;
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+
+/// Who receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Lend,
+    /// With copies, in an area of each borrower's own.
+    Private,
+    AfPacket,
+}
+
+impl Who {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Who::Lend => "lend",
+            Who::Private => "lend --private",
+            Who::AfPacket => "af_packet",
+        }
+    }
+}
+
+/// Small packets, as many as can be.
+const fn flood(pace: Pace) -> Traffic {
+    Traffic { size: 60, pace }
+}
+
+pub(super) fn part() -> Part<Ground> {
+    let workers = |(whose, pace, bar): ([Who; 2], Pace, Option<Bar>)| {
+        let from = if pace == Pace::Socket { ", from a socket" } else { "" };
+        let name = format!("delivered pps{from}: {} / {}", whose[0].name(), whose[1].name());
+        let [of, to] = whose.map(|who| Case::Workers(who, pace).name());
+        Claim::ratio(name, of, to).bar(bar)
+    };
+    let claims = [
+        ([Who::Lend, Who::AfPacket], Pace::Driver, Some(Bar::AtLeast(2.0))),
+        ([Who::Lend, Who::AfPacket], Pace::Socket, None),
+        ([Who::Private, Who::Lend], Pace::Driver, None),
+        ([Who::Private, Who::AfPacket], Pace::Driver, None),
+        ([Who::Private, Who::Lend], Pace::Socket, None),
+        ([Who::Private, Who::AfPacket], Pace::Socket, None),
+    ];
+    let languages = ["c", "python"].map(|language| {
+        let name = format!("delivered pps: {language} / rust");
+        Claim::ratio(name, format!("delivered, {language}"), "delivered, rust")
+    });
+    let time = Time { once: 2.0, steps: 6 + 3, windows: 1.0, more: 1.8 };
+    let about = "Packets that reach workers, against AF_PACKET rings, and borrowers in C and \
+                 Python (needs root)";
+    Part::new("delivered", about, time)
+        .claims(claims.map(workers))
+        .claims(languages)
+        .stage(|ground, found| Ok(Box::new(All::build(ground, found)?)))
+}
+
+/// All ways of receiving, and each language.
+struct All {
+    receivers: Receivers,
+    cases: Vec<Case>,
+}
+
+impl All {
+    fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<All> {
+        let receivers = Receivers::build(ground, found)?;
+        let both = |who| [Pace::Driver, Pace::Socket].map(|pace| Case::Workers(who, pace));
+        let who = receivers.who().into_iter().chain([Who::Private]);
+        let mut cases: Vec<Case> = who.flat_map(both).collect();
+        for (name, client) in clients(&ground.builder, receivers.wire.dir()) {
+            match client {
+                Ok(client) => cases.push(Case::Alone(name, client)),
+                Err(reason) => {
+                    found.absent(&format!("borrower in {name}"), &reason);
+                    found.lacks(&format!("delivered, {name}"), reason);
+                }
+            }
+        }
+        Ok(All { receivers, cases })
+    }
+}
+
+impl Measure for All {
+    fn steps(&self) -> Vec<Step> {
+        self.cases.iter().map(|case| Step::of(case.name(), "pps")).collect()
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let delivered = match &self.cases[step] {
+            Case::Workers(who, pace) => self.receivers.measure(*who, flood(*pace), now.window),
+            Case::Alone(_, client) => self.receivers.alone(client, now.window),
+        };
+        Ok(vec![delivered?.pps])
+    }
+}
+
+/// What is measured.
+enum Case {
+    /// Four workers.
+    Workers(Who, Pace),
+    /// One borrower in a language.
+    Alone(&'static str, Client),
+}
+
+impl Case {
+    fn name(&self) -> String {
+        match self {
+            Case::Workers(who, pace) => {
+                let from = if *pace == Pace::Socket { ", from a socket" } else { "" };
+                format!("delivered, {WORKERS} workers, {}{from}", who.name())
+            }
+            Case::Alone(language, _) => format!("delivered, {language}"),
+        }
+    }
+}
+
+/// A wire, and the ways of receiving at its end.
+pub(super) struct Receivers {
+    wire: Wire,
+    /// The program of the AF_PACKET rings, if there is one.
+    rings: Option<PathBuf>,
+}
+
+impl Receivers {
+    /// Builds them, where this user may.
+    pub(super) fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<Receivers> {
+        let root = rustix::process::geteuid().is_root();
+        ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
+        let wire = Wire::build(ground.places.near())?;
+        let rings = build_rings(&ground.builder);
+        Ok(Receivers {
+            wire,
+            rings: rings.map_err(|reason| found.absent("af_packet", reason)).ok(),
+        })
+    }
+
+    /// Who is there.
+    pub(super) fn who(&self) -> Vec<Who> {
+        let rings = self.rings.is_some().then_some(Who::AfPacket);
+        [Who::Lend].into_iter().chain(rings).collect()
+    }
+
+    /// What reaches the workers.
+    pub(super) fn measure(
+        &self,
+        who: Who,
+        traffic: Traffic,
+        window: Duration,
+    ) -> anyhow::Result<Delivered> {
+        match who {
+            Who::AfPacket => {
+                let binary: &Path = self.rings.as_deref().context("no AF_PACKET rings")?;
+                let mut peer = self.wire.rings(binary).map_err(anyhow::Error::msg)?;
+                let sender = self.wire.send(traffic)?;
+                let measured = costs(|| Ok(1.0 / peer.run("rx", WORKERS, window)?), window);
+                sender.end()?;
+                measured
+            }
+            Who::Lend | Who::Private => {
+                let command = |wire: &Wire, lending: &_| wire.workers(lending, WORKERS);
+                let more = if who == Who::Private { " --private" } else { "" };
+                self.lent(more, command, WORKERS, traffic, window)
+            }
+        }
+    }
+
+    /// What reaches one borrower of this kind.
+    fn alone(&self, client: &Client, window: Duration) -> anyhow::Result<Delivered> {
+        let command = |wire: &Wire, lending: &Lending| match client {
+            Client::Rust => wire.workers(lending, 1),
+            Client::Program(args) => {
+                let mut command = Command::new(&args[0]);
+                command.args(&args[1..]).arg(&lending.socket);
+                command
+            }
+        };
+        self.lent("", command, 1, flood(Pace::Driver), window)
+    }
+
+    /// What reaches borrowers of a lender with these options.
+    fn lent(
+        &self,
+        more: &str,
+        command: impl FnOnce(&Wire, &Lending) -> Command,
+        borrowers: usize,
+        traffic: Traffic,
+        window: Duration,
+    ) -> anyhow::Result<Delivered> {
+        let mut lending = self.wire.lend(more)?;
+        let there = self.wire.borrow(command(&self.wire, &lending))?;
+        lending.await_borrowers(borrowers)?;
+        let sender = self.wire.send(traffic)?;
+        let measured = costs(|| lending.returned_in(window), window);
+        sender.end()?;
+        drop(there);
+        lending.end()?;
+        measured
+    }
+}
+
+/// Measures packets a second, and the machine's CPU time for each.
+fn costs(
+    measure: impl FnOnce() -> anyhow::Result<f64>,
+    window: Duration,
+) -> anyhow::Result<Delivered> {
+    let before = lab::usage::SystemCpu::now()?;
+    let pps = measure()?;
+    let CpuUse { busy, elapsed, .. } = lab::usage::SystemCpu::now()?.since(&before);
+    let busy = busy.as_secs_f64() / elapsed.as_secs_f64().max(window.as_secs_f64());
+    Ok(Delivered { pps, cpu: busy / pps })
+}

@@ -1,0 +1,267 @@
+//! A veth, what sends over it, and who receives at its end: `cachelane lend` with borrowers, as
+//! users run it, or AF_PACKET rings (`peers/af_packet.c`).
+//!
+//! As many packets as can be come as a network card's driver hands them on, in pages
+//! ([`LiveSender`]), or as another host's socket sends them, in socket buffers; at a rate they come
+//! from a socket. The sender has one CPU, on which the kernel's receiving half of the veth runs as well; all that
+//! receives in user space has the other. Packets go to a hardware address that is not the
+//! receiver's, so that its IP drops them at once where they are not lent.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use knobs::Client;
+use lab::traffic::{LiveOptions, LiveSender};
+use lab::{End, Host, Lab, LinkOptions, Mac, Process};
+
+use crate::bench::experiment::Absent;
+use crate::bench::peer::{Builder, Peer, Program};
+
+/// Workers that share the flows.
+pub(super) const WORKERS: usize = 4;
+/// From when the sender runs until what arrives is measured.
+const WARM: Duration = Duration::from_millis(300);
+/// How long anything may take besides its measurement.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The hosts, and what runs on them.
+pub(super) struct Wire {
+    pub(super) from: End,
+    pub(super) to: End,
+    /// The sender's CPU, and the receivers'.
+    pub(super) cpus: [usize; 2],
+    command: PathBuf,
+    lab: Lab,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// Bytes of a packet, without the check sequence.
+    pub(super) size: usize,
+    pub(super) pace: Pace,
+}
+
+/// How fast, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// As fast as it goes, as from a driver.
+    Driver,
+    /// As fast as it goes, from a socket.
+    Socket,
+    /// Packets a second, from a socket.
+    Rate(u64),
+}
+
+/// Where flows begin, by their source ports, and how many there are.
+const FIRST_PORT: u16 = 1024;
+const FLOWS: u16 = 256;
+/// Whom packets are for: nobody there.
+const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+/// Packets a second that borrowers have had and returned, and what it cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivered {
+    pub(super) pps: f64,
+    /// Busy CPU time of the whole machine for each of them, in seconds: the sender's as well.
+    pub(super) cpu: f64,
+}
+
+impl Wire {
+    pub(super) fn build(cpus: &[usize]) -> anyhow::Result<Wire> {
+        let lab = Lab::new("bench-lend")?;
+        let [a, b] = [lab.host("a")?, lab.host("b")?];
+        let link = lab.link(&a, &b, LinkOptions::default())?;
+        // NAPI, as every network card has it; with its XDP program a veth has it anyway.
+        let gro = link.b.host.command("ethtool").args(["-K", &link.b.device, "gro", "on"]);
+        gro.run()?;
+        let command = std::env::current_exe().context("cannot find this program")?;
+        let cpus = [cpus[0], cpus[cpus.len() - 1]];
+        Ok(Wire { from: link.a, to: link.b, cpus, command, lab })
+    }
+
+    /// A folder of its own.
+    pub(super) fn dir(&self) -> &Path {
+        self.lab.dir()
+    }
+
+    /// Sends until it is stopped.
+    pub(super) fn send(&self, traffic: Traffic) -> anyhow::Result<Sender> {
+        let rate = match traffic.pace {
+            Pace::Driver => {
+                let options = LiveOptions {
+                    size: traffic.size,
+                    to: NOBODY,
+                    first_port: FIRST_PORT,
+                    ports: FLOWS,
+                    cpu: Some(self.cpus[0]),
+                };
+                let sender = LiveSender::start(&self.from, &options)?;
+                std::thread::sleep(WARM);
+                return Ok(Sender::Driver(sender));
+            }
+            Pace::Socket => 0,
+            Pace::Rate(rate) => rate,
+        };
+        let args = format!(
+            "xsk send {} --size {} --rate {rate} --sport {FIRST_PORT}-{} --dst-mac {NOBODY} --cpus {}",
+            self.from.device,
+            traffic.size,
+            FIRST_PORT + FLOWS - 1,
+            self.cpus[0]
+        );
+        let sender = self.cachelane(&self.from.host, &args)?;
+        std::thread::sleep(WARM);
+        Ok(Sender::Socket(sender))
+    }
+
+    /// Starts a lender at the other end, with more options.
+    pub(super) fn lend(&self, more: &str) -> anyhow::Result<Lending> {
+        let socket = self.lab.dir().join("lend.sock");
+        let args = format!(
+            "lend {} --xdp native --quota 2048 --frames 32768 --cpus {} --socket {}{more}",
+            self.to.device,
+            self.cpus[1],
+            socket.display()
+        );
+        let process = self.cachelane(&self.to.host, &args)?;
+        let path = self.runtime_dir().join(format!("lend-{}.sock", process.pid()));
+        let until = Instant::now() + PATIENCE;
+        let client = loop {
+            match Client::connect(&path) {
+                Ok(client) if socket.exists() => break client,
+                _ if Instant::now() > until => anyhow::bail!("cachelane lend does not answer"),
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        Ok(Lending { process, client, socket })
+    }
+
+    /// AF_PACKET rings at the other end, or why not.
+    pub(super) fn rings(&self, binary: &Path) -> Result<Peer, String> {
+        let (workers, cpu) = (WORKERS.to_string(), self.cpus[1].to_string());
+        let args = [self.to.device.clone(), workers, cpu];
+        let start = || Peer::start(binary, &args);
+        self.to.host.run(start).map_err(|error| error.to_string())?
+    }
+
+    /// A program that borrows, on the receivers' CPU.
+    pub(super) fn borrow(&self, mut command: Command) -> anyhow::Result<Borrowers> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        let cpu = self.cpus[1];
+        // What a pinned thread starts is pinned.
+        let spawn = || {
+            lanes::pin(cpu)?;
+            command.spawn().context("a borrower")
+        };
+        Ok(Borrowers(std::thread::scope(|scope| scope.spawn(spawn).join()).expect("no panic")?))
+    }
+
+    /// `cachelane borrow` with so many workers, who read every byte.
+    pub(super) fn workers(&self, lending: &Lending, workers: usize) -> Command {
+        let mut command = Command::new(&self.command);
+        command
+            .args(["--quiet", "borrow"])
+            .arg(&lending.socket)
+            .args(["--worker", &workers.to_string()]);
+        command
+    }
+
+    fn runtime_dir(&self) -> PathBuf {
+        self.lab.dir().join("run")
+    }
+
+    /// Starts the command, as a user would.
+    fn cachelane(&self, host: &Host, args: &str) -> anyhow::Result<Process> {
+        let runtime_dir = format!("CACHELANE_RUNTIME_DIR={}", self.runtime_dir().display());
+        let command = host.command("env").arg(runtime_dir).arg(&self.command).arg("--quiet");
+        Ok(command.args(args.split(' ')).stdout(Stdio::null()).spawn()?)
+    }
+}
+
+/// A lender that runs.
+pub(super) struct Lending {
+    process: Process,
+    client: Client,
+    pub(super) socket: PathBuf,
+}
+
+impl Lending {
+    /// Waits until so many borrow.
+    pub(super) fn await_borrowers(&mut self, count: usize) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.counter("lend.borrowers")? != count as u64 {
+            ensure!(Instant::now() < until, "the borrowers do not come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// How many packets are received and returned in this time.
+    pub(super) fn returned_in(&mut self, window: Duration) -> anyhow::Result<f64> {
+        let (before, started) = (self.counter("lend.returned")?, Instant::now());
+        std::thread::sleep(window);
+        let (after, elapsed) = (self.counter("lend.returned")?, started.elapsed());
+        let figures = self.figures()?;
+        ensure!(after > before, Absent(format!("nothing was lent: {figures}")));
+        Ok((after - before) as f64 / elapsed.as_secs_f64())
+    }
+
+    /// How it stands, for who has to find out why.
+    fn figures(&mut self) -> anyhow::Result<String> {
+        let there = self.client.counters()?.into_iter().filter(|reading| reading.value > 0);
+        let texts: Vec<_> = there.map(|r| format!("{} {}", r.name, r.value)).collect();
+        Ok(texts.join(", "))
+    }
+
+    pub(super) fn counter(&mut self, name: &str) -> anyhow::Result<u64> {
+        let readings = self.client.counters()?;
+        let found = readings.into_iter().find(|reading| reading.name == name);
+        Ok(found.with_context(|| format!("no counter {name}"))?.value)
+    }
+
+    /// Ends it.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        end(self.process, "the lender")
+    }
+}
+
+/// What sends.
+pub(super) enum Sender {
+    Driver(LiveSender),
+    Socket(Process),
+}
+
+impl Sender {
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        match self {
+            Sender::Driver(sender) => Ok(sender.stop()?),
+            Sender::Socket(process) => end(process, "the sender"),
+        }
+    }
+}
+
+/// Ends a process of ours.
+fn end(mut process: Process, what: &str) -> anyhow::Result<()> {
+    let status = process.stop(PATIENCE)?;
+    ensure!(status.success(), "{what} ended with {status}");
+    Ok(())
+}
+
+/// A program that borrows, until dropped.
+pub(super) struct Borrowers(Child);
+
+impl Drop for Borrowers {
+    fn drop(&mut self) {
+        // It may have ended with its lender.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program of the AF_PACKET rings, or why there is none.
+pub(super) fn build_rings(builder: &Builder) -> Result<PathBuf, String> {
+    builder.build(Program::AfPacket)
+}

@@ -1,0 +1,84 @@
+//! Memory of idle connections: the relay's process against HAProxy's, with the same number of
+//! connections, each of which has carried a byte both ways.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use lab::peer::{Peer, Program, Proxy, ProxyOptions};
+use lab::traffic::IdleSession;
+use lab::usage::process_memory;
+use lab::{Host, Process};
+use trial::bench::Bar;
+
+use super::targets::{Targets, peer_options};
+use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::relay_process::RelayProcess;
+
+const CASES: [&str; 2] = ["idle memory relay", "idle memory haproxy"];
+const RELAY: ([u8; 4], u16) = ([127, 0, 0, 1], 910);
+const HAPROXY: ([u8; 4], u16) = ([127, 0, 0, 1], 911);
+const SERVER: ([u8; 4], u16) = ([127, 0, 0, 1], 912);
+/// How long opening all of them may take.
+const OPENING: Duration = Duration::from_secs(60);
+
+pub(super) fn part(connections: usize) -> Part<Targets> {
+    let claim = Claim::ratio("idle memory: relay / haproxy", CASES[0], CASES[1]);
+    let time = Time { once: 0.2, steps: 2, windows: 0.0, more: connections as f64 * 5e-4 };
+    Part::new("idle", "Memory of idle connections", time)
+        .claims([claim.bar(Bar::AtMost(1.0))])
+        .rounds(|_| 1)
+        .stage(move |targets: &Targets, _| {
+            let _server = echo_server(&targets.host, SERVER.into())?;
+            Ok(Box::new(Idle { targets, connections, _server }))
+        })
+}
+
+/// One relay and one HAProxy, full of idle connections.
+struct Idle<'a> {
+    targets: &'a Targets,
+    connections: usize,
+    _server: Process,
+}
+
+impl Measure for Idle<'_> {
+    fn steps(&self) -> Vec<Step> {
+        let there = 1 + usize::from(self.targets.has(Program::Haproxy));
+        CASES[..there].iter().map(|case| Step::of(*case, "B")).collect()
+    }
+
+    fn measure(&mut self, step: usize, _: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (Targets { lab, host, .. }, connections) = (self.targets, self.connections);
+        let open = |to| IdleSession::open(host, to, connections, OPENING);
+        let memory = if step == 0 {
+            let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &[])?;
+            let _session = open(relay.addr())?;
+            process_memory(relay.pid())?
+        } else {
+            let options =
+                ProxyOptions { connections, ..peer_options(HAPROXY.into(), SERVER.into()) };
+            let haproxy = Peer::proxy(lab, host, Proxy::Haproxy { splice: false }, &options)?;
+            let _session = open(haproxy.listen())?;
+            haproxy.memory()?
+        };
+        Ok(vec![memory.pss as f64])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!("Idle memory: PSS of the process with {} connections.", self.connections)]
+    }
+}
+
+/// The far end is a process of its own: both ends in this one would need twice the open files.
+fn echo_server(host: &Host, addr: SocketAddr) -> anyhow::Result<Process> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let server = host.command(program).args(["bench", "echo-server", &addr.to_string()]).spawn()?;
+    let listens = || host.run(|| std::net::TcpStream::connect(addr).is_ok());
+    for _ in 0..1000 {
+        if listens()? {
+            return Ok(server);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    anyhow::bail!("the echo server on {addr} did not start")
+}

@@ -1,0 +1,128 @@
+//! What clients connect to: the server itself, relays with each engine, and the peers. All of
+//! them run from the start, and cost nothing while they idle.
+
+use std::net::SocketAddr;
+
+use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
+use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
+use lab::{Host, Lab};
+
+use crate::bench::driver::Found;
+use crate::bench::relay_process::RelayProcess;
+
+/// Bytes of a request and of its response.
+pub(crate) const EXCHANGE: usize = 256;
+
+/// One thing to connect to, for one sort of traffic.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) name: &'static str,
+    pub(super) addr: SocketAddr,
+}
+
+/// The test host and everything in it.
+pub struct Targets {
+    pub(super) bulk_server: BulkServer,
+    _echo_server: EchoServer,
+    bulk: Vec<Target>,
+    exchange: Vec<Target>,
+    _relays: Vec<RelayProcess>,
+    _peers: Vec<Peer>,
+    pub(super) host: Host,
+    pub(super) lab: Lab,
+}
+
+/// The relay's own cases: name, engine.
+const RELAYS: [(&str, &str); 4] = [
+    ("relay", "auto"),
+    ("relay-copy", "copy"),
+    ("relay-splice", "splice"),
+    ("relay-sockmap", "sockmap"),
+];
+
+/// The peers: name, what they are.
+const PEERS: [(&str, Proxy); 4] = [
+    ("haproxy", Proxy::Haproxy { splice: false }),
+    ("haproxy-splice", Proxy::Haproxy { splice: true }),
+    ("nginx", Proxy::Nginx { buffer: None }),
+    ("nginx-256k", Proxy::Nginx { buffer: Some(256 << 10) }),
+];
+
+impl Targets {
+    pub(super) fn start(lab: Lab, found: &mut Found) -> anyhow::Result<Targets> {
+        let host = lab.host("host")?;
+        // Short connections use up ports faster than TIME_WAIT frees them; this lets the test
+        // host's clients use them again (RFC 6191).
+        host.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
+        host.set_sysctl("net.ipv4.ip_local_port_range", "10000 65535")?;
+        let mut port = 1000;
+        let mut next = || {
+            port += 1;
+            SocketAddr::from(([127, 0, 0, 1], port))
+        };
+        let bulk_server = BulkServer::start(&host, next(), &BulkOptions::default())?;
+        let echo = EchoOptions { request: EXCHANGE, ..EchoOptions::default() };
+        let echo_server = EchoServer::start(&host, next(), echo)?;
+        let mut bulk = vec![Target { name: "direct", addr: bulk_server.address() }];
+        let mut exchange = vec![Target { name: "direct", addr: echo_server.address() }];
+        let ends = [(bulk_server.address(), true), (echo_server.address(), false)];
+        let (mut relays, mut peers) = (Vec::new(), Vec::new());
+        for (name, engine) in RELAYS {
+            for (to, is_bulk) in ends {
+                let relay = RelayProcess::start(&lab, &host, next(), to, &["--engine", engine])?;
+                let target = Target { name, addr: relay.addr() };
+                if is_bulk {
+                    bulk.push(target)
+                } else {
+                    exchange.push(target)
+                }
+                relays.push(relay);
+            }
+        }
+        for (name, proxy) in PEERS {
+            if installed(proxy.program()).is_none() {
+                let program = proxy.program().name();
+                found.absent(name, format!("{program} is not installed (make peers)"));
+                continue;
+            }
+            for (to, is_bulk) in ends {
+                let listen = next();
+                peers.push(Peer::proxy(&lab, &host, proxy, &peer_options(listen, to))?);
+                let target = Target { name, addr: listen };
+                if is_bulk { bulk.push(target) } else { exchange.push(target) }
+            }
+        }
+        Ok(Targets {
+            bulk_server,
+            _echo_server: echo_server,
+            bulk,
+            exchange,
+            _relays: relays,
+            _peers: peers,
+            host,
+            lab,
+        })
+    }
+
+    /// Targets of bulk streams.
+    pub(super) fn bulk(&self) -> &[Target] {
+        &self.bulk
+    }
+
+    /// Targets of exchanges: the relay as users get it, not each engine, and the peers.
+    pub(super) fn exchange(&self) -> Vec<Target> {
+        let same = ["relay-copy", "relay-splice", "relay-sockmap", "haproxy-splice", "nginx-256k"];
+        self.exchange.iter().filter(|t| !same.contains(&t.name)).cloned().collect()
+    }
+
+    /// Whether a peer's program is there.
+    pub(super) fn has(&self, program: Program) -> bool {
+        installed(program).is_some()
+    }
+}
+
+/// As many threads as CPUs, which is what both programs' documentation advises, and they choose.
+pub(crate) fn peer_options(listen: SocketAddr, to: SocketAddr) -> ProxyOptions {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    ProxyOptions { threads, ..ProxyOptions::new(listen, to) }
+}

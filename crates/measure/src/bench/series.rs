@@ -1,0 +1,163 @@
+//! What a bench has measured so far, and the line that shows how far it is.
+
+use std::collections::HashMap;
+use std::io::IsTerminal as _;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trial::bench::{Case, RatioOut};
+use trial::{paired_difference, paired_ratio};
+
+use super::experiment::Claim;
+
+/// Runs by case, in the order in which the cases came up.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    order: Vec<(String, &'static str)>,
+    runs: HashMap<String, Vec<f64>>,
+}
+
+impl Series {
+    /// Has a case come before those that come up later, whatever is measured first.
+    pub(crate) fn expect(&mut self, case: &str, unit: &'static str) {
+        self.case(case, unit);
+    }
+
+    /// Adds one run of a case.
+    pub(crate) fn add(&mut self, case: &str, unit: &'static str, value: f64) {
+        self.case(case, unit).push(value);
+    }
+
+    /// The runs of a case, which is the last in the order if it is new.
+    fn case(&mut self, case: &str, unit: &'static str) -> &mut Vec<f64> {
+        self.runs.entry(case.to_owned()).or_insert_with(|| {
+            self.order.push((case.to_owned(), unit));
+            Vec::new()
+        })
+    }
+
+    /// Whether nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.values().all(Vec::is_empty)
+    }
+
+    /// What a claim comes to, paired by run, or why there is no such thing. In a run that has ended
+    /// early, cases have as many runs as rounds were completed, or one more.
+    pub(super) fn compare(&self, claim: &Claim, is_incomplete: bool) -> Result<RatioOut, String> {
+        let median = |case: &&String| Case::new("", "", self.runs(case).to_vec()).median;
+        let to = claim.to.iter().min_by(|a, b| median(a).total_cmp(&median(b)));
+        let to = to.map_or("", String::as_str);
+        let (mut of_runs, mut to_runs) = (self.runs(&claim.of), self.runs(to));
+        if is_incomplete {
+            let both = of_runs.len().min(to_runs.len());
+            (of_runs, to_runs) = (&of_runs[..both], &to_runs[..both]);
+        }
+        if !claim.is_difference
+            && let Some(run) = to_runs.iter().position(|run| *run == 0.0)
+        {
+            return Err(format!("run {} of '{to}' is 0", run + 1));
+        }
+        let compare = if claim.is_difference { paired_difference } else { paired_ratio };
+        let found = compare(to_runs, of_runs).map_err(|error| error.to_string())?;
+        let ratio = RatioOut::new(&claim.name, &found);
+        Ok(match claim.bar {
+            Some(bar) => ratio.with_bar(bar),
+            None => ratio,
+        })
+    }
+
+    /// The runs of one case.
+    pub(crate) fn runs(&self, case: &str) -> &[f64] {
+        self.runs.get(case).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every case with its runs.
+    pub(crate) fn cases(&self) -> Vec<Case> {
+        let case = |(name, unit): &(String, &'static str)| {
+            Case::new(name.clone(), *unit, self.runs(name).to_vec())
+        };
+        self.order.iter().map(case).collect()
+    }
+}
+
+/// A progress line on a terminal; nothing in a pipe.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// A line for so many steps.
+    pub(crate) fn new(steps: usize, quiet: bool) -> Progress {
+        let bar = ProgressBar::new(steps as u64);
+        let shown = std::io::stderr().is_terminal() && !quiet;
+        bar.set_draw_target(match shown {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        });
+        // The template is fixed and parses.
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:24} {pos}/{len} {eta} left  {wide_msg}")
+        {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
+    /// The next step begins.
+    pub(crate) fn step(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trial::bench::Bar;
+
+    use super::*;
+
+    fn ratio(series: &Series, of: &str, to: &str) -> Result<RatioOut, String> {
+        series.compare(&Claim::ratio(format!("{of} / {to}"), of, to).bar(Bar::AtLeast(2.0)), false)
+    }
+
+    #[test]
+    fn ratios_pair_the_runs() {
+        let mut series = Series::default();
+        for run in 1..=8 {
+            series.add("a", "B/s", 2.0 * f64::from(run));
+            series.add("b", "B/s", f64::from(run));
+        }
+        let found = ratio(&series, "a", "b").unwrap();
+        assert_eq!((found.median, found.met), (2.0, Some(true)));
+        assert_eq!(series.cases()[1].runs.len(), 8);
+        series.add("a", "B/s", 1.0);
+        assert!(ratio(&series, "a", "b").is_err(), "a run has no partner");
+        assert_eq!(series.compare(&Claim::ratio("", "a", "b"), true).unwrap().runs, 8);
+    }
+
+    #[test]
+    fn of_several_the_case_with_the_lowest_median_is_compared_with() {
+        let mut series = Series::default();
+        for (case, value) in [("a", 4.0), ("high", 8.0), ("low", 2.0)] {
+            series.add(case, "s", value);
+        }
+        let claim = Claim::ratio("a / best", "a", "high").or_to("low");
+        assert_eq!(series.compare(&claim, false).unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn a_run_of_zero_that_is_divided_by_costs_its_ratio_and_nothing_else() {
+        let mut series = Series::default();
+        for (of, to) in [(2.0, 1.0), (0.0, 1.0)] {
+            series.add("a", "B/s", of);
+            series.add("b", "B/s", to);
+        }
+        assert_eq!(ratio(&series, "a", "b").unwrap().low, 0.0);
+        assert_eq!(ratio(&series, "b", "a").unwrap_err(), "run 2 of 'a' is 0");
+        assert_eq!(series.cases()[0].runs, [2.0, 0.0]);
+    }
+}

@@ -1,0 +1,41 @@
+//! `cachelane bench steer`: receive flow steering against the kernel's own, against none, and with
+//! its knob on and off; and, of machines that are not there, a simulation.
+
+mod arms;
+mod busy;
+mod flow_entries;
+pub(crate) mod hosts;
+mod lane;
+mod records;
+mod rpc;
+mod runtime;
+pub mod simulate;
+
+use std::time::Duration;
+
+use super::driver::Found;
+use super::experiment::{Experiment, Part};
+
+/// The experiment.
+#[derive(Clone, Debug)]
+pub struct Steer;
+
+impl Experiment for Steer {
+    type Ground = ();
+
+    fn name(&self) -> &'static str {
+        "steer"
+    }
+
+    fn parts(&self) -> Vec<Part<()>> {
+        vec![records::part(), rpc::part(), runtime::part(), lane::part(), busy::part()]
+    }
+
+    fn default_extent(&self) -> (usize, Duration) {
+        (6, Duration::from_secs(1))
+    }
+
+    fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! An RPC server whose threads move from CPU to CPU, and its clients, on two wire-like hosts.
+//!
+//! 64 threads serve 8 connections each, from one epoll a thread: small requests and small answers.
+//! All clients are one thread, pinned to the first CPU; on a veth its sends are what interrupts of
+//! a network card are, so that CPU is the one of the interrupt. It keeps a request in flight on
+//! each connection, so the host is as busy as can be.
+//!
+//! A thread of the server is pinned to a CPU and, after so many answers, moves to the next
+//! ([`Moves`]). The scheduler has no say in where it runs, so that it moves as often whatever steers
+//! its packets; what is compared is what follows the threads, not how they were placed.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use lab::traffic::{EchoCounters, EchoOptions, EchoServer, ExchangeWindow, Moves};
+use lab::traffic::{RrOptions, RrSession};
+use lab::{End, Lab, LinkOptions};
+use lanes::{CpuSet, LaneMap};
+use steer::{LOOK, SteerOptions, Steering};
+use xsk::{Attach, Device, Hook};
+
+use crate::bench::experiment::Absent;
+
+pub(crate) const THREADS: usize = 64;
+pub(crate) const CONNECTIONS: usize = 512;
+/// Bytes of a request, and of an answer.
+const MESSAGE: usize = 64;
+/// How long what should be there in milliseconds is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After what steers was exchanged: a packet lost meanwhile has been sent again, which takes TCP
+/// 200 ms.
+const SETTLE: Duration = Duration::from_millis(300);
+/// An exchange that takes longer waits for a packet to be sent again.
+const STUCK: Duration = Duration::from_millis(150);
+
+/// How the server's threads behave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behaviour {
+    /// Answers of a thread between two of its moves.
+    pub(crate) stay: u64,
+    /// Look at each receive where its packet was processed.
+    pub(crate) look: bool,
+    /// Connections of all threads together.
+    pub(crate) connections: usize,
+}
+
+/// The server, its clients, and the link between them. Exchanges go on for as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Rpc {
+    // Dropped in this order.
+    session: RrSession,
+    server: EchoServer,
+    hosts: Hosts,
+}
+
+/// Two wire-like hosts, the second of which has consumers.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(super) client: End,
+    end: End,
+    cpus: CpuSet,
+    lanes: LaneMap,
+    _lab: Lab,
+}
+
+/// Which lanes the steering is told that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lanes {
+    /// All CPUs in one.
+    One,
+    /// As many as CPUs.
+    PerCpu,
+}
+
+/// Steering, and a thread that looks after it as often as the command does, at its priority.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    steering: Arc<Steering>,
+    over: Arc<AtomicBool>,
+    looks: Option<JoinHandle<()>>,
+}
+
+impl Attended {
+    fn new(steering: Steering) -> Attended {
+        let (steering, over) = (Arc::new(steering), Arc::new(AtomicBool::new(false)));
+        let (looked_at, ended) = (Arc::clone(&steering), Arc::clone(&over));
+        let looks = thread::spawn(move || {
+            // Without it, or without a look, the lease ends the steering, which the figures show.
+            let _ = looked_at.go_before();
+            // Relaxed: it stands for itself.
+            while !ended.load(Relaxed) && looked_at.look(Instant::now()).is_ok() {
+                thread::park_timeout(LOOK);
+            }
+        });
+        Attended { steering, over, looks: Some(looks) }
+    }
+}
+
+impl Deref for Attended {
+    type Target = Steering;
+
+    fn deref(&self) -> &Steering {
+        &self.steering
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        if let Some(looks) = self.looks.take() {
+            looks.thread().unpark();
+            let _ = looks.join();
+        }
+    }
+}
+
+/// Why this process cannot have the two hosts, or has nothing to measure on them.
+pub(crate) fn obstacle() -> anyhow::Result<Option<&'static str>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Some("test hosts need root"));
+    }
+    let one = LaneMap::detect()?.allowed().len() < 2;
+    Ok(one.then_some("threads cannot move: one CPU is open to this process"))
+}
+
+impl Rpc {
+    /// Builds the hosts and waits until each connection is served.
+    pub(crate) fn start(behaviour: Behaviour) -> anyhow::Result<Rpc> {
+        let hosts = Hosts::new()?;
+        let Hosts { client, end, cpus, .. } = &hosts;
+        let options = EchoOptions {
+            threads: THREADS,
+            request: MESSAGE,
+            per_thread: Some(behaviour.connections / THREADS),
+            moves: Some(Moves { cpus: cpus.iter().collect(), every: behaviour.stay }),
+            look: behaviour.look,
+            ..EchoOptions::default()
+        };
+        let server = EchoServer::start(&end.host, end.socket(7000), options)?;
+        let options = RrOptions {
+            connections: behaviour.connections,
+            request: MESSAGE,
+            response: MESSAGE,
+            cpu: cpus.first(),
+            ..RrOptions::default()
+        };
+        let session = RrSession::start(&client.host, server.address(), &options)?;
+        let until = Instant::now() + PATIENCE;
+        while server.counters().open < behaviour.connections as u64 {
+            ensure!(Instant::now() < until, "the server does not take all connections");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Rpc { session, server, hosts })
+    }
+
+    /// What the server has counted.
+    pub(crate) fn counters(&self) -> EchoCounters {
+        self.server.counters()
+    }
+
+    /// Waits until exchanges go on as they will, after a change of what steers; not for ever: on a
+    /// machine that has much else to do, they always take long.
+    pub(crate) fn settle(&self) {
+        let until = Instant::now() + 2 * SETTLE;
+        while self.session.measure(SETTLE).longest_pending > STUCK && Instant::now() < until {}
+    }
+
+    /// What is exchanged in this time. On a busy machine the clients may not come to run in a short
+    /// one.
+    pub(crate) fn measure(&self, time: Duration) -> anyhow::Result<ExchangeWindow> {
+        let window = self.session.measure(time);
+        let error = window.last_error.as_deref().unwrap_or_default();
+        let broke = || Absent(format!("{} connections broke: {error}", window.errors));
+        ensure!(window.errors == 0, broke());
+        Ok(window)
+    }
+}
+
+impl Hosts {
+    /// As many CPUs for the consumers as are open to this process.
+    pub(super) fn new() -> anyhow::Result<Hosts> {
+        if let Some(reason) = obstacle()? {
+            return Err(Absent(reason.into()).into());
+        }
+        let lanes = LaneMap::detect()?;
+        let lab = Lab::new("bench-steer")?;
+        let [client, server] = [lab.host("client")?, lab.host("server")?];
+        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
+        let link = lab.link(&client, &server, options)?;
+        let cpus = lanes.allowed().clone();
+        Ok(Hosts { client: link.a, end: link.b, cpus, lanes, _lab: lab })
+    }
+
+    /// The device at which packets arrive.
+    pub(crate) fn end(&self) -> &End {
+        &self.end
+    }
+
+    /// The CPUs that consumers are on.
+    pub(crate) fn cpus(&self) -> &CpuSet {
+        &self.cpus
+    }
+
+    /// The machine as if it had these lanes.
+    pub(crate) fn lanes(&self, lanes: Lanes) -> anyhow::Result<LaneMap> {
+        let between = if lanes == Lanes::One { "," } else { "|" };
+        let cpus: Vec<_> = self.lanes.online().iter().map(|cpu| cpu.to_string()).collect();
+        Ok(self.lanes.with_override(&cpus.join(between))?)
+    }
+
+    /// Steers its flows, as the command does.
+    pub(crate) fn steer(&self, lanes: Lanes, llc_affinity: bool) -> anyhow::Result<Attended> {
+        let lanes = self.lanes(lanes)?;
+        let options = SteerOptions { llc_affinity, ..SteerOptions::default() };
+        let attach = || -> anyhow::Result<Steering> {
+            let device = Device::find(&self.end.device)?;
+            Ok(Steering::attach(&device, &lanes, &options)?)
+        };
+        Ok(Attended::new(self.end.host.run(attach)??))
+    }
+
+    /// Puts the program on the device that lets everything pass.
+    pub(crate) fn pass(&self, program: &lab::PassProgram) -> anyhow::Result<Hook> {
+        use std::os::fd::AsFd as _;
+
+        let attach = || -> anyhow::Result<Hook> {
+            let device = Device::find(&self.end.device)?;
+            Ok(Hook::attach(&device, program.as_fd(), Attach::Native, true)?)
+        };
+        self.end.host.run(attach)?
+    }
+}
+
+impl Deref for Rpc {
+    type Target = Hosts;
+
+    fn deref(&self) -> &Hosts {
+        &self.hosts
+    }
+}
+
+impl Lanes {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Lanes::One => "one lane",
+            Lanes::PerCpu => "a lane per cpu",
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Records written, with `steer.llc_affinity` on and off, while the consumers move.
+//!
+//! Once each flow has a record, one is written because its consumer moved, or because another
+//! flow's was in its place. Counted for each receive and send of the server, so that it does not
+//! matter how many there are in a second.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use steer::Counters;
+use trial::bench::Bar;
+
+use super::hosts::{Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
+
+/// After each switch: all flows have been received of since.
+const SETTLE: Duration = Duration::from_millis(60);
+/// Answers of a thread between two of its moves.
+const STAY: u64 = 32;
+
+/// The case that is compared.
+const PER_RECEIVE: &str = "records per receive";
+const ARMS: [(Lanes, bool); 4] =
+    [(Lanes::One, true), (Lanes::One, false), (Lanes::PerCpu, true), (Lanes::PerCpu, false)];
+
+pub(super) fn part() -> Part<()> {
+    let claims = [
+        ("records: llc_affinity on / off", Lanes::One, Bar::AtMost(0.07)),
+        ("records, a lane per cpu: on / off", Lanes::PerCpu, Bar::Between(0.95, 1.05)),
+    ];
+    let claim = |(name, lanes, bar)| {
+        let [on, off] = [true, false].map(|on| case(PER_RECEIVE, lanes, on));
+        Claim::ratio(name, on, off).bar(bar)
+    };
+    let time = Time { once: 2.0, steps: 2 * ARMS.len(), windows: 0.5, more: 0.07 };
+    Part::new("records", "Records written, with the knob on and off", time)
+        .claims(claims.map(claim))
+        .stage(|(), _| Ok(Box::new(Records::start()?)))
+}
+
+/// Both values of the knob, in both sorts of lanes, under the same connections.
+struct Records {
+    // Dropped before the hosts.
+    steering: Attended,
+    rpc: Rpc,
+    /// By arm, of this round.
+    sums: [Sum; ARMS.len()],
+}
+
+impl Records {
+    fn start() -> anyhow::Result<Records> {
+        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+        let steering = rpc.steer(Lanes::PerCpu, false)?;
+        rpc.settle();
+        Ok(Records { steering, rpc, sums: Default::default() })
+    }
+}
+
+impl Measure for Records {
+    fn steps(&self) -> Vec<Step> {
+        let what = [(PER_RECEIVE, ""), ("records written", "1/s"), ("displaced per receive", "")];
+        let step = |(lanes, on)| Step {
+            name: case("records", lanes, on),
+            gives: what.map(|(what, unit)| (case(what, lanes, on), unit)).into(),
+        };
+        ARMS.map(step).into()
+    }
+
+    fn turns(&self) -> Turns {
+        Turns::ThereAndBack
+    }
+
+    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+        let (lanes, on) = ARMS[step];
+        self.steering.follow(&self.rpc.lanes(lanes)?)?;
+        self.steering.set_llc_affinity(on)?;
+        std::thread::sleep(SETTLE);
+        let before = self.steering.counters()?;
+        let window = self.rpc.measure(now.window / 2)?;
+        self.sums[step].add(&before, &self.steering.counters()?, window.elapsed);
+        if !now.is_last_turn {
+            return Ok(Vec::new());
+        }
+        let sum = std::mem::take(&mut self.sums[step]);
+        ensure!(sum.receives > 0, Absent("the programs saw no receive".into()));
+        let receives = sum.receives as f64;
+        Ok(vec![
+            sum.written as f64 / receives,
+            sum.written as f64 / sum.seconds,
+            sum.evicted as f64 / receives,
+        ])
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "Records were counted per receive and send of {THREADS} threads with {CONNECTIONS} \
+             connections, once each had a record; 'displaced' are those that took \
+             another flow's place. A thread moved to the next CPU after {STAY} answers, \
+             and was pinned there until then. Lanes were overridden: all CPUs in one, and a lane \
+             per CPU."
+        )]
+    }
+}
+
+fn case(what: &str, lanes: Lanes, on: bool) -> String {
+    format!("{what}, {}, {}", lanes.name(), if on { "on" } else { "off" })
+}
+
+/// What was counted in an arm's slices.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    receives: u64,
+    written: u64,
+    evicted: u64,
+    seconds: f64,
+}
+
+impl Sum {
+    fn add(&mut self, before: &Counters, after: &Counters, elapsed: Duration) {
+        self.receives += after.receives.wrapping_sub(before.receives);
+        self.written += after.written.wrapping_sub(before.written);
+        self.evicted += after.evicted.wrapping_sub(before.evicted);
+        self.seconds += elapsed.as_secs_f64();
+    }
+}

@@ -1,0 +1,149 @@
+//! What the demo found, as a table, as JSON and as a page.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use trial::Verdict;
+use trial::bench::Host;
+use trial::report::{Page, Row};
+
+/// What was found, and what was not.
+#[derive(Debug)]
+pub struct Findings {
+    pub(super) rows: Vec<Row>,
+    /// What a reader should know.
+    pub(super) notes: Vec<String>,
+    /// What this host cannot run.
+    left_out: Vec<Unfinished>,
+    /// What should have run and broke.
+    failed: Vec<Unfinished>,
+    seed: u64,
+    /// What the reader called.
+    command: String,
+    started: Instant,
+}
+
+/// A row without figures.
+#[derive(Debug)]
+struct Unfinished {
+    name: String,
+    reason: String,
+}
+
+impl Findings {
+    pub(super) fn new(seed: u64, command: String) -> Findings {
+        let (rows, notes) = (Vec::new(), Vec::new());
+        let (left_out, failed) = (Vec::new(), Vec::new());
+        Findings { rows, notes, left_out, failed, seed, command, started: Instant::now() }
+    }
+
+    /// This host cannot run it.
+    pub(super) fn leave_out(&mut self, name: &str, reason: String) {
+        eprintln!("left out: {name}: {reason}");
+        self.left_out.push(Unfinished { name: name.into(), reason });
+    }
+
+    /// It broke; the others go on.
+    pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) {
+        let reason = format!("{error:#}");
+        eprintln!("failed: {name}: {reason}");
+        self.failed.push(Unfinished { name: name.into(), reason });
+    }
+
+    /// Whether nothing was found, though nothing broke: this host cannot run any of it.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Whether something broke that should have run.
+    pub fn is_broken(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// The table, at most `width` wide.
+    pub fn to_table(&self, width: usize, colour: bool) -> String {
+        self.page().to_table(width, colour)
+    }
+
+    /// What a reader should know, such as what the rows are.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The page with plots.
+    pub fn page(&self) -> Page {
+        let absent = |kind: &str, of: &Unfinished| format!("{}: {kind}{}", of.name, of.reason);
+        let left_out = self.left_out.iter().map(|of| absent("", of));
+        let failed = self.failed.iter().map(|of| absent("failed: ", of));
+        Page {
+            title: "cachelane demo".into(),
+            lead: self.lead(),
+            host: Some(Host::detect()),
+            rows: self.rows.clone(),
+            notes: self.notes.clone(),
+            absent: left_out.chain(failed).collect(),
+            command: self.command.clone(),
+            ..Page::default()
+        }
+    }
+
+    /// Everything, for programs.
+    pub fn to_json(&self) -> Value {
+        let list = |of: &[Unfinished]| -> Vec<Value> {
+            of.iter().map(|of| json!({"name": of.name, "reason": of.reason})).collect()
+        };
+        json!({
+            "schema": 1,
+            "command": self.command,
+            "host": Host::detect(),
+            "seed": self.seed,
+            "elapsed_s": self.started.elapsed().as_secs_f64(),
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "notes": self.notes,
+            "left_out": list(&self.left_out),
+            "failed": list(&self.failed),
+        })
+    }
+
+    fn lead(&self) -> String {
+        let count = |verdict| self.rows.iter().filter(|r| r.comparison.verdict == verdict).count();
+        let verdicts =
+            [Verdict::Better, Verdict::Worse, Verdict::NoDifference, Verdict::Inconclusive];
+        let counts: Vec<String> = verdicts
+            .into_iter()
+            .map(|verdict| (count(verdict), verdict))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, verdict)| format!("{verdict} in {count} of {}", self.rows.len()))
+            .collect();
+        let counts =
+            if counts.is_empty() { "nothing was measured".into() } else { counts.join(", ") };
+        format!(
+            "Each mechanism was off and on by turns, in random order, under the same traffic on \
+             this host. On against off: {counts}."
+        )
+    }
+}
+
+fn row(row: &Row) -> Value {
+    let found = &row.comparison;
+    let window = |dot: &trial::report::Dot| {
+        let arm = &row.arms[usize::from(dot.is_other)];
+        json!({"block": dot.block, "arm": arm, "value": dot.value})
+    };
+    json!({
+        "mechanism": row.mechanism,
+        "measure": row.measure,
+        "off": found.base,
+        "on": found.other,
+        "ratio": found.ratio,
+        "interval": found.interval,
+        "confidence": row.confidence,
+        "margin": row.margin,
+        "p": found.p,
+        "verdict": found.verdict,
+        "blocks": found.blocks,
+        "estimator": found.estimator,
+        "note": found.note,
+        "windows": row.windows.iter().map(window).collect::<Vec<_>>(),
+    })
+}
