@@ -17,12 +17,13 @@
 //! ```
 
 mod accelerator;
-mod control;
 mod decide;
 mod error;
 mod fleet;
 mod host;
 mod inspect;
+#[cfg(feature = "knobs")]
+mod knobs;
 mod lease;
 mod mirror;
 mod owner;
@@ -35,8 +36,9 @@ mod station;
 mod tcx;
 mod worker;
 
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use accelerator::{Accelerator, Config, Stats, Table};
-pub use control::register;
 pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
 pub use fleet::{Bridges, Event, Fleet};

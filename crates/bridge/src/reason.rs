@@ -1,64 +1,33 @@
 //! Why a packet was left to the kernel path.
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Why a packet was left to the kernel path; each has a counter.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[doc = $doc])+ $variant,)+ }
-
-        impl Reason {
-            /// All of them, in the order of the packet path's counters.
-            pub const ALL: &'static [Reason] = &[$(Reason::$variant,)+];
-
-            /// Its name in counters.
-            pub fn name(self) -> &'static str {
-                match self { $(Reason::$variant => $name,)+ }
-            }
-
-            /// What it means, in a sentence.
-            pub fn help(self) -> &'static str {
-                match self { $(Reason::$variant => concat!($($doc),+).trim_ascii(),)+ }
-            }
-        }
-    };
-}
-
 // In the order of `enum reason` in bridge.h.
-reasons! {
-    /// The fast path is off, by knob or because something about the bridge needs the kernel.
-    Off = "off",
-    /// The process has not looked at the host for too long: it is stopped, or gets no CPU.
-    Lease = "lease",
-    /// No whole Ethernet header in the packet's linear part.
-    Short = "short",
-    /// A VLAN tag.
-    Vlan = "vlan",
-    /// To a multicast, broadcast or reserved address.
-    Group = "group",
-    /// A protocol that the kernel has to look at on this bridge.
-    Protocol = "protocol",
-    /// The destination is not in the table, or is the bridge's own.
-    UnknownDestination = "unknown_destination",
-    /// The source is not in the table, or no station can have its address.
-    UnknownSource = "unknown_source",
-    /// The source is known on another port.
-    Moved = "moved",
-    /// Source or destination is new, or has moved, a moment ago.
-    Unsettled = "unsettled",
-    /// The destination is on the port that the packet came from.
-    SamePort = "same_port",
-    /// Something about the port that the packet came from needs the kernel.
-    PortIn = "port_in",
-    /// Something about the destination's port needs the kernel.
-    PortOut = "port_out",
-    /// Both ports are isolated.
-    Isolated = "isolated",
-    /// Longer than the destination's port or its peer takes.
-    TooLong = "too_long",
-    /// A rule of netfilter's came, or went, that the process has not looked at yet.
-    Rules = "rules",
-    /// Sent by the kernel path to keep the kernel's own entry fresh, where no copy can do it.
-    Refresh = "refresh",
+kit::reasons! {
+    /// Why a packet was left to the kernel path; each has a counter.
+    pub enum Reason: "packets" {
+        Off = "off",
+            "The fast path is off, by knob or because something about the bridge needs the kernel.";
+        Lease = "lease",
+            "The process has not looked at the host for too long: it is stopped, or gets no CPU.";
+        Short = "short", "No whole Ethernet header in the packet's linear part.";
+        Vlan = "vlan", "A VLAN tag.";
+        Group = "group", "To a multicast, broadcast or reserved address.";
+        Protocol = "protocol", "A protocol that the kernel has to look at on this bridge.";
+        UnknownDestination = "unknown_destination",
+            "The destination is not in the table, or is the bridge's own.";
+        UnknownSource = "unknown_source",
+            "The source is not in the table, or no station can have its address.";
+        Moved = "moved", "The source is known on another port.";
+        Unsettled = "unsettled", "Source or destination is new, or has moved, a moment ago.";
+        SamePort = "same_port", "The destination is on the port that the packet came from.";
+        PortIn = "port_in", "Something about the port that the packet came from needs the kernel.";
+        PortOut = "port_out", "Something about the destination's port needs the kernel.";
+        Isolated = "isolated", "Both ports are isolated.";
+        TooLong = "too_long", "Longer than the destination's port or its peer takes.";
+        Rules = "rules",
+            "A rule of netfilter's came, or went, that the process has not looked at yet.";
+        Refresh = "refresh",
+            "Sent by the kernel path to keep the kernel's own entry fresh, where no copy can do it.";
+    }
 }
 
 #[cfg(test)]

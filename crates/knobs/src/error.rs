@@ -32,6 +32,8 @@ pub enum ErrorKind {
     UnknownKnob,
     /// The knob does not take the value.
     BadValue,
+    /// The process cannot read the knob's own value.
+    Unreadable,
     /// The request is not one.
     Malformed,
     /// The request, or the answer, is longer than it may be.

@@ -1,10 +1,11 @@
 //! Receive flow steering that leaves a flow alone while its consumer stays in its lane.
 
-mod control;
 pub mod cost;
 mod counters;
 mod error;
 mod host;
+#[cfg(feature = "knobs")]
+mod knobs;
 pub mod model;
 mod native;
 mod program;
@@ -14,7 +15,8 @@ mod steering;
 mod threads;
 mod tick;
 
-pub use control::register;
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use counters::{Counters, Reason};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{COSTS, Cost, Note, Obstacle, Plan, inspect};
