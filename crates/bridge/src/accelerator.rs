@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::decide::Plan;
 use crate::shared::{Command, Shared};
 use crate::worker::Worker;
-use crate::{Config, Error, ErrorKind, Result, Stats, Table};
+use crate::{Config, Counters, Error, ErrorKind, Result, Table};
 
 /// A bridge's fast path. It works in the network namespace of whoever started it; dropping it
 /// takes it off the ports, and the bridge goes on by itself with the next packet.
@@ -78,20 +78,28 @@ impl Accelerator {
         self.shared.gate().plan.clone()
     }
 
-    /// Counts since the start.
-    pub fn stats(&self) -> Stats {
-        let counts = self.shared.program.counts().unwrap_or_default();
-        let gauges = &self.shared.gauges;
-        Stats {
-            straight: counts.straight,
-            redirected: counts.redirected,
-            bytes: counts.bytes,
-            copies: counts.copies,
-            kernel: counts.kernel.to_vec(),
-            stations: gauges.stations.load(Relaxed),
-            left_out: gauges.left_out.load(Relaxed),
-            overruns: gauges.overruns.load(Relaxed),
-        }
+    /// What the packet path has counted since the start.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if its map cannot be read.
+    pub fn counters(&self) -> Result<Counters> {
+        let counts = self.shared.program.counts();
+        counts.map(|counts| Counters::from(&counts)).map_err(|e| Error::io("the counters", e))
+    }
+
+    /// How many stations the packet path knows.
+    pub fn stations(&self) -> u64 {
+        self.shared.gauges.stations.load(Relaxed)
+    }
+
+    /// How many stations it could use and has no room for.
+    pub fn left_out(&self) -> u64 {
+        self.shared.gauges.left_out.load(Relaxed)
+    }
+
+    /// How often notifications were lost, and the mirror rebuilt.
+    pub fn overruns(&self) -> u64 {
+        self.shared.gauges.overruns.load(Relaxed)
     }
 
     /// Bytes of kernel memory that the packet path's maps take.

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::host::{LinkWatch, Reader};
-use crate::{Accelerator, Config, Error, ErrorKind, Result, Stats, Table};
+use crate::{Accelerator, Config, Counters, Error, ErrorKind, Result, Table};
 
 /// How often to look for bridges while devices come and go, at most.
 const LOOK: Duration = Duration::from_millis(100);
@@ -63,7 +63,8 @@ struct Members {
     config: Config,
     there: Vec<Member>,
     /// What members that have left did.
-    past: Stats,
+    past: Counters,
+    past_overruns: u64,
 }
 
 #[derive(Debug)]
@@ -107,7 +108,12 @@ impl Fleet {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
         let waits = !matches!(bridges, Bridges::Named { wait: false, .. });
         let fleet = Fleet {
-            members: Mutex::new(Members { config, there: Vec::new(), past: Stats::default() }),
+            members: Mutex::new(Members {
+                config,
+                there: Vec::new(),
+                past: Counters::default(),
+                past_overruns: 0,
+            }),
             seeking: Mutex::new(Seeking {
                 // Before the first look, so that nothing that comes after it is missed.
                 watch: waits.then(LinkWatch::new).transpose()?,
@@ -206,12 +212,23 @@ impl Fleet {
         self.members().config.table
     }
 
-    /// Counts since the start, of all bridges, with those that have left.
-    pub fn stats(&self) -> Stats {
+    /// What the packet paths have counted since the start, with those of bridges that have left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if one's map cannot be read.
+    pub fn counters(&self) -> Result<Counters> {
         let members = self.members();
-        let mut sum = members.past.clone();
-        members.there.iter().for_each(|member| sum.add(&member.accelerator.stats()));
-        sum
+        members.there.iter().try_fold(members.past, |mut sum, member| {
+            sum.add(&member.accelerator.counters()?);
+            Ok(sum)
+        })
+    }
+
+    /// How often notifications were lost, and a mirror rebuilt.
+    pub fn overruns(&self) -> u64 {
+        let members = self.members();
+        let now = members.there.iter().map(|member| member.accelerator.overruns());
+        members.past_overruns + now.sum::<u64>()
     }
 
     /// How many bridges are accelerated.
@@ -249,10 +266,12 @@ impl Fleet {
     /// Takes leave of the members whose fast path has ended.
     fn part(&self) -> Vec<(String, Error)> {
         let mut members = self.members();
-        let Members { there, past, .. } = &mut *members;
+        let Members { there, past, past_overruns, .. } = &mut *members;
         let ended = there.extract_if(.., |member| member.accelerator.failure().is_some());
         let left = ended.filter_map(|member| {
-            past.add(&member.accelerator.stats().counted());
+            // What a map that cannot be read has counted is lost with it.
+            past.add(&member.accelerator.counters().unwrap_or_default());
+            *past_overruns += member.accelerator.overruns();
             Some((member.name, member.accelerator.failure()?))
         });
         left.collect()

@@ -20,36 +20,36 @@
 
 mod accelerator;
 mod config;
-mod control;
+mod counters;
 mod decide;
 mod error;
 mod fleet;
 mod host;
 mod inspect;
+#[cfg(feature = "knobs")]
+mod knobs;
 mod lease;
 mod mirror;
 mod owner;
 mod priority;
 mod program;
-mod reason;
 mod rules;
 mod shared;
 pub mod state;
 mod station;
-mod stats;
 mod tcx;
 mod worker;
 
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use accelerator::Accelerator;
 pub use bpf::program_name;
 pub use config::{Config, Table};
-pub use control::register;
+pub use counters::{Counters, Reason};
 pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
 pub use fleet::{Bridges, Event, Fleet};
 pub use inspect::{Inspection, bridges, inspect};
 pub use lease::Lease;
 pub use owner::Accelerated;
-pub use reason::Reason;
 pub use station::{Change, Entry, EntryKind};
-pub use stats::Stats;

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) gauges: Gauges,
 }
 
-/// Numbers for [`Stats`](crate::Stats), by the worker. Relaxed: each stands for itself.
+/// What the worker counts. Relaxed: each stands for itself.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) stations: AtomicU64,

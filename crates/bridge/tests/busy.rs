@@ -24,10 +24,10 @@ fn root_rules_hold_at_once_on_a_busy_machine() {
             rule.prepare(&net.bridge).unwrap();
             for turn in 0..4 {
                 net.until("frames go straight", |net| {
-                    let before = net.stats().unwrap().straight;
+                    let before = net.counters().unwrap().straight;
                     net.talk(0, 1, 2);
                     net.pass();
-                    net.stats().unwrap().straight > before
+                    net.counters().unwrap().straight > before
                 });
                 let [from, to] = [&net.bridge.members[0], &net.bridge.members[1]];
                 let frames = PacedFrames::start(from, to, Duration::from_micros(200)).unwrap();

@@ -177,15 +177,15 @@ fn root_turning_the_fast_path_off_and_on_loses_no_connection() {
     let test = "root_turning_the_fast_path_off_and_on_loses_no_connection";
     with_fast_path(test, &addressed(), |net| {
         let (server, session) = stream(net);
-        net.until("packets go straight", |net| net.stats().unwrap().straight > 0);
+        net.until("packets go straight", |net| net.counters().unwrap().straight > 0);
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
             for on in [false, true] {
                 net.accelerator.as_ref().unwrap().set_fastpath(on).unwrap();
                 net.sync();
-                let before = net.stats().unwrap();
+                let before = net.counters().unwrap();
                 flows(net, &server, 4 << 20);
-                let after = net.stats().unwrap();
+                let after = net.counters().unwrap();
                 assert_eq!(after.straight > before.straight, on, "{before:?} {after:?}");
             }
         }
@@ -214,8 +214,8 @@ fn root_exchanging_tables_and_queues_loses_no_connection() {
             net.accelerator.as_ref().unwrap().set_table(table).unwrap();
             flows(net, &server, 1 << 20);
         }
-        assert!(net.stats().unwrap().straight > 100);
-        assert!(net.stats().unwrap().redirected > 100);
+        assert!(net.counters().unwrap().straight > 100);
+        assert!(net.counters().unwrap().redirected > 100);
         finish(&server, session);
     });
 }
@@ -227,7 +227,7 @@ fn root_a_dropped_fast_path_loses_no_connection() {
         let (server, session) = stream(net);
         for _ in 0..5 {
             flows(net, &server, 4 << 20);
-            net.until("the fast path has a part in it", |net| net.stats().unwrap().straight > 0);
+            net.until("the fast path has a part in it", |net| net.counters().unwrap().straight > 0);
             drop(net.accelerator.take());
             flows(net, &server, 4 << 20);
             assert_eq!(net.arm, Arm::Fast);

@@ -52,14 +52,14 @@ fn root_a_burst_arrives_in_order_while_its_station_is_refreshed() {
 /// Lets two members talk for a time, and says how many copies were made and how many packets took
 /// the kernel path to refresh their stations.
 fn refreshes(net: &mut Net, time: Duration) -> (u64, u64) {
-    let before = net.stats().unwrap();
+    let before = net.counters().unwrap();
     let until = Instant::now() + time;
     while Instant::now() < until {
         net.murmur(0, 1);
         std::thread::sleep(Duration::from_millis(20));
     }
     net.pass();
-    let after = net.stats().unwrap();
+    let after = net.counters().unwrap();
     let packets = after.kernel(Reason::Refresh) - before.kernel(Reason::Refresh);
     (after.copies - before.copies, packets)
 }
@@ -136,7 +136,7 @@ fn root_copies_are_neither_counted_by_devices_nor_seen_by_members() {
         for name in ["dropped", "errors", "over_errors", "multicast"] {
             net.note(format!("p0: {name}: {}", received[name]));
         }
-        if let Some(stats) = net.stats() {
+        if let Some(stats) = net.counters() {
             assert!(stats.copies >= 2, "{stats:?}");
         }
         net.step("three seconds").arrives(0, 150).arrives(1, 150).arrives(2, 0);

@@ -111,7 +111,7 @@ fn round(test: &str, seed: u64, totals: &Mutex<Totals>) {
             apply(net, &event);
             net.step(&format!("event {number}"));
         }
-        if let (Arm::Fast, Some(stats)) = (net.arm, net.stats()) {
+        if let (Arm::Fast, Some(stats)) = (net.arm, net.counters()) {
             let mut totals = totals.lock().unwrap();
             totals.rounds += 1;
             totals.straight += stats.straight;

@@ -1,6 +1,8 @@
 //! Counters in tables: as the control socket shows them, and as reports do.
 
-use knobs::{MeterKind, Registry};
+use std::convert::Infallible;
+
+use knobs::{Field, MeterKind, Registry};
 use serde_json::{Map, Value};
 
 /// A counter's name, its unit, what it means, and how to read it.
@@ -10,22 +12,29 @@ pub(crate) type Count<T> = (&'static str, &'static str, &'static str, fn(&T) -> 
 ///
 /// # Errors
 /// A name that the registry holds already.
-pub(crate) fn register<T: 'static>(
+pub(crate) fn register<T: 'static, const N: usize>(
     registry: &Registry,
     kind: MeterKind,
     prefix: &str,
-    table: &[Count<T>],
-    state: impl Fn() -> T + Clone + Send + Sync + 'static,
+    table: &'static [Count<T>; N],
+    state: impl Fn() -> T + Send + Sync + 'static,
 ) -> Result<(), knobs::Error> {
-    for (name, unit, help, read) in table {
-        let (name, state, read) = (format!("{prefix}.{name}"), state.clone(), *read);
-        let value = move || read(&state());
-        match kind {
-            MeterKind::Counter => registry.counter(&name, unit, help, value)?,
-            MeterKind::Gauge => registry.gauge(&name, unit, help, value)?,
-        }
-    }
-    Ok(())
+    let read = move || {
+        let state = state();
+        Ok::<_, Infallible>(table.each_ref().map(|(.., read)| read(&state)))
+    };
+    registry.meters(
+        kind,
+        prefix,
+        table.each_ref().map(|&(name, unit, help, _)| (name, unit, help)),
+        read,
+    )
+}
+
+/// Names and values of counters that a library declares, for programs.
+pub(crate) fn declared<const N: usize>(fields: [Field; N], values: [u64; N]) -> Map<String, Value> {
+    let named = fields.into_iter().zip(values);
+    named.map(|((name, ..), value)| (name.to_owned(), value.into())).collect()
 }
 
 /// Names and values.

@@ -6,7 +6,6 @@
 //! from them (`options`, `setup`), handle sockets in the same way (`sockets`, `idle`), and show the
 //! same (`job`, `live`).
 
-mod frames_knob;
 pub(crate) mod idle;
 pub(crate) mod job;
 mod live;

@@ -64,10 +64,13 @@
 
 mod area;
 mod cache;
+mod counters;
 mod error;
 mod frame;
 mod history;
 mod homes;
+#[cfg(feature = "knobs")]
+mod knobs;
 mod loans;
 mod magazine;
 mod mode;
@@ -80,14 +83,16 @@ mod pool;
 mod shared;
 mod stack;
 mod sync;
-mod tally;
 
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use area::{AreaOptions, FrameArea, HugePages};
 pub use cache::LaneCache;
+pub use counters::{Census, Counters};
 pub use error::{Error, ErrorKind, Refused, Result};
 pub use frame::Frame;
 pub use loans::{Accounting, LoanTable, TokenRefused};
 pub use mode::AlienFree;
 pub use options::PoolOptions;
 pub use packet::Packet;
-pub use pool::{Census, Counters, FramePool, Holder, Leak};
+pub use pool::{FramePool, Holder, Leak};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::shared::Shared;
 use crate::sync::Ordering;
-use crate::{AlienFree, Frame, FrameArea, PoolOptions, Refused, Result};
+use crate::{AlienFree, Census, Counters, Frame, FrameArea, PoolOptions, Refused, Result};
 
 /// A pool of all frames of an area, shared by threads that each have a
 /// [`LaneCache`](crate::LaneCache).
@@ -108,19 +108,20 @@ impl FramePool {
     /// exchange frames with others.
     pub fn census(&self) -> Census {
         let shared = &self.0;
-        let sum = |places: &[crate::place::Place]| places.iter().map(|p| p.frames()).sum();
+        let sum =
+            |places: &[crate::place::Place]| places.iter().map(|p| u64::from(p.frames())).sum();
         let mut census = Census {
             depot: sum(shared.places.depots()),
             inboxes: sum(shared.places.inboxes()),
-            released: shared.released(None),
+            released: shared.released(None).into(),
             ..Census::default()
         };
         for tally in &shared.tallies {
-            census.cached += tally.cached.load(Ordering::Relaxed);
-            census.outboxes += tally.outboxes.load(Ordering::Relaxed);
+            census.cached += u64::from(tally.cached.load(Ordering::Relaxed));
+            census.outboxes += u64::from(tally.outboxes.load(Ordering::Relaxed));
         }
         let known = census.cached + census.outboxes + census.depot + census.inboxes;
-        census.held = shared.area.frames().saturating_sub(known + census.released);
+        census.held = u64::from(shared.area.frames()).saturating_sub(known + census.released);
         census
     }
 
@@ -134,16 +135,7 @@ impl FramePool {
             ..Counters::default()
         };
         for tally in &shared.tallies {
-            sum.gets += tally.gets.load(Ordering::Relaxed);
-            sum.from_inbox += tally.from_inbox.load(Ordering::Relaxed);
-            sum.from_depot += tally.from_depot.load(Ordering::Relaxed);
-            sum.from_others += tally.from_others.load(Ordering::Relaxed);
-            sum.starved += tally.starved.load(Ordering::Relaxed);
-            sum.spilled += tally.spilled.load(Ordering::Relaxed);
-            sum.sent_home += tally.sent_home.load(Ordering::Relaxed);
-            sum.inbox_full += tally.inbox_full.load(Ordering::Relaxed);
-            sum.given_back += tally.given_back.load(Ordering::Relaxed);
-            sum.foreign += tally.foreign.load(Ordering::Relaxed);
+            sum.add(&Counters::from(&tally.counts));
         }
         sum
     }
@@ -214,57 +206,6 @@ impl Drop for Holder {
     fn drop(&mut self) {
         self.pool.return_holder(self.id);
     }
-}
-
-/// Where the frames of a pool are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Census {
-    /// In threads' caches.
-    pub cached: u32,
-    /// In the lanes' depots.
-    pub depot: u32,
-    /// Waiting in homes' inboxes.
-    pub inboxes: u32,
-    /// In caches, collected for other homes.
-    pub outboxes: u32,
-    /// With holders.
-    pub released: u32,
-    /// In the program's hands.
-    pub held: u32,
-}
-
-/// What has happened in a pool, in frames except where it says otherwise. As of each cache's last
-/// exchange with others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Taken from caches.
-    pub gets: u64,
-    /// That caches took from their home's inbox.
-    pub from_inbox: u64,
-    /// That caches took from a depot.
-    pub from_depot: u64,
-    /// That caches took from other homes' inboxes.
-    pub from_others: u64,
-    /// Times that a cache found no frame anywhere.
-    pub starved: u64,
-    /// That caches had no room for.
-    pub spilled: u64,
-    /// Sent to another home's inbox.
-    pub sent_home: u64,
-    /// Those for which an inbox had no room; they went to a depot.
-    pub inbox_full: u64,
-    /// Given back by caches that were idle or parked.
-    pub given_back: u64,
-    /// Put into a pool that they were not of.
-    pub foreign: u64,
-    /// Whose handle was dropped.
-    pub dropped: u64,
-    /// Left with a holder for good ([`FramePool::withhold`]).
-    pub withheld: u64,
-    /// Addresses that were not taken back, being foreign or not out.
-    pub refused: u64,
 }
 
 /// Frames that were missing when a pool was closed.

@@ -8,6 +8,7 @@ use std::sync::Weak;
 
 use crossbeam_utils::CachePadded;
 
+use crate::counters::Tally;
 use crate::history::{Event, History};
 use crate::homes::Homes;
 use crate::magazine::{CAPACITY, MagazineId, Magazines};
@@ -15,7 +16,6 @@ use crate::place::Found;
 use crate::places::{At, Places};
 use crate::stack::MOST as MOST_MAGAZINES;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Mutex, Ordering, lock};
-use crate::tally::Tally;
 use crate::{AlienFree, Error, Frame, FrameArea, PoolOptions, Refused, Result, numbers};
 
 /// In `states`: with nobody outside.

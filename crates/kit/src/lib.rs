@@ -1,5 +1,5 @@
-//! What the libraries of cachelane have in common: how each declares its [`error!`], [`or`] for
-//! its messages, and hardware addresses ([`Mac`]).
+//! What the libraries of cachelane have in common: how each declares its [`error!`], its
+//! [`counters!`] and [`reasons!`], [`or`] for its messages, and hardware addresses ([`Mac`]).
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -33,10 +33,12 @@
 //! assert_eq!(kit::class_of::<Error>(&error), Some(kit::Class::Failed));
 //! ```
 
+mod counters;
 mod error;
 mod mac;
 mod text;
 
+pub use counters::{Count, Field};
 pub use error::{Class, Classed, class_of};
 pub use mac::Mac;
 pub use text::or;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::protocol::{Counted, Got, Listed, parse_reply};
 use crate::runtime_dir::{open, pid_of, remove_if_stale};
-use crate::{Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
+use crate::{Current, Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
 
 /// How long a [`Client`] waits for a process unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,6 +85,21 @@ impl Client {
     /// As for [`list`](Self::list).
     pub fn counters(&mut self) -> Result<Vec<Reading>> {
         self.call::<Counted>(&Request::Counters).map(|counted| counted.counters)
+    }
+
+    /// The value of one counter or gauge.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list); [`ErrorKind::Unreadable`] if the process has none of this name, or
+    /// cannot read it.
+    pub fn counter(&mut self, name: &str) -> Result<u64> {
+        let found = self.counters()?.into_iter().find(|reading| reading.name == name);
+        let value = found.map(|reading| reading.value);
+        if let Some(Current::Value(value)) = value {
+            return Ok(value);
+        }
+        let trouble = value.map_or_else(|| "there is none".into(), |value| value.to_string());
+        Err(Error::new(ErrorKind::Unreadable, format!("counter {name}: {trouble}")))
     }
 
     fn call<T: for<'de> Deserialize<'de>>(&mut self, request: &Request) -> Result<T> {

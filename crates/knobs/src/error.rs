@@ -16,6 +16,8 @@ kit::error! {
         UnknownKnob => BadInput,
         /// The knob does not take the value.
         BadValue => BadInput,
+        /// The process cannot read the knob's own value.
+        Unreadable => Failed,
         /// The request is not one.
         Malformed => Failed,
         /// The request, or the answer, is longer than it may be.

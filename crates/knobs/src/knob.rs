@@ -1,6 +1,7 @@
 //! One knob, from the inside and as others see it.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,33 +13,96 @@ pub struct Knob {
     help: String,
     values: Values,
     pub(crate) default: String,
-    pub(crate) current: Box<dyn Fn() -> String + Send + Sync>,
+    read: Box<Getter>,
     pub(crate) set: Box<Setter>,
 }
 
+type Getter = dyn Fn() -> std::result::Result<String, String> + Send + Sync;
 type Setter = dyn Fn(&str) -> std::result::Result<(), String> + Send + Sync;
 
 impl Knob {
-    /// A knob such as `relay.engine`: lowercase words of letters, digits and `_`, joined by dots.
+    /// A knob that is off or on, such as `bridge.fastpath`. A name is lowercase words of letters,
+    /// digits and `_`, joined by dots.
     ///
-    /// `current` gives the value in force. `set` puts a value in force before it returns, or
-    /// returns why not and changes nothing; it is called only with values that `values` takes.
-    pub fn new(
+    /// `get` gives the value in force, or says why it cannot be read. `set` puts a value in force
+    /// before it returns, or says why not and changes nothing.
+    pub fn off_on<E: fmt::Display>(
         name: &str,
         help: &str,
-        values: Values,
-        default: &str,
-        current: impl Fn() -> String + Send + Sync + 'static,
-        set: impl Fn(&str) -> std::result::Result<(), String> + Send + Sync + 'static,
+        default: bool,
+        get: impl Fn() -> std::result::Result<bool, E> + Send + Sync + 'static,
+        set: impl Fn(bool) -> std::result::Result<(), E> + Send + Sync + 'static,
     ) -> Self {
+        const WORDS: [&str; 2] = ["off", "on"];
+        let word = |on: bool| WORDS[usize::from(on)].to_owned();
+        Self {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            values: Values::one_of(WORDS),
+            default: word(default),
+            read: Box::new(move || get().map(word).map_err(text)),
+            set: Box::new(move |new| set(new == "on").map_err(text)),
+        }
+    }
+
+    /// A knob that takes one of `all` values, such as `relay.engine`; `Display` gives the words
+    /// for them. `get` and `set` are as for [`off_on`](Self::off_on).
+    pub fn choice<T, E: fmt::Display>(
+        name: &str,
+        help: &str,
+        all: &'static [T],
+        default: T,
+        get: impl Fn() -> std::result::Result<T, E> + Send + Sync + 'static,
+        set: impl Fn(T) -> std::result::Result<(), E> + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Copy + fmt::Display + Sync,
+    {
+        let values = Values::OneOf(all.iter().map(text).collect());
+        let takes = values.clone();
+        let parse = move |new: &str| {
+            let named = all.iter().find(|one| one.to_string() == new);
+            named.copied().ok_or_else(|| format!("expected {takes}"))
+        };
         Self {
             name: name.to_owned(),
             help: help.to_owned(),
             values,
-            default: default.to_owned(),
-            current: Box::new(current),
-            set: Box::new(set),
+            default: default.to_string(),
+            read: Box::new(move || get().map(text).map_err(text)),
+            set: Box::new(move |new| set(parse(new)?).map_err(text)),
         }
+    }
+
+    /// A knob that takes any text from which a `T` can be read, such as `relay.cpus`; `form` says
+    /// what that is, such as "CPU set". `get` and `set` are as for [`off_on`](Self::off_on).
+    pub fn parsed<T, V: fmt::Display, E: fmt::Display>(
+        name: &str,
+        help: &str,
+        form: &str,
+        default: &str,
+        get: impl Fn() -> std::result::Result<V, E> + Send + Sync + 'static,
+        set: impl Fn(T) -> std::result::Result<(), E> + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        Self {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            values: Values::text(form),
+            default: default.to_owned(),
+            read: Box::new(move || get().map(text).map_err(text)),
+            set: Box::new(move |new| set(new.parse().map_err(text)?).map_err(text)),
+        }
+    }
+
+    /// The value in force.
+    pub(crate) fn value(&self) -> Result<String> {
+        (self.read)().map_err(|trouble| {
+            let message = format!("knob {} cannot be read: {trouble}", self.name);
+            Error::new(ErrorKind::Unreadable, message)
+        })
     }
 
     pub(crate) fn info(&self) -> KnobInfo {
@@ -47,7 +111,7 @@ impl Knob {
             help: self.help.clone(),
             values: self.values.clone(),
             default: self.default.clone(),
-            value: (self.current)(),
+            value: Current::of((self.read)()),
         }
     }
 
@@ -91,11 +155,6 @@ impl Values {
         Self::OneOf(values.into_iter().map(str::to_owned).collect())
     }
 
-    /// `off` or `on`.
-    pub fn off_on() -> Self {
-        Self::one_of(["off", "on"])
-    }
-
     /// Text of the form that is described, such as "CPU set".
     pub fn text(form: &str) -> Self {
         Self::Text(form.to_owned())
@@ -127,6 +186,45 @@ pub struct KnobInfo {
     pub values: Values,
     /// What it is when nobody has set it.
     pub default: String,
-    /// What it is now.
-    pub value: String,
+    /// What it is now; on the wire as a field `value` or `error` of this.
+    #[serde(flatten)]
+    pub value: Current<String>,
+}
+
+/// What a knob or a counter is at this moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Current<T> {
+    /// This.
+    Value(T),
+    /// It cannot be read, for this reason.
+    Error(String),
+}
+
+impl<T> Current<T> {
+    pub(crate) fn of(read: std::result::Result<T, String>) -> Self {
+        read.map_or_else(Self::Error, Self::Value)
+    }
+
+    /// The value; none if it cannot be read.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Error(_) => None,
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Current<T> {
+    /// The value, or `unreadable: ` and why.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => value.fmt(f),
+            Self::Error(trouble) => write!(f, "unreadable: {trouble}"),
+        }
+    }
+}
+
+fn text(value: impl fmt::Display) -> String {
+    value.to_string()
 }

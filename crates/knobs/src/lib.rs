@@ -25,36 +25,34 @@
 //! {"schema":1,"error":{"kind":"unknown_knob","message":"..."}}
 //! ```
 //!
-//! (Lines are broken here to be read.) A request is at most [`MAX_LINE`] bytes. Fields of an
+//! A knob or counter whose value the process cannot read has a field `error` in place of `value`, with
+//! the reason. (Lines are broken here to be read.) A request is at most [`MAX_LINE`] bytes. Fields of an
 //! answer may be added within schema 1, so readers ignore what they don't know.
 //!
 //! # Example
 //!
 //! ```
-//! use std::sync::Mutex;
+//! use std::convert::Infallible;
+//! use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 //! use std::sync::Arc;
-//! use knobs::{Knob, Registry, Values};
+//! use knobs::{Knob, Registry};
 //!
-//! let engine = Arc::new(Mutex::new("copy".to_owned()));
-//! let (shown, set) = (engine.clone(), engine);
-//! let registry = Registry::new("relay");
-//! registry.register(Knob::new(
-//!     "relay.engine",
-//!     "how bytes move",
-//!     Values::one_of(["copy", "splice"]),
-//!     "copy",
-//!     move || shown.lock().unwrap().clone(),
-//!     move |value| {
-//!         *set.lock().unwrap() = value.to_owned();
-//!         Ok(())
-//!     },
+//! let on = Arc::new(AtomicBool::new(false));
+//! let (shown, set) = (on.clone(), on);
+//! let registry = Registry::new("bridge");
+//! registry.register(Knob::off_on(
+//!     "bridge.fastpath",
+//!     "forward known unicast in BPF",
+//!     false,
+//!     move || Ok::<_, Infallible>(shown.load(Relaxed)),
+//!     move |new| Ok(set.store(new, Relaxed)),
 //! ))?;
-//! registry.set("relay.engine", "splice")?;
-//! assert_eq!(registry.get("relay.engine")?, "splice");
-//! let error = registry.set("relay.engine", "warp").unwrap_err();
+//! registry.set("bridge.fastpath", "on")?;
+//! assert_eq!(registry.get("bridge.fastpath")?, "on");
+//! let error = registry.set("bridge.fastpath", "warp").unwrap_err();
 //! assert_eq!(
 //!     error.to_string(),
-//!     "knob relay.engine does not take \"warp\" (expected copy or splice)"
+//!     "knob bridge.fastpath does not take \"warp\" (expected off or on)"
 //! );
 //! # Ok::<(), knobs::Error>(())
 //! ```
@@ -72,8 +70,8 @@ mod server;
 pub use client::{Client, DEFAULT_TIMEOUT};
 pub use counter::Counter;
 pub use error::{Error, ErrorKind, Result};
-pub use knob::{Knob, KnobInfo, Values};
+pub use knob::{Current, Knob, KnobInfo, Values};
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
-pub use registry::{MeterKind, Reading, Registry};
+pub use registry::{Field, MeterKind, Reading, Registry};
 pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
 pub use server::Server;

@@ -119,7 +119,7 @@ fn answer(registry: &Registry, request: Request) -> Result<Value> {
             let value = registry.set(&knob, &value)?;
             json!({"knob": knob, "value": value})
         }
-        Request::Counters => json!({"counters": registry.counters()}),
+        Request::Counters => json!({"counters": registry.readings()}),
     })
 }
 

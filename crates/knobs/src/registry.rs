@@ -1,13 +1,13 @@
 //! The knobs and counters of this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, ErrorKind, Knob, KnobInfo, Result};
+use crate::{Current, Error, ErrorKind, Knob, KnobInfo, Result};
 
 /// The knobs and counters of one process. Clones are handles to the same registry.
 ///
@@ -20,7 +20,7 @@ pub struct Registry(Arc<Inner>);
 struct Inner {
     process: String,
     knobs: RwLock<BTreeMap<String, Arc<Entry>>>,
-    meters: RwLock<BTreeMap<String, Arc<Meter>>>,
+    meters: RwLock<Vec<Arc<Meters>>>,
 }
 
 struct Entry {
@@ -29,11 +29,15 @@ struct Entry {
     setting: Mutex<()>,
 }
 
-struct Meter {
-    unit: String,
-    help: String,
+/// A counter's or gauge's name, its unit, and what it means.
+pub type Field = (&'static str, &'static str, &'static str);
+
+/// Counters, or gauges, that are read together.
+struct Meters {
+    prefix: String,
     kind: MeterKind,
-    read: Box<dyn Fn() -> u64 + Send + Sync>,
+    fields: Vec<Field>,
+    read: Box<dyn Fn() -> std::result::Result<Vec<u64>, String> + Send + Sync>,
 }
 
 impl Registry {
@@ -62,48 +66,40 @@ impl Registry {
         knob.check(&knob.default)?;
         let name = knob.name.clone();
         let entry = Arc::new(Entry { knob, setting: Mutex::new(()) });
-        insert("knob", &mut self.0.knobs.write(), name, entry)
+        match self.0.knobs.write().entry(name) {
+            btree_map::Entry::Occupied(taken) => Err(duplicate("knob", taken.key())),
+            btree_map::Entry::Vacant(free) => {
+                free.insert(entry);
+                Ok(())
+            }
+        }
     }
 
-    /// Adds a number that only grows while the process lives, such as packets forwarded.
+    /// Adds counters or gauges that are read together: `read` gives them in the order of `fields`,
+    /// or says why they cannot be read. Each is called `PREFIX.NAME`.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`]: counters and gauges share their names.
-    pub fn counter(
+    pub fn meters<const N: usize, E: fmt::Display>(
         &self,
-        name: &str,
-        unit: &str,
-        help: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<()> {
-        self.meter(name, unit, help, MeterKind::Counter, Box::new(read))
-    }
-
-    /// Adds a number that goes up and down, such as connections open.
-    ///
-    /// # Errors
-    /// As for [`counter`](Self::counter).
-    pub fn gauge(
-        &self,
-        name: &str,
-        unit: &str,
-        help: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<()> {
-        self.meter(name, unit, help, MeterKind::Gauge, Box::new(read))
-    }
-
-    fn meter(
-        &self,
-        name: &str,
-        unit: &str,
-        help: &str,
         kind: MeterKind,
-        read: Box<dyn Fn() -> u64 + Send + Sync>,
+        prefix: &str,
+        fields: [Field; N],
+        read: impl Fn() -> std::result::Result<[u64; N], E> + Send + Sync + 'static,
     ) -> Result<()> {
-        check_name("counter", name)?;
-        let meter = Meter { unit: unit.to_owned(), help: help.to_owned(), kind, read };
-        insert("counter", &mut self.0.meters.write(), name.to_owned(), Arc::new(meter))
+        let read = move || read().map(Vec::from).map_err(|trouble| trouble.to_string());
+        let added =
+            Meters { prefix: prefix.to_owned(), kind, fields: fields.into(), read: Box::new(read) };
+        let mut meters = self.0.meters.write();
+        let mut there: BTreeSet<_> = meters.iter().flat_map(|meters| meters.names()).collect();
+        for name in added.names() {
+            check_name("counter", &name)?;
+            if let Some(name) = there.replace(name) {
+                return Err(duplicate("counter", &name));
+            }
+        }
+        meters.push(Arc::new(added));
+        Ok(())
     }
 
     /// All knobs with their present values, by name.
@@ -115,16 +111,16 @@ impl Registry {
     /// The present value of a knob.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownKnob`], naming the knobs that there are.
+    /// [`ErrorKind::UnknownKnob`], naming the knobs that there are; [`ErrorKind::Unreadable`].
     pub fn get(&self, knob: &str) -> Result<String> {
-        Ok((self.entry(knob)?.knob.current)())
+        self.entry(knob)?.knob.value()
     }
 
     /// Sets a knob and returns the value that is then in force, as the knob writes it.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownKnob`], and [`ErrorKind::BadValue`] with what was expected; the knob is
-    /// then as it was.
+    /// then as it was. [`ErrorKind::Unreadable`] if it was set and what it is now cannot be read.
     pub fn set(&self, knob: &str, value: &str) -> Result<String> {
         let entry = self.entry(knob)?;
         let knob = &entry.knob;
@@ -132,28 +128,18 @@ impl Registry {
         // The lock guards no data, so a setter that panicked has left nothing half done in it.
         let _one_at_a_time = entry.setting.lock();
         (knob.set)(value).map_err(|trouble| knob.refuse(value, Some(&trouble)))?;
-        let now = (knob.current)();
+        let now = knob.value()?;
         tracing::info!(knob = knob.name, value = now, "knob set");
         Ok(now)
     }
 
-    /// All counters and gauges, by name. They are read one after the other, not at one instant.
-    pub fn counters(&self) -> Vec<Reading> {
-        let meters: Vec<_> = self
-            .0
-            .meters
-            .read()
-            .iter()
-            .map(|(name, meter)| (name.clone(), meter.clone()))
-            .collect();
-        let reading = |(name, meter): (String, Arc<Meter>)| Reading {
-            name,
-            unit: meter.unit.clone(),
-            help: meter.help.clone(),
-            kind: meter.kind,
-            value: (meter.read)(),
-        };
-        meters.into_iter().map(reading).collect()
+    /// All counters and gauges, by name. Those that were added together are read at one moment,
+    /// the others one after the other.
+    pub fn readings(&self) -> Vec<Reading> {
+        let meters = self.0.meters.read().clone();
+        let mut readings: Vec<_> = meters.iter().flat_map(|meters| meters.readings()).collect();
+        readings.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        readings
     }
 
     fn entry(&self, knob: &str) -> Result<Arc<Entry>> {
@@ -163,6 +149,26 @@ impl Registry {
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let message = format!("{} has no knob {knob:?} (knobs: {there})", self.0.process);
             Error::new(ErrorKind::UnknownKnob, message)
+        })
+    }
+}
+
+impl Meters {
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.fields.iter().map(|(name, ..)| format!("{}.{name}", self.prefix))
+    }
+
+    fn readings(&self) -> impl Iterator<Item = Reading> {
+        let values = (self.read)();
+        self.names().zip(&self.fields).enumerate().map(move |(place, (name, (_, unit, help)))| {
+            let value = values.as_ref().map(|all| all[place]).map_err(Clone::clone);
+            Reading {
+                name,
+                unit: (*unit).to_owned(),
+                help: (*help).to_owned(),
+                kind: self.kind,
+                value: Current::of(value),
+            }
         })
     }
 }
@@ -185,8 +191,9 @@ pub struct Reading {
     pub help: String,
     /// Whether it only grows.
     pub kind: MeterKind,
-    /// The number.
-    pub value: u64,
+    /// The number; on the wire as a field `value` or `error` of this.
+    #[serde(flatten)]
+    pub value: Current<u64>,
 }
 
 /// Whether a number only grows.
@@ -214,37 +221,38 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::BadName, message))
 }
 
-fn insert<T>(what: &str, map: &mut BTreeMap<String, T>, name: String, value: T) -> Result<()> {
-    if map.contains_key(&name) {
-        return Err(Error::new(ErrorKind::Duplicate, format!("{what} {name} is registered twice")));
-    }
-    map.insert(name, value);
-    Ok(())
+fn duplicate(what: &str, name: &str) -> Error {
+    Error::new(ErrorKind::Duplicate, format!("{what} {name} is registered twice"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Values;
 
-    fn knob(name: &str, values: Values, default: &str) -> Knob {
-        let value = Arc::new(Mutex::new(default.to_owned()));
+    /// A value that several closures share.
+    fn shared<T: Clone + Send + 'static>(value: T) -> (impl Fn() -> T, impl Fn(T)) {
+        let value = Arc::new(Mutex::new(value));
         let shown = value.clone();
-        let current = move || shown.lock().clone();
-        Knob::new(name, "a test", values, default, current, move |new| match new {
-            "broken" => Err("it is broken".to_owned()),
-            _ => {
-                *value.lock() = new.to_owned();
-                Ok(())
-            }
-        })
+        (move || shown.lock().clone(), move |new| *value.lock() = new)
+    }
+
+    fn engine(name: &str, default: &'static str) -> Knob {
+        let (get, put) = shared(default);
+        let set = move |new| match new {
+            "broken" => Err("it is broken"),
+            new => Ok(put(new)),
+        };
+        let all = &["copy", "splice", "broken"];
+        Knob::choice(name, "a test", all, default, move || Ok(get()), set)
     }
 
     fn registry() -> Registry {
         let registry = Registry::new("relay");
-        let engines = Values::one_of(["copy", "splice", "broken"]);
-        registry.register(knob("relay.engine", engines, "copy")).unwrap();
-        registry.register(knob("relay.cpus", Values::text("CPU set"), "all")).unwrap();
+        registry.register(engine("relay.engine", "copy")).unwrap();
+        let (get, put) = shared(4);
+        let set = move |new: u32| if new < 5 { Ok(put(new)) } else { Err("it is too many") };
+        let knob = Knob::parsed("relay.cpus", "a test", "a number", "4", move || Ok(get()), set);
+        registry.register(knob).unwrap();
         registry
     }
 
@@ -253,11 +261,12 @@ mod tests {
         let registry = registry();
         assert_eq!(registry.set("relay.engine", "splice").unwrap(), "splice");
         assert_eq!(registry.clone().get("relay.engine").unwrap(), "splice");
-        assert_eq!(registry.set("relay.cpus", "0-3").unwrap(), "0-3");
+        assert_eq!(registry.set("relay.cpus", "3").unwrap(), "3");
         let list = registry.list();
         let names: Vec<_> = list.iter().map(|knob| knob.name.as_str()).collect();
         assert_eq!(names, ["relay.cpus", "relay.engine"]);
-        assert_eq!((list[1].default.as_str(), list[1].value.as_str()), ("copy", "splice"));
+        assert_eq!(list[1].default, "copy");
+        assert_eq!(list[1].value, Current::Value("splice".into()));
     }
 
     #[test]
@@ -279,9 +288,16 @@ mod tests {
             ),
             (
                 "relay.cpus",
-                "broken",
+                "7",
                 ErrorKind::BadValue,
-                "knob relay.cpus does not take \"broken\": it is broken (expected CPU set)",
+                "knob relay.cpus does not take \"7\": it is too many (expected a number)",
+            ),
+            (
+                "relay.cpus",
+                "x",
+                ErrorKind::BadValue,
+                "knob relay.cpus does not take \"x\": invalid digit found in string (expected a \
+                 number)",
             ),
             (
                 "relay.cpu",
@@ -293,7 +309,7 @@ mod tests {
             let error = registry.set(name, value).unwrap_err();
             assert_eq!((error.kind(), error.to_string().as_str()), (kind, message));
         }
-        assert!(registry.list().iter().all(|knob| knob.value == knob.default));
+        assert!(registry.list().iter().all(|knob| knob.value.value() == Some(&knob.default)));
         assert_eq!(Registry::new("x").get("a.b").unwrap_err().kind(), ErrorKind::UnknownKnob);
     }
 
@@ -301,31 +317,66 @@ mod tests {
     fn registration_checks_names_and_defaults() {
         let registry = registry();
         for name in ["", "relay", "Relay.x", "relay.", ".x", "a..b", "a.b c", "a.1b", "a.b-c"] {
-            let error = registry.register(knob(name, Values::off_on(), "off")).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BadName, "{name:?}");
-            let error = registry.counter(name, "bytes", "", || 0).unwrap_err();
+            let error = registry.register(engine(name, "copy")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadName, "{name:?}");
         }
-        let again = registry.register(knob("relay.engine", Values::off_on(), "on"));
+        for prefix in ["", "Relay", "relay.", ".x", "a..b", "a b", "1b", "a-c"] {
+            let bytes = [("bytes", "bytes", "")];
+            let error = registry
+                .meters(MeterKind::Counter, prefix, bytes, || Ok::<_, String>([0]))
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadName, "{prefix:?}");
+        }
+        let again = registry.register(engine("relay.engine", "copy"));
         assert_eq!(again.unwrap_err().kind(), ErrorKind::Duplicate);
-        let error = registry.register(knob("relay.x", Values::off_on(), "maybe")).unwrap_err();
+        let error = registry.register(engine("relay.x", "warp")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadValue);
     }
 
     #[test]
     fn counters_and_gauges_are_read_when_asked() {
+        const BYTES: [Field; 1] = [("bytes", "bytes", "forwarded")];
         let registry = registry();
         let bytes = Arc::new(crate::Counter::new());
         let counted = bytes.clone();
-        registry.counter("relay.bytes", "bytes", "forwarded", move || counted.value()).unwrap();
-        registry.gauge("relay.a_open", "connections", "open now", || 3).unwrap();
-        let twice = registry.gauge("relay.bytes", "bytes", "", || 0).unwrap_err();
+        let read = move || Ok::<_, String>([counted.value()]);
+        registry.meters(MeterKind::Counter, "relay", BYTES, read).unwrap();
+        let open = [("a_open", "connections", "open now")];
+        registry.meters(MeterKind::Gauge, "relay", open, || Ok::<_, String>([3])).unwrap();
+        let twice =
+            registry.meters(MeterKind::Gauge, "relay", BYTES, || Ok::<_, String>([0])).unwrap_err();
         assert_eq!(twice.kind(), ErrorKind::Duplicate);
         bytes.add(7);
-        let readings = registry.counters();
-        let read: Vec<_> = readings.iter().map(|r| (r.name.as_str(), r.kind, r.value)).collect();
+        let read: Vec<_> =
+            registry.readings().into_iter().map(|r| (r.name, r.kind, r.value)).collect();
         let expected =
             [("relay.a_open", MeterKind::Gauge, 3), ("relay.bytes", MeterKind::Counter, 7)];
-        assert_eq!(read, expected);
+        assert_eq!(
+            read,
+            expected.map(|(name, kind, n)| (name.to_owned(), kind, Current::Value(n)))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_and_costs_nothing_else() {
+        let registry = registry();
+        let knob = Knob::off_on("relay.x", "a test", true, || Err("no such map"), |_| Ok(()));
+        registry.register(knob).unwrap();
+        let maps = [("one", "times", ""), ("two", "times", "")];
+        registry.meters(MeterKind::Counter, "relay", maps, || Err("no such map")).unwrap();
+        let list = registry.list();
+        assert_eq!(list[2].value, Current::Error("no such map".into()));
+        assert_eq!(list[1].value, Current::Value("copy".into()));
+        for error in
+            [registry.get("relay.x").unwrap_err(), registry.set("relay.x", "on").unwrap_err()]
+        {
+            assert_eq!(error.kind(), ErrorKind::Unreadable);
+            assert_eq!(error.to_string(), "knob relay.x cannot be read: no such map");
+        }
+        let readings = registry.readings();
+        assert!(readings.iter().all(|one| one.value == Current::Error("no such map".into())));
+        let text = serde_json::to_value(&readings[1]).unwrap();
+        assert_eq!(text["error"], "no such map");
+        assert_eq!(serde_json::from_value::<Reading>(text).unwrap(), readings[1]);
     }
 }

@@ -1,8 +1,9 @@
 //! Any bytes get exactly one reply.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use knobs::{ErrorKind, Knob, MAX_LINE, Registry, Request, Values, reply};
+use knobs::{ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Request, reply};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -146,22 +147,27 @@ fn answered(registry: &Registry, line: &[u8]) -> Value {
 
 fn registry() -> Registry {
     let registry = Registry::new("test");
-    let modes = Values::one_of(["off", "on", "panic"]);
-    for (name, values, default) in
-        [("t.mode", modes, "off"), ("t.text", Values::text("any text"), "")]
-    {
-        let value = Arc::new(Mutex::new(default.to_owned()));
-        let shown = value.clone();
-        let current = move || shown.lock().unwrap().clone();
-        let set = move |new: &str| {
-            // Reset first, so that the test of a panic sees what it left.
-            *value.lock().unwrap() = default.to_owned();
-            assert_ne!(new, "panic");
-            *value.lock().unwrap() = new.to_owned();
-            Ok(())
-        };
-        registry.register(Knob::new(name, "a test", values, default, current, set)).unwrap();
-    }
-    registry.counter("t.bytes", "bytes", "sent", || u64::MAX).unwrap();
+    let value = Arc::new(Mutex::new("off"));
+    let shown = value.clone();
+    let get = move || Ok::<_, Infallible>(*shown.lock().unwrap());
+    let set = move |new| {
+        // Reset first, so that the test of a panic sees what it left.
+        *value.lock().unwrap() = "off";
+        assert_ne!(new, "panic");
+        *value.lock().unwrap() = new;
+        Ok(())
+    };
+    let modes = &["off", "on", "panic"];
+    registry.register(Knob::choice("t.mode", "a test", modes, "off", get, set)).unwrap();
+    let value = Arc::new(Mutex::new(String::new()));
+    let shown = value.clone();
+    let get = move || Ok::<_, Infallible>(shown.lock().unwrap().clone());
+    let set = move |new: String| {
+        *value.lock().unwrap() = new;
+        Ok(())
+    };
+    registry.register(Knob::parsed("t.text", "a test", "any text", "", get, set)).unwrap();
+    let read = || Ok::<_, Infallible>([u64::MAX]);
+    registry.meters(MeterKind::Counter, "t", [("bytes", "bytes", "sent")], read).unwrap();
     registry
 }

@@ -1,5 +1,6 @@
 //! The control socket under clients that are many, slow, rude or somebody else.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -7,11 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use knobs::{Client, ErrorKind, Knob, MAX_LINE, Registry, Server, Values, discover_in};
+use knobs::{Client, Current, ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Server, discover_in};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use tempfile::TempDir;
@@ -32,8 +34,8 @@ fn a_client_finds_a_process_and_drives_it() {
     assert_eq!(client.set("t.mode", "on").unwrap(), "on");
     assert_eq!(client.get("t.mode").unwrap(), "on");
     assert_eq!(host.registry.get("t.mode").unwrap(), "on");
-    assert_eq!(client.counters().unwrap(), host.registry.counters());
-    assert_eq!(client.counters().unwrap()[0].value, 41);
+    assert_eq!(client.counters().unwrap(), host.registry.readings());
+    assert_eq!(client.counters().unwrap()[0].value, Current::Value(41));
     let error = client.set("t.mode", "up").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadValue);
     assert_eq!(error.to_string(), "knob t.mode does not take \"up\" (expected off or on)");
@@ -259,16 +261,16 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let registry = Registry::new("test");
-        let value = Arc::new(Mutex::new("off".to_owned()));
+        let value = Arc::new(AtomicBool::new(false));
         let shown = value.clone();
-        let current = move || shown.lock().unwrap().clone();
-        let set = move |new: &str| {
-            *value.lock().unwrap() = new.to_owned();
+        let get = move || Ok::<_, Infallible>(shown.load(Relaxed));
+        let knob = Knob::off_on("t.mode", "a test", false, get, move |new| {
+            value.store(new, Relaxed);
             Ok(())
-        };
-        let knob = Knob::new("t.mode", "a test", Values::off_on(), "off", current, set);
+        });
         registry.register(knob).unwrap();
-        registry.counter("t.bytes", "bytes", "sent", || 41).unwrap();
+        let read = || Ok::<_, Infallible>([41]);
+        registry.meters(MeterKind::Counter, "t", [("bytes", "bytes", "sent")], read).unwrap();
         let dir = TempDir::new().unwrap();
         let server = Server::bind_in(registry.clone(), dir.path()).unwrap();
         Self { registry, server, dir }

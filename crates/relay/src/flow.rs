@@ -14,8 +14,8 @@ mod splice;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use kit::Count;
 use rustix::io::Errno;
 
 use crate::config::Engine;
@@ -157,7 +157,7 @@ impl Flow {
         &mut self,
         source: &mut Leg,
         target: &mut Leg,
-        forwarded: impl Fn(&Counters) -> &AtomicU64 + Copy,
+        forwarded: impl Fn(&Counters) -> &Count + Copy,
         resources: &mut Resources,
     ) -> Result<Turn, SourceReset> {
         if self.is_over() {
@@ -177,10 +177,10 @@ impl Flow {
         };
         let counters = &resources.counters;
         let moved = self.written - before;
-        Counters::add(forwarded(counters), moved);
+        forwarded(counters).add(moved);
         match self.engine {
-            FlowEngine::Splice => Counters::add(&counters.bytes_spliced, moved),
-            _ => Counters::add(&counters.bytes_copied, moved),
+            FlowEngine::Splice => counters.bytes_spliced.add(moved),
+            _ => counters.bytes_copied.add(moved),
         }
         if let (Some(auto), Some(start)) = (&mut self.auto, clock) {
             auto.note(moved, auto::thread_time().saturating_sub(start));

@@ -27,10 +27,11 @@
 mod backend;
 mod config;
 mod connection;
-mod control;
 mod counters;
 mod error;
 mod flow;
+#[cfg(feature = "knobs")]
+mod knobs;
 mod relay;
 mod shared;
 mod socket;
@@ -41,8 +42,9 @@ mod worker;
 
 pub mod proxy;
 
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use config::{Balance, Config, Engine, parse_backend, parse_listen};
-pub use control::register;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use relay::Relay;

@@ -117,20 +117,13 @@ impl Relay {
     /// All counters, summed over the workers.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        for hand in &self.crew().workers {
-            stats.add(&hand.counters);
-        }
+        self.worker_stats().iter().for_each(|one| stats.add(one));
         stats
     }
 
     /// Each worker's counters, in the order of [`Relay::worker_threads`].
     pub fn worker_stats(&self) -> Vec<Stats> {
-        let stats = |hand: &Hand| {
-            let mut stats = Stats::default();
-            stats.add(&hand.counters);
-            stats
-        };
-        self.crew().workers.iter().map(stats).collect()
+        self.crew().workers.iter().map(|hand| Stats::from(&*hand.counters)).collect()
     }
 
     /// Thread ids of the workers, for accounting of their CPU time.

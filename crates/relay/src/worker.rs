@@ -232,7 +232,7 @@ impl Worker {
 
     /// Watches the source of a flow that the kernel now moves for its end alone.
     fn handed_over(&mut self, key: usize, handed: Handed) -> Next {
-        Counters::bump(&self.resources.counters.sockmap_taken);
+        self.resources.counters.sockmap_taken.add(1);
         let connection = &self.connections[key];
         let Phase::Relaying(relaying) = &connection.phase else { return Next::Wait };
         let generation = connection.generation;
@@ -270,11 +270,11 @@ impl Worker {
                 }
             }
             Next::Close => {
-                Counters::bump(&counters.closed);
+                counters.closed.add(1);
                 self.end(key, false);
             }
             Next::Reset => {
-                Counters::bump(&counters.reset);
+                counters.reset.add(1);
                 self.end(key, true);
             }
         }
@@ -284,7 +284,7 @@ impl Worker {
 
     /// Turns one client away by a reset, before any byte of it was taken.
     fn refuse(&mut self, key: usize) {
-        Counters::bump(&self.resources.counters.reset);
+        self.resources.counters.reset.add(1);
         self.end(key, true);
     }
 
@@ -338,13 +338,13 @@ impl Worker {
         let connection = &mut self.connections[key];
         match std::mem::replace(&mut connection.phase, Phase::Moving) {
             Phase::Header => {
-                Counters::bump(&counters.bad_proxy_header);
+                counters.bad_proxy_header.add(1);
                 self.refuse(key);
             }
             Phase::Connecting(connecting) => self.retry(key, connecting, "no answer in time"),
             relaying => {
                 // By a reset: neither side has ended its stream, so neither may see a good end.
-                Counters::bump(&counters.idle_timeout);
+                counters.idle_timeout.add(1);
                 connection.phase = relaying;
                 self.follow(key, Next::Reset);
             }

@@ -5,12 +5,13 @@
 //!
 //! The code is MIT or Apache-2.0; the BPF programs in `src/bpf`, which are compiled in, are GPL-2.0.
 
-mod control;
 #[cfg(feature = "measure")]
 pub mod cost;
 mod counters;
 mod error;
 mod host;
+#[cfg(feature = "knobs")]
+mod knobs;
 #[cfg(any(test, feature = "measure"))]
 pub mod model;
 mod native;
@@ -21,7 +22,8 @@ mod targets;
 mod threads;
 mod tick;
 
-pub use control::register;
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use counters::{Counters, Reason};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{COSTS, Cost, Note, Obstacle, Plan, inspect};

@@ -191,7 +191,7 @@ fn root_a_socket_that_is_closed_sends_what_is_posted_and_gives_everything_back()
         // Some are received and not taken, some posted and not received into.
         let out = receiver.outstanding();
         assert!(out.fill + out.rx > 0, "{out:?}");
-        assert_eq!(umem.pool().census().released, out.fill + out.rx);
+        assert_eq!(umem.pool().census().released, u64::from(out.fill + out.rx));
         drop(receiver);
         assert_eq!(umem.pool().census().released, 0);
     }

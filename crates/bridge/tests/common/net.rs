@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 pub use bridge::Reason;
-use bridge::{Accelerator, Config, Stats};
+use bridge::{Accelerator, Config, Counters};
 use lab::traffic::{FrameCapture, FrameSender};
 use lab::{Bridge, BridgeOptions, Host, Lab, LinkOptions};
 
@@ -46,7 +46,7 @@ pub struct Net {
     barrier: Barrier,
     record: Record,
     notes: Vec<String>,
-    before: Option<Stats>,
+    before: Option<Counters>,
     lab: Lab,
 }
 
@@ -127,7 +127,7 @@ impl Net {
         let started = started.unwrap();
         self.accelerator = Some(started.unwrap());
         self.sync();
-        self.before = self.stats();
+        self.before = self.counters();
     }
 
     /// Ends the fast path, where there is one, and starts it anew.
@@ -346,13 +346,13 @@ impl Net {
         let (table, notes) = (self.table(), std::mem::take(&mut self.notes));
         let step = Step { name: name.into(), arrived, table, notes };
         self.record.steps.push(step.clone());
-        let (before, after) = (self.before.take(), self.stats());
+        let (before, after) = (self.before.take(), self.counters());
         self.before.clone_from(&after);
         Outcome { arm: self.arm, step, counted: before.zip(after) }
     }
 
-    pub fn stats(&self) -> Option<Stats> {
-        self.accelerator.as_ref().map(Accelerator::stats)
+    pub fn counters(&self) -> Option<Counters> {
+        self.accelerator.as_ref().map(|fast| fast.counters().unwrap())
     }
 
     /// Sends bytes from one host to another over TCP and checks that they are the same there.

@@ -1,6 +1,6 @@
 //! What a step came to, and what a scenario says of it.
 
-use bridge::{Reason, Stats};
+use bridge::{Counters, Reason};
 
 use super::net::Arm;
 use super::record::Step;
@@ -10,7 +10,7 @@ pub struct Outcome {
     pub arm: Arm,
     pub step: Step,
     /// What the fast path has counted in this step.
-    pub counted: Option<(Stats, Stats)>,
+    pub counted: Option<(Counters, Counters)>,
 }
 
 impl Outcome {
@@ -49,7 +49,7 @@ impl Outcome {
     /// No frame took the fast path.
     pub fn kernel_only(self) -> Self {
         if let Some((before, after)) = &self.counted {
-            let taken = |stats: &Stats| (stats.straight, stats.redirected);
+            let taken = |stats: &Counters| (stats.straight, stats.redirected);
             assert_eq!(taken(after), taken(before), "{}: frames were taken", self.context());
         }
         self
@@ -64,12 +64,12 @@ impl Outcome {
         self
     }
 
-    fn taken(self, what: &str, least: u64, count: impl Fn(&Stats) -> u64) -> Self {
-        let with_refreshes = |stats: &Stats| count(stats) + stats.kernel(Reason::Refresh);
+    fn taken(self, what: &str, least: u64, count: impl Fn(&Counters) -> u64) -> Self {
+        let with_refreshes = |stats: &Counters| count(stats) + stats.kernel(Reason::Refresh);
         self.counts(what, least, with_refreshes).counts(what, 1, &count)
     }
 
-    fn counts(self, what: &str, least: u64, count: impl Fn(&Stats) -> u64) -> Self {
+    fn counts(self, what: &str, least: u64, count: impl Fn(&Counters) -> u64) -> Self {
         if let Some((before, after)) = &self.counted {
             let more = count(after) - count(before);
             let context = self.context();

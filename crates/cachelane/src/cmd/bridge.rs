@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use bridge::{Accelerator, Bridges, Config, Event, Fleet, Reason, Stats, Table};
+use bridge::{Accelerator, Bridges, Config, Counters, Event, Fleet, Reason, Table};
 use clap::ArgAction;
 
 use crate::args::{ON_OFF, choice};
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut foreground = Foreground::new()?;
     let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
     let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
-    tracing::info!("{}", counts(&fleet.stats()));
+    log("", fleet.counters());
     ended.map(|_| Exit::Ok)
 }
 
@@ -126,7 +126,7 @@ impl Followed for Running<'_> {
 
     fn log(&mut self) -> anyhow::Result<()> {
         self.fleet.each().into_iter().for_each(|(name, fast)| {
-            tracing::info!("{name}: {}", counts(&fast.stats()));
+            log(&format!("{name}: "), fast.counters());
         });
         Ok(())
     }
@@ -150,7 +150,7 @@ fn say(fleet: &Fleet, name: &str, event: &Event) {
 
 fn announce(name: &str, accelerator: &Accelerator) {
     let plan = accelerator.plan();
-    let stations = accelerator.stats().stations;
+    let stations = accelerator.stations();
     let count = plan.ports.iter().filter(|port| accelerated(port)).count();
     tracing::info!(
         "{name}: {count} of {} ports accelerated, {stations} stations known",
@@ -161,15 +161,22 @@ fn announce(name: &str, accelerator: &Accelerator) {
     }
 }
 
-/// What was forwarded, and what was left to the kernel by reason, in a line.
-fn counts(stats: &Stats) -> String {
-    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), stats.kernel(*why))));
+/// Logs what was forwarded, and what was left to the kernel by reason.
+fn log(whose: &str, counters: bridge::Result<Counters>) {
+    match counters {
+        Ok(counters) => tracing::info!("{whose}{}", counts(&counters)),
+        Err(error) => tracing::warn!("{whose}{error}"),
+    }
+}
+
+fn counts(counters: &Counters) -> String {
+    let why = of_which(Reason::ALL.iter().map(|why| (why.name(), counters.kernel(*why))));
     format!(
         "forwarded {} packets straight and {} by their port's queue, {} bytes in all; left {} to \
          the kernel{why}",
-        stats.straight,
-        stats.redirected,
-        stats.bytes,
-        stats.left_to_kernel(),
+        counters.straight,
+        counters.redirected,
+        counters.bytes,
+        counters.left_to_kernel(),
     )
 }

@@ -48,20 +48,26 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     let processes = processes(args.pid)?;
     match &args.action {
         Action::List { counters } => list(&processes, *counters, args.json),
-        Action::Get { knob } => {
-            let having = having(&processes, knob)?.into_iter();
-            print(having.map(|(process, info)| (process, info.value)).collect(), knob, args.json)
-        }
+        Action::Get { knob } => each(&processes, knob, |client| client.get(knob), args.json),
         Action::Set { knob, value } => {
-            let mut done = Vec::new();
-            for (process, _) in having(&processes, knob)? {
-                let set = connect(&process)?.set(knob, value);
-                let value = set.with_context(|| label(&process))?;
-                done.push((process, value));
-            }
-            print(done, knob, args.json)
+            each(&processes, knob, |client| client.set(knob, value), args.json)
         }
     }
+}
+
+/// Asks each process that has the knob, and prints what it answers.
+fn each(
+    processes: &[Process],
+    knob: &str,
+    ask: impl Fn(&mut Client) -> knobs::Result<String>,
+    as_json: bool,
+) -> anyhow::Result<Exit> {
+    let answer = |(process, _): (Process, KnobInfo)| {
+        let value = ask(&mut connect(&process)?).with_context(|| label(&process))?;
+        anyhow::Ok((process, value))
+    };
+    let answers = having(processes, knob)?.into_iter().map(answer);
+    print(answers.collect::<anyhow::Result<_>>()?, knob, as_json)
 }
 
 fn processes(pid: Option<u32>) -> anyhow::Result<Vec<Process>> {
@@ -110,7 +116,7 @@ fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<
         let counted = if counters { client.counters()? } else { Vec::new() };
         let Process { name, pid, .. } = process;
         list.push(json!({"process": name, "pid": pid, "knobs": has, "counters": counted}));
-        let knob = |k: KnobInfo| [label.clone(), k.name, k.value, k.values.to_string()];
+        let knob = |k: KnobInfo| [label.clone(), k.name, k.value.to_string(), k.values.to_string()];
         knobs.extend(has.into_iter().map(knob));
         let reading = |r: Reading| [label.clone(), r.name, r.value.to_string(), r.help];
         readings.extend(counted.into_iter().map(reading));

@@ -1,17 +1,16 @@
 //! A run of a command with sockets of AF_XDP, once all is built: the control socket, the threads,
 //! the live line, and what came of it as text and as JSON.
 
-use frames::FramePool;
+use frames::{Census, Counters, FramePool};
 use knobs::Registry;
 use serde_json::{Map, Value, json};
 use xsk::ProgramCounters;
 
-use super::frames_knob::{self, COUNTERS, PLACES};
 use super::live;
 use super::meter::{DROPS, RINGS, Totals, traffic};
 use super::session::{Outcome, Sample, Session, Show, Work};
 use super::setup::{Built, Plan, SharedProgram};
-use crate::counters::{object, values};
+use crate::counters::{declared, object, values};
 use crate::describe;
 use crate::exit::Exit;
 use crate::figures::drops;
@@ -89,7 +88,7 @@ impl Built {
         let server = control::open(job.process, |registry| {
             session.meters.register(registry)?;
             beside.register(registry)?;
-            frames_knob::register(&self.pool, registry)
+            frames::register(&self.pool, registry)
         });
         let threads = plan.places.iter().copied().zip(threads).collect();
         let shown = Shown { pool: &self.pool, job: &job };
@@ -163,7 +162,7 @@ impl Report {
     /// Where the frames went, once nothing has any.
     fn end(&mut self, pool: FramePool) {
         self.fields["alien_free"] = pool.alien_free().name().into();
-        self.fields["pool"] = object(&COUNTERS, &pool.counters()).into();
+        self.fields["pool"] = declared(Counters::FIELDS, pool.counters().values()).into();
         let total = pool.area().frames();
         let leak = pool.close().err();
         let leaked = leak.as_ref().map_or(0, |leak| leak.frames);
@@ -201,7 +200,7 @@ impl Show for Shown<'_> {
             "rx": traffic(rx_packets, rx_bytes, sample.rx()),
             "tx": traffic(tx_packets, tx_bytes, sample.tx()),
             "drops": object(&DROPS, &sample.totals),
-            "frames": object(&PLACES, &self.pool.census()),
+            "frames": declared(Census::FIELDS, self.pool.census().values()),
             "rings": object(&RINGS, &sample.totals),
         });
         self.job.beside.fields().into_iter().for_each(|(name, value)| object[name] = value);

@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(Totals::default().active(), Duration::ZERO);
         let registry = Registry::new("xsk");
         meters.register(&registry).expect("names of their own");
-        let readings = registry.counters();
-        let value = |name| readings.iter().find(|r| r.name == name).map(|r| r.value);
+        let readings = registry.readings();
+        let value = |name| readings.iter().find(|r| r.name == name)?.value.value().copied();
         assert_eq!(value("xsk.rx_packets"), Some(10));
         assert_eq!(value("xsk.drops.rx_ring_full"), Some(6));
         assert_eq!(value("xsk.rings.fill"), Some(14));

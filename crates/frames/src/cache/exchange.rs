@@ -6,11 +6,11 @@ use std::mem;
 use std::ptr::NonNull;
 
 use super::outboxes::Outboxes;
+use crate::counters::Tally;
 use crate::magazine::{CAPACITY, MagazineId};
 use crate::place::Found;
 use crate::shared::{Shared, Slot};
 use crate::sync::Ordering;
-use crate::tally::{Tally, add};
 use crate::{AlienFree, Result};
 
 /// Turns of a thread's loop after which its cache sees whether it was used.
@@ -69,7 +69,7 @@ impl Local {
     pub(super) fn new(shared: &Shared, home: u16) -> Result<Self> {
         let Slot { number: slot, current, spare } = shared.take_slot()?;
         let (home_first, home_count) = shared.homes.range(home);
-        let gets = shared.tallies[usize::from(slot)].gets.load(Ordering::Relaxed);
+        let gets = shared.tallies[usize::from(slot)].counts.gets.get();
         Ok(Self {
             slots: shared.magazines.slots(&current),
             len: 0,
@@ -141,7 +141,7 @@ impl Local {
             shared.push_home_loose(self.home, frames);
             self.len = 0;
         }
-        add(&self.tally(shared).given_back, count as u64);
+        self.tally(shared).counts.given_back.add(count as u64);
         self.publish(shared);
     }
 
@@ -161,7 +161,7 @@ impl Local {
             // Whoever else goes without says so again.
             shared.set_wanted(false);
         } else {
-            add(&self.tally(shared).starved, 1);
+            self.tally(shared).counts.starved.add(1);
             shared.set_wanted(true);
         }
         self.publish(shared);
@@ -175,11 +175,11 @@ impl Local {
         let buffer = &mut magazines.contents_mut(&mut self.current)[..self.full];
         let inbox = places.inbox(home);
         let (found, counter) = match places.place(inbox).take(magazines, buffer) {
-            Some(found) => ((inbox, found), &tally.from_inbox),
+            Some(found) => ((inbox, found), &tally.counts.from_inbox),
             None => match places.take_from_depots(lane, magazines, buffer) {
-                Some(found) => (found, &tally.from_depot),
+                Some(found) => (found, &tally.counts.from_depot),
                 None => match places.take_from_inboxes(home, magazines, buffer) {
-                    Some(found) => (found, &tally.from_others),
+                    Some(found) => (found, &tally.counts.from_others),
                     None => return false,
                 },
             },
@@ -193,7 +193,7 @@ impl Local {
             }
         }
         self.slots = magazines.slots(&self.current);
-        add(counter, self.len as u64);
+        counter.add(self.len as u64);
         true
     }
 
@@ -238,7 +238,7 @@ impl Local {
             return 0;
         };
         let full = mem::replace(&mut self.spare, empty);
-        add(&self.tally(shared).spilled, self.full as u64);
+        self.tally(shared).counts.spilled.add(self.full as u64);
         match across {
             Across::All(home) => self.push_home(shared, home, full),
             _ => shared.places.push(near, &shared.magazines, full),
@@ -277,7 +277,7 @@ impl Local {
                 self.send(shared, home, run);
             }
         }
-        add(&self.tally(shared).spilled, (self.full - kept) as u64);
+        self.tally(shared).counts.spilled.add((self.full - kept) as u64);
         kept
     }
 
@@ -320,10 +320,10 @@ impl Local {
     fn count_sent(&self, shared: &Shared, home: u16, frames: usize, fitted: bool) {
         let tally = self.tally(shared);
         if home != self.home {
-            add(&tally.sent_home, frames as u64);
+            tally.counts.sent_home.add(frames as u64);
         }
         if !fitted {
-            add(&tally.inbox_full, frames as u64);
+            tally.counts.inbox_full.add(frames as u64);
         }
     }
 
@@ -332,12 +332,12 @@ impl Local {
         let tally = self.tally(shared);
         tally.cached.store(self.frames() as u32, Ordering::Relaxed);
         tally.outboxes.store(self.outboxes.frames() as u32, Ordering::Relaxed);
-        tally.gets.store(self.gets, Ordering::Relaxed);
+        tally.counts.gets.set(self.gets);
     }
 
     #[cold]
     pub(super) fn put_foreign(&mut self, shared: &Shared, number: u32) {
-        add(&self.tally(shared).foreign, 1);
+        self.tally(shared).counts.foreign.add(1);
         shared.foreign(number);
     }
 

@@ -67,73 +67,46 @@ pub struct LenderCounters {
     pub lingering: u64,
 }
 
-macro_rules! reasons {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct $name {
-            $($(#[$doc])* pub $field: u64,)*
-        }
-
-        impl $name {
-            /// Each count with the name of its reason, in lower case with underscores.
-            pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field)),*].into_iter()
-            }
-
-            /// All together.
-            pub fn total(&self) -> u64 {
-                self.by_reason().map(|(_, count)| count).sum()
-            }
-        }
-    };
-}
-
-reasons! {
+kit::counters! {
     /// Connections that did not become borrowers, by reason.
-    Refusals {
-        /// No version in common.
-        version,
-        /// What they said was not a hello, or not that they had mapped what they got.
-        invalid,
-        /// As many borrowers as there can be.
-        full,
-        /// Not frames enough for such a quota.
-        quota,
-        /// Too many handshakes at a time, or joins in a second.
-        busy,
-        /// A mirror, while a ledger is kept for each borrower. Mirrors that a user may not have
-        /// are with the users.
-        mirror,
-        /// A user that had its share of borrowers, loans, or joins in a second, or its mirrors, or
-        /// that may have no mirror.
-        user,
-        /// The lender was about to end.
-        closing,
-        /// They said nothing in time, or did not map what they got.
-        late,
-        /// They closed before the handshake was over.
-        gone,
-        /// The system did not give what a borrower needs: memory, descriptors.
-        failed,
+    pub struct Refusals {
+        version: "connections", "No version in common.";
+        invalid: "connections",
+            "What they said was not a hello, or not that they had mapped what they got.";
+        full: "connections", "As many borrowers as there can be.";
+        quota: "connections", "Not frames enough for such a quota.";
+        busy: "connections", "Too many handshakes at a time, or joins in a second.";
+        mirror: "connections", "A mirror, while a ledger is kept for each borrower.";
+        user: "connections", "A user that had its share, or may have no mirror.";
+        closing: "connections", "The lender was about to end.";
+        late: "connections", "They said nothing in time, or did not map what they got.";
+        gone: "connections", "They closed before the handshake was over.";
+        failed: "connections", "The system did not give what a borrower needs.";
     }
 }
 
-reasons! {
+kit::counters! {
     /// What borrowers did that no honest one does, by reason.
-    Offences {
-        /// Tokens that no loan can have.
-        out_of_range,
-        /// Tokens that nobody had: returned before, or never lent.
-        not_out,
-        /// Tokens that others had.
-        not_its_own,
-        /// A ring's index that moved backwards, or by more than the ring has slots.
-        index,
-        /// Something sent after the hello.
-        message,
-        /// Too many waiters of its own: wake-ups that took too long.
-        slow,
+    pub struct Offences {
+        out_of_range: "offences", "Tokens that no loan can have.";
+        not_out: "offences", "Tokens that nobody had: returned before, or never lent.";
+        not_its_own: "offences", "Tokens that others had.";
+        index: "offences", "A ring's index that moved backwards, or by more than its slots.";
+        message: "offences", "Something sent after the hello.";
+        slow: "offences", "Too many waiters of its own: wake-ups that took too long.";
+    }
+}
+
+impl Refusals {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.values().iter().sum()
+    }
+}
+
+impl Offences {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.values().iter().sum()
     }
 }

@@ -5,7 +5,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Flow, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block};
-use crate::counters::Counters;
 use crate::socket::Shares;
 
 impl Flow {
@@ -68,7 +67,7 @@ impl Flow {
         };
         self.written += sent as u64;
         if sent < n {
-            Counters::bump(&resources.counters.backpressure);
+            resources.counters.backpressure.add(1);
             self.held = resources.hold_scratch(sent, n);
         }
     }

@@ -2,7 +2,8 @@
 //! was redirected has arrived. See `crate::sockmap` for the protocol between the two.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+
+use kit::Count;
 
 use super::{Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn};
 use crate::counters::Counters;
@@ -13,7 +14,7 @@ impl Flow {
         &mut self,
         source: &mut Leg,
         target: &mut Leg,
-        forwarded: impl Fn(&Counters) -> &AtomicU64,
+        forwarded: impl Fn(&Counters) -> &Count,
         resources: &mut Resources,
     ) -> Result<Turn, SourceReset> {
         let Some(sockmap) = resources.sockmap.clone() else {
@@ -81,15 +82,15 @@ impl Flow {
     fn count_redirected(
         &mut self,
         sockmap: &Sockmap,
-        forwarded: impl Fn(&Counters) -> &AtomicU64,
+        forwarded: impl Fn(&Counters) -> &Count,
         counters: &Counters,
     ) -> Result<(), SourceReset> {
         if let Some(taken) = self.taken() {
             let moved = sockmap.moved(taken);
-            Counters::add(forwarded(counters), moved.bytes);
-            Counters::add(&counters.bytes_redirected, moved.bytes);
-            Counters::add(&counters.sockmap_held, moved.held);
-            Counters::add(&counters.sockmap_trimmed, moved.trimmed);
+            forwarded(counters).add(moved.bytes);
+            counters.bytes_redirected.add(moved.bytes);
+            counters.sockmap_held.add(moved.held);
+            counters.sockmap_trimmed.add(moved.trimmed);
             if moved.lost {
                 return Err(SourceReset);
             }

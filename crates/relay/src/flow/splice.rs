@@ -14,7 +14,6 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use super::{
     Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block,
 };
-use crate::counters::Counters;
 
 /// A pipe that bytes pass through.
 #[derive(Debug)]
@@ -96,7 +95,7 @@ impl Flow {
                 Err(Errno::INTR) => {}
                 Err(e) if would_block(e) => {
                     target.writable = false;
-                    Counters::bump(&resources.counters.backpressure);
+                    resources.counters.backpressure.add(1);
                 }
                 Err(_) => {
                     // Dropped with what is in it: a pipe is reused only when empty.

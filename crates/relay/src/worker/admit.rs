@@ -12,7 +12,6 @@ use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
 use crate::backend::Lease;
 use crate::connection::{Connecting, Connection, Phase, Relaying};
-use crate::counters::Counters;
 use crate::flow::Leg;
 use crate::proxy::{self, Parsed};
 use crate::socket;
@@ -52,7 +51,7 @@ impl Worker {
                 return;
             }
             if !self.shared.enter() {
-                Counters::bump(&self.resources.counters.limit_reached);
+                self.resources.counters.limit_reached.add(1);
                 return self.set_accepting(false);
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -74,14 +73,14 @@ impl Worker {
     }
 
     fn pause_accepting(&mut self, e: Errno) {
-        Counters::bump(&self.resources.counters.no_files);
+        self.resources.counters.no_files.add(1);
         tracing::warn!("accepting pauses for {TICK:?}: {e}");
         self.set_accepting(false);
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
     }
 
     fn welcome(&mut self, client: OwnedFd) {
-        Counters::bump(&self.resources.counters.accepted);
+        self.resources.counters.accepted.add(1);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let key = self.connections.insert(Connection {
@@ -130,13 +129,13 @@ impl Worker {
         };
         match parsed {
             Parsed::Incomplete if connection.client.hup => {
-                Counters::bump(&self.resources.counters.bad_proxy_header);
+                self.resources.counters.bad_proxy_header.add(1);
                 self.refuse(key);
             }
             Parsed::Incomplete => {}
             Parsed::Invalid(reason) => {
                 tracing::debug!("a client was refused: {reason}");
-                Counters::bump(&self.resources.counters.bad_proxy_header);
+                self.resources.counters.bad_proxy_header.add(1);
                 self.refuse(key);
             }
             Parsed::Header(header) => {
@@ -175,20 +174,20 @@ impl Worker {
                     return;
                 }
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => {
-                    Counters::bump(&self.resources.counters.no_files);
+                    self.resources.counters.no_files.add(1);
                     tracing::warn!("a client was refused: no socket for its backend: {e}");
                     return self.refuse(key);
                 }
                 Err(e) => self.connect_failed(lease, &e.to_string()),
             }
         }
-        Counters::bump(&self.resources.counters.no_backend);
+        self.resources.counters.no_backend.add(1);
         tracing::debug!("a client was refused: no backend could be reached");
         self.refuse(key);
     }
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
-        Counters::bump(&self.resources.counters.connect_failed);
+        self.resources.counters.connect_failed.add(1);
         if lease.failed(self.now) {
             tracing::warn!("backend {} is down: {reason}", lease.addr());
         }

@@ -1,16 +1,18 @@
 //! How the lender stands: its knob, its counters, its part of the live line and of the report.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knobs::{Knob, MeterKind, Registry, Values};
-use lend::{BorrowerStatus, Lender, LenderCounters};
+use frames::Accounting;
+use knobs::{Knob, MeterKind, Registry};
+use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::options::ACCOUNTING;
-use crate::args::{name_of, of_name};
-use crate::counters::{self, Count, register};
+use crate::args::name_of;
+use crate::counters::{self, Count, declared, register};
 use crate::figures::{named, tight};
 use crate::packets::job::{Beside, Report};
 
@@ -46,18 +48,6 @@ const NOW: [Count<Arc<Lender>>; 3] = [
     ),
 ];
 
-type Reasons = fn(&LenderCounters) -> Vec<(&'static str, u64)>;
-
-/// What was refused or done wrong, by reason: a name, its unit, and what it means.
-const BY_REASON: [(&str, &str, &str, Reasons); 2] = [
-    ("refused", "connections", "Connections that did not become borrowers.", |c| {
-        c.refused.by_reason().collect()
-    }),
-    ("offences", "offences", "What borrowers did that no honest one does.", |c| {
-        c.offences.by_reason().collect()
-    }),
-];
-
 impl Status {
     pub(super) fn new(lender: Lender) -> Status {
         Status { lender: Arc::new(lender), last: Mutex::default() }
@@ -65,13 +55,13 @@ impl Status {
 
     fn knob(&self) -> Knob {
         let (reader, writer) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
-        let set = move |value: &str| {
-            writer.set_accounting(of_name(ACCOUNTING, value)?).map_err(|error| error.to_string())
-        };
         let help = "how account of lent frames is kept: by a counter for each frame (off), or by \
                     a ledger for each borrower (on)";
-        let current = move || name_of(ACCOUNTING, reader.accounting()).to_owned();
-        Knob::new("lend.autorelease", help, Values::one_of(["off", "on"]), "off", current, set)
+        let get = move || Ok(reader.accounting() == Accounting::Ledgers);
+        let set = move |on| {
+            writer.set_accounting(if on { Accounting::Ledgers } else { Accounting::Counters })
+        };
+        Knob::off_on("lend.autorelease", help, false, get, set)
     }
 }
 
@@ -81,14 +71,12 @@ impl Beside for Status {
         let (now, counted) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
         register(registry, MeterKind::Gauge, "lend", &NOW, move || Arc::clone(&now))?;
         register(registry, MeterKind::Counter, "lend", &COUNTS, move || counted.counters())?;
-        for (name, unit, help, by_reason) in BY_REASON {
-            for (index, (reason, _)) in by_reason(&LenderCounters::default()).iter().enumerate() {
-                let lender = Arc::clone(&self.lender);
-                let read = move || by_reason(&lender.counters())[index].1;
-                registry.counter(&format!("lend.{name}.{reason}"), unit, help, read)?;
-            }
-        }
-        Ok(())
+        let from = Arc::clone(&self.lender);
+        let read = move || Ok::<_, Infallible>(from.counters().refused.values());
+        registry.meters(MeterKind::Counter, "lend.refused", Refusals::FIELDS, read)?;
+        let from = Arc::clone(&self.lender);
+        let read = move || Ok::<_, Infallible>(from.counters().offences.values());
+        registry.meters(MeterKind::Counter, "lend.offences", Offences::FIELDS, read)
     }
 
     fn words(&self) -> Option<String> {
@@ -132,8 +120,8 @@ impl Beside for Status {
             borrowers.len()
         ));
         report.lines.extend(borrowers.iter().map(line));
-        for (what, _, _, by_reason) in BY_REASON {
-            let reasons = named(by_reason(&counters).into_iter());
+        for (what, reasons) in by_reason(&counters) {
+            let reasons = named(reasons.iter().filter_map(|(name, n)| Some((name, n.as_u64()?))));
             if !reasons.is_empty() {
                 report.lines.push(format!("{what}: {reasons}"));
             }
@@ -149,11 +137,16 @@ fn figures(counters: &LenderCounters) -> Map<String, Value> {
     let mut figures = counters::object(&COUNTS, counters);
     figures.insert("on_loan".into(), counters.on_loan.into());
     figures.insert("lingering".into(), counters.lingering.into());
-    for (name, _, _, by_reason) in BY_REASON {
-        let reasons = by_reason(counters).into_iter().map(|(reason, n)| (reason.to_owned(), n));
-        figures.insert(name.into(), reasons.collect());
-    }
+    figures.extend(by_reason(counters).map(|(name, reasons)| (name.to_owned(), reasons.into())));
     figures
+}
+
+/// What was refused or done wrong.
+fn by_reason(counters: &LenderCounters) -> [(&'static str, Map<String, Value>); 2] {
+    [
+        ("refused", declared(Refusals::FIELDS, counters.refused.values())),
+        ("offences", declared(Offences::FIELDS, counters.offences.values())),
+    ]
 }
 
 /// A borrower, for people.

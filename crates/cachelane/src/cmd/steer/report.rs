@@ -75,8 +75,9 @@ impl<'a> Report<'a> {
 
 /// The counters, for programs.
 fn figures(counters: &Counters) -> Map<String, Value> {
+    let named = Counters::FIELDS.iter().zip(counters.values());
     let mut figures: Map<String, Value> =
-        counters.named().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        named.map(|((name, ..), value)| ((*name).to_owned(), value.into())).collect();
     let kernel =
         Reason::ALL.map(|reason| (reason.name().to_owned(), counters.kernel(reason).into()));
     figures.insert("left_alone".into(), counters.left_alone().into());

@@ -100,7 +100,7 @@ fn change(net: &Net, arm: Arm) -> anyhow::Result<Duration> {
 
 /// Waits until frames go the arm's way: the port was announced to have changed just before.
 fn settled(net: &Net, arm: Arm) -> anyhow::Result<()> {
-    let forwarded = || net.fast().map(|fast| fast.stats().forwarded());
+    let forwarded = || net.fast().and_then(|fast| Ok(fast.counters()?.forwarded()));
     let (begin, before) = (Instant::now(), forwarded()?);
     while arm != Arm::Linux && forwarded()? == before {
         ensure!(

@@ -133,7 +133,7 @@ impl Known {
         self.net.restart()?;
         let (entries, fast) = (self.entries, self.net.fast()?);
         fast.sync()?;
-        let stations = fast.stats().stations;
+        let stations = fast.stations();
         anyhow::ensure!(
             stations >= u64::from(entries),
             "the fast path knows {stations} of {entries} stations"

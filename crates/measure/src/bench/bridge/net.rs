@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use bridge::{Accelerator, Config, Reason, Stats, Table, Way};
+use bridge::{Accelerator, Config, Counters, Reason, Table, Way};
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{Bridge, BridgeOptions, End, Host, Lab};
 
@@ -192,9 +192,9 @@ impl Net {
         pmu: Option<&Pmu>,
     ) -> anyhow::Result<Rate> {
         self.set(arm)?;
-        let before = self.fast()?.stats();
+        let before = self.fast()?.counters()?;
         let rate = flow.measure(window, pmu)?;
-        let after = self.fast()?.stats();
+        let after = self.fast()?.counters()?;
         let fast = after.forwarded().wrapping_sub(before.forwarded());
         let all = fast + after.left_to_kernel().wrapping_sub(before.left_to_kernel());
         match arm {
@@ -248,7 +248,7 @@ fn accelerate(host: &Host) -> anyhow::Result<Accelerator> {
 }
 
 /// What was left to the kernel path between two looks, by reason.
-fn reasons(before: &Stats, after: &Stats) -> String {
+fn reasons(before: &Counters, after: &Counters) -> String {
     let count = |reason: &Reason| after.kernel(*reason).wrapping_sub(before.kernel(*reason));
     let counted = Reason::ALL.iter().filter(|reason| count(reason) > 0);
     let texts: Vec<_> =

@@ -93,7 +93,8 @@ impl Measure for Rules {
 fn late(net: &Net, arm: Arm, rule: Rule) -> anyhow::Result<Duration> {
     net.set(arm)?;
     let frames = PacedFrames::start(net.a(), net.b(), PACE)?;
-    let (begin, forwarded) = (Instant::now(), || net.fast().map(|fast| fast.stats().forwarded()));
+    let (begin, forwarded) =
+        (Instant::now(), || net.fast().and_then(|fast| Ok(fast.counters()?.forwarded())));
     let before = forwarded()?;
     thread::sleep(STRETCH);
     while arm != Arm::Linux && forwarded()? == before {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use knobs::Client;
+use knobs::{Client, Current};
 use lab::traffic::{LiveOptions, LiveSender};
 use lab::{End, Host, Lab, LinkOptions, Mac, Process};
 
@@ -192,7 +192,7 @@ impl Lending {
     /// Waits until so many borrow.
     pub(super) fn await_borrowers(&mut self, count: usize) -> anyhow::Result<()> {
         let until = Instant::now() + PATIENCE;
-        while self.counter("lend.borrowers")? != count as u64 {
+        while self.client.counter("lend.borrowers")? != count as u64 {
             ensure!(Instant::now() < until, "the borrowers do not come");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -201,9 +201,9 @@ impl Lending {
 
     /// How many packets are received and returned in this time.
     pub(super) fn returned_in(&mut self, window: Duration) -> anyhow::Result<f64> {
-        let (before, started) = (self.counter("lend.returned")?, Instant::now());
+        let (before, started) = (self.client.counter("lend.returned")?, Instant::now());
         std::thread::sleep(window);
-        let (after, elapsed) = (self.counter("lend.returned")?, started.elapsed());
+        let (after, elapsed) = (self.client.counter("lend.returned")?, started.elapsed());
         let figures = self.figures()?;
         ensure!(after > before, Absent(format!("nothing was lent: {figures}")));
         Ok((after - before) as f64 / elapsed.as_secs_f64())
@@ -211,15 +211,10 @@ impl Lending {
 
     /// How it stands, for who has to find out why.
     fn figures(&mut self) -> anyhow::Result<String> {
-        let there = self.client.counters()?.into_iter().filter(|reading| reading.value > 0);
+        let there = self.client.counters()?.into_iter();
+        let there = there.filter(|reading| reading.value != Current::Value(0));
         let texts: Vec<_> = there.map(|r| format!("{} {}", r.name, r.value)).collect();
         Ok(texts.join(", "))
-    }
-
-    pub(super) fn counter(&mut self, name: &str) -> anyhow::Result<u64> {
-        let readings = self.client.counters()?;
-        let found = readings.into_iter().find(|reading| reading.name == name);
-        Ok(found.with_context(|| format!("no counter {name}"))?.value)
     }
 
     /// Ends it.

@@ -89,9 +89,7 @@ impl Memory<'_> {
         let sender = TcpStream::connect(relay.addr())?;
         let (receiver, _) = listener.accept()?;
         let held = self.watch(sender, receiver, stop)?;
-        let counters = Client::connect(relay.control())?.counters()?;
-        let by_kernel = counters.iter().find(|c| c.name == "relay.bytes_redirected");
-        let by_kernel = by_kernel.map_or(0, |c| c.value);
+        let by_kernel = Client::connect(relay.control())?.counter("relay.bytes_redirected")?;
         let expected = engine == "sockmap";
         let moved = || Absent(format!("{engine}: sockmap moved {by_kernel} bytes"));
         ensure!((by_kernel > 0) == expected, moved());

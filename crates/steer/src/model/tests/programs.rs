@@ -411,13 +411,10 @@ fn root_the_programs_do_what_the_model_does() {
                 pair.sleeper = sleeper;
                 let all = compare(&mut pair, 700);
                 // The steps are such that they tell programs apart.
-                let sums: HashMap<_, u64> = all.iter().flat_map(Counters::named).fold(
-                    HashMap::new(),
-                    |mut sums, (name, count)| {
-                        *sums.entry(name).or_default() += count;
-                        sums
-                    },
-                );
+                let mut sum = Counters::default();
+                all.iter().for_each(|counters| sum.add(counters));
+                let names = Counters::FIELDS.map(|(name, ..)| name);
+                let sums: HashMap<_, u64> = names.into_iter().zip(sum.values()).collect();
                 for (name, more_than) in [
                     ("steered", 200),
                     ("moves", 50),
