@@ -111,7 +111,7 @@ fn root_a_frame_is_forwarded_from_device_to_device_without_copying() {
         let held =
             passing.iter().map(|p| p.bytes(inside.pool().area()).as_ptr()).collect::<Vec<_>>();
         assert!(held.iter().all(|at| area_has(&inside, *at)));
-        assert_eq!(inside.pool().census().released + passing.len() as u32, before.released);
+        assert_eq!(inside.pool().census().released + passing.len() as u64, before.released);
         forwarded += to.send(&mut passing);
         to.kick().expect("sent");
         to.complete(&mut middle, 64);

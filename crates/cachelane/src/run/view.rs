@@ -34,7 +34,8 @@ impl View {
         }
         let live = terminal.then_some(Duration::from_secs(1));
         let every = interval.or(live).filter(|_| terminal || json);
-        *LIVE.lock() = Some(bar.clone());
+        let shown = terminal.then(|| bar.clone());
+        *LIVE.lock() = shown;
         let start = Instant::now();
         View { bar, json, every, start, last: start }
     }
@@ -73,8 +74,15 @@ impl View {
         &self,
         object: impl FnOnce() -> anyhow::Result<Value>,
     ) -> anyhow::Result<bool> {
-        let print = || out::try_print(&format!("{}\n", object()?));
-        if self.json { self.bar.suspend(print) } else { Ok(true) }
+        if !self.json {
+            return Ok(true);
+        }
+        let text = format!("{}\n", object()?);
+        // Logs wait meanwhile, so not while a pipe may be full.
+        match io::stdout().is_terminal() {
+            true => self.bar.suspend(|| out::try_print(&text)),
+            false => out::try_print(&text),
+        }
     }
 
     /// Takes the line away.
@@ -98,7 +106,8 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &*LIVE.lock() {
+        let live = LIVE.lock().clone();
+        match live {
             Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
             None => io::stderr().write(bytes),
         }
