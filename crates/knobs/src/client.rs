@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::protocol::{Counted, Got, Listed, parse_reply};
-use crate::runtime_dir::{open, pid_of, remove_if_stale};
+use crate::runtime_dir::{open, remove_if_stale};
 use crate::{Current, Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
 
 /// How long a [`Client`] waits for a process unless told otherwise.
@@ -158,13 +158,12 @@ impl Client {
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
     match open(path, Some(timeout)) {
         Ok(socket) => Ok(UnixStream::from(socket)),
-        Err(Errno::CONNREFUSED) => {
-            if let Some(pid) = pid_of(path) {
-                remove_if_stale(path, pid);
+        Err(errno) => {
+            if errno == Errno::CONNREFUSED {
+                remove_if_stale(path);
             }
-            Err(failure(path, Errno::CONNREFUSED.into()))
+            Err(failure(path, errno.into()))
         }
-        Err(errno) => Err(failure(path, errno.into())),
     }
 }
 

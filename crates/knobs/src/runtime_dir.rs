@@ -60,7 +60,7 @@ pub fn discover_in(dir: &Path) -> Result<Vec<Process>> {
     for entry in fs::read_dir(dir).map_err(list)? {
         let path = entry.map_err(list)?.path();
         let Some((name, pid)) = parse_file_name(&path) else { continue };
-        if !remove_if_stale(&path, pid) {
+        if !remove_if_stale(&path) {
             processes.push(Process { name, pid, path });
         }
     }
@@ -104,7 +104,8 @@ pub(crate) fn open(path: &Path, timeout: Option<Duration>) -> rustix::io::Result
 ///
 /// Both are asked for: a socket that is bound but does not listen yet refuses connections too, and
 /// a process of another PID namespace looks gone.
-pub(crate) fn remove_if_stale(path: &Path, pid: u32) -> bool {
+pub(crate) fn remove_if_stale(path: &Path) -> bool {
+    let Some((_, pid)) = parse_file_name(path) else { return false };
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let refused = match open(path, None) {
         Err(rustix::io::Errno::CONNREFUSED) => true,
@@ -118,11 +119,6 @@ pub(crate) fn remove_if_stale(path: &Path, pid: u32) -> bool {
         tracing::debug!(path = %path.display(), "removed the control socket of a dead process");
     }
     refused
-}
-
-/// The process id in a socket's name.
-pub(crate) fn pid_of(path: &Path) -> Option<u32> {
-    parse_file_name(path).map(|(_, pid)| pid)
 }
 
 fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> PathBuf {

@@ -199,7 +199,7 @@ impl Rings {
         peer.held.clear();
         peer.tally = Arc::default();
         let (borrower, tally) = (Arc::clone(&peer.borrower), Arc::clone(&peer.tally));
-        let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, borrower, tally));
+        let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, borrower, tally, None));
         let mirror = self.accounting == Accounting::Counters && slot == BORROWERS - 1;
         assert!(self.commands.send(Command::Join {
             slot,

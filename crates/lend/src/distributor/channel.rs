@@ -56,6 +56,7 @@ impl Channel {
         channel: u32,
         borrower: Arc<JoinedBorrower>,
         tally: Arc<ChannelTally>,
+        copies: Option<Copies>,
     ) -> Self {
         Self {
             out: LoanWriter::new(out, layout, channel),
@@ -63,15 +64,10 @@ impl Channel {
             wake_once: WakeOnce::default(),
             borrower,
             tally,
-            copies: None,
+            copies,
             lent: 0,
             dropped: 0,
         }
-    }
-
-    /// The same for a borrower with an area of its own.
-    pub(crate) fn with_copies(self, copies: Option<Copies>) -> Self {
-        Self { copies, ..self }
     }
 
     /// Puts a loan into the ring; there is room.

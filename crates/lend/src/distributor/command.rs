@@ -3,7 +3,6 @@
 use frames::Accounting;
 
 use super::{Channel, Distributor, slots};
-use crate::mailbox::Mailbox;
 use crate::memory::Memory;
 
 /// What the control thread wants.
@@ -66,7 +65,8 @@ impl Distributor {
     /// Does what is wanted.
     #[cold]
     pub(super) fn obey(&mut self) {
-        for command in take(&self.commands) {
+        // All at once: what is done with one may take long.
+        for command in self.commands.take().collect::<Vec<_>>() {
             match command {
                 Command::Join { slot, quota, user, mirror, channel } => {
                     self.table.join(slot, quota);
@@ -99,9 +99,4 @@ impl Distributor {
         self.frozen |= freeze && loans.is_empty();
         self.reports.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
     }
-}
-
-/// All at once: what is done with one may take long.
-fn take(commands: &Mailbox<Command>) -> Vec<Command> {
-    commands.take().collect()
 }

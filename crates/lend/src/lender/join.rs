@@ -256,9 +256,7 @@ impl ControlThread {
             let copies = own_area.as_ref().map(|area| {
                 Copies::new(Arc::clone(area), self.pool.area().frame_size(), quota, index)
             });
-            let channel = Channel::new(out, *layout, index, borrower, tally);
-            let channel = channel.with_copies(copies);
-            let channel = Box::new(channel);
+            let channel = Box::new(Channel::new(out, *layout, index, borrower, tally, copies));
             // It fails only for one that was dropped, which is about to be known.
             post.send(Command::Join { slot, quota, user, mirror, channel });
         }
