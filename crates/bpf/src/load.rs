@@ -120,7 +120,7 @@ impl From<Error> for io::Error {
             true => io::ErrorKind::PermissionDenied,
             false => io::ErrorKind::Other,
         };
-        io::Error::new(kind, error)
+        io::Error::new(kind, format!("{error:#}"))
     }
 }
 

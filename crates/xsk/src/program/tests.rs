@@ -84,7 +84,8 @@ fn run(loaded: &Loaded, packet: &[u8]) -> Outcome {
 
 /// What the program does with a packet.
 fn test_run(loaded: &Loaded, packet: &[u8]) -> u32 {
-    let mut packet = bpf::Packet { data: packet.to_vec(), context: [0_u8; 0] };
+    let context = libbpf_sys::xdp_md { data_end: packet.len() as u32, ..Default::default() };
+    let mut packet = bpf::Packet { data: packet.to_vec(), context };
     loaded.program.run_on(&mut packet).expect("the program runs")
 }
 
