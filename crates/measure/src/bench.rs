@@ -1,7 +1,7 @@
 //! `cachelane bench`: repeats a claim of the docs on this host, with peers beside it.
 //!
-//! An experiment's module has its parts, a file each; [`experiment`] says what they are made of,
-//! and [`driver`] runs them.
+//! An experiment's module has its parts, a file each; `experiment.rs` says what they are made of,
+//! and `driver.rs` runs them.
 
 pub mod bridge;
 mod driver;

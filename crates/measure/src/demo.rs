@@ -1,7 +1,7 @@
 //! `cachelane demo`: each mechanism off and on by turns, on a test host, under real traffic.
 //!
-//! A mechanism is a module here that implements [`Mechanism`] and offers one or more [`Entry`]s,
-//! each a row of the table; [`ENTRIES`] lists them. Everything is set up before the first window,
+//! A mechanism is a module here that implements `Mechanism` and offers one or more entries,
+//! each a row of the table; `ENTRIES` lists them. Everything is set up before the first window,
 //! so that what has to be left out is said before the waiting begins, and costs nothing while it
 //! idles; each mechanism makes its traffic only while its own windows are measured.
 

@@ -9,7 +9,7 @@ use knobs::Client;
 use lab::{Host, Lab, Process};
 
 /// How long a relay may take to start.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(30);
 
 /// A relay that runs until it is dropped.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ pub(crate) const CONNECTIONS: usize = 512;
 /// Bytes of a request, and of an answer.
 const MESSAGE: usize = 64;
 /// How long what should be there in milliseconds is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// After what steers was exchanged: a packet lost meanwhile has been sent again, which takes TCP
 /// 200 ms.
 const SETTLE: Duration = Duration::from_millis(300);

@@ -13,6 +13,7 @@ use xsk::{Attach, Device, Packet, Program, ProgramOptions, Socket, SocketOptions
 
 use super::worker::{BATCH, Outcome, Worker, run};
 use super::{WORKERS, Who};
+use crate::bench::experiment::Absent;
 use crate::bench::lend::books::Ledger;
 use crate::bench::lend::lending::{QUOTA, SIZE, fill, lend, ports, shared_pool};
 
@@ -249,7 +250,8 @@ impl Sending<'_> {
         let stdout = sending.pipes().stdout.take().context("no output")?;
         let report: Value = serde_json::from_reader(stdout).context("its report")?;
         let sent = report["tx"]["packets"].as_u64().context("its report has no packets")?;
-        let seconds = report["active_seconds"].as_f64().context("its report has no time")?;
+        let seconds = report["active_seconds"].as_f64();
+        let seconds = seconds.ok_or_else(|| Absent("nothing was sent".into()))?;
         // By a hundredth it may be late.
         Ok((sent.max((seconds * self.rate * 0.99) as u64), seconds.max(1e-3)))
     }
