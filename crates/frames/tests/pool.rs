@@ -23,7 +23,7 @@ fn every_frame_is_got_once_and_can_be_written() {
         for (value, frame) in (0u32..).zip(&all) {
             assert_eq!(pool.area().bytes(frame)[..4], value.to_ne_bytes());
         }
-        assert_eq!(pool.census().held, frames);
+        assert_eq!(pool.census().held, u64::from(frames));
         cache.put_bulk(&mut all);
         drop(cache);
         assert_eq!(pool.census().held, 0);
