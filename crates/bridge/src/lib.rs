@@ -7,8 +7,8 @@
 //! It needs root and Linux 6.6.
 //!
 //! ```no_run
-//! # fn main() -> bridge::Result<()> {
-//! let fast = bridge::Accelerator::start("br0", bridge::Config::default())?;
+//! # fn main() -> cachelane_bridge::Result<()> {
+//! let fast = cachelane_bridge::Accelerator::start("br0", cachelane_bridge::Config::default())?;
 //! for port in fast.plan().ports {
 //!     println!("{}: sent to by {}", port.name, port.send.name());
 //! }

@@ -210,7 +210,8 @@ fn root_exchanging_tables_and_queues_loses_no_connection() {
         ];
         for (index, line) in lines.iter().cycle().take(2 * lines.len()).enumerate() {
             net.run(line);
-            let table = [bridge::Table::Shared, bridge::Table::Split][index % 2];
+            let table =
+                [cachelane_bridge::Table::Shared, cachelane_bridge::Table::Split][index % 2];
             net.accelerator.as_ref().unwrap().set_table(table).unwrap();
             flows(net, &server, 1 << 20);
         }

@@ -54,7 +54,7 @@ enum Event {
     /// The fast path is turned off or on.
     Fastpath(bool),
     /// The stamps move.
-    Table(bridge::Table),
+    Table(cachelane_bridge::Table),
     /// The fast path ends, and starts anew.
     Restart,
 }
@@ -148,7 +148,11 @@ fn event(rng: &mut StdRng, net: &Net) -> Event {
         94..97 => Event::Fastpath(rng.random_bool(0.7)),
         97..99 => {
             let shared = rng.random();
-            Event::Table(if shared { bridge::Table::Shared } else { bridge::Table::Split })
+            Event::Table(if shared {
+                cachelane_bridge::Table::Shared
+            } else {
+                cachelane_bridge::Table::Split
+            })
         }
         _ => Event::Restart,
     }

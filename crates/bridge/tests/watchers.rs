@@ -47,7 +47,8 @@ fn root_a_packet_socket_on_a_port_sees_the_same_frames() {
         // A child of another test, between its fork and its exec, may hold a socket for a moment.
         net.until("the sockets are gone", |net| {
             net.sync();
-            let straight = |port: &bridge::PortPlan| port.send == bridge::Way::Straight;
+            let straight =
+                |port: &cachelane_bridge::PortPlan| port.send == cachelane_bridge::Way::Straight;
             net.accelerator.as_ref().is_none_or(|fast| fast.plan().ports.iter().all(straight))
         });
         net.talk(0, 1, 3);

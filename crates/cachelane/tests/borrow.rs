@@ -31,7 +31,7 @@ impl Rig {
     fn new(set: impl FnOnce(&mut LenderOptions)) -> Rig {
         let place = Place::new();
         let socket = place.path().join("lend");
-        let options = AreaOptions { frames: 512, shared: true, ..AreaOptions::default() };
+        let options = AreaOptions::default().frames(512).shared(true);
         let area = FrameArea::new(&options).expect("memory");
         let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
         let mut options = LenderOptions::new(&socket);

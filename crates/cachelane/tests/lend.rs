@@ -64,7 +64,7 @@ fn lend(scene: &Scene, link: &Link, socket: &Path, more: &[&str]) -> Running {
 }
 
 fn borrow(socket: &Path, name: &str, quota: u32) -> Borrower {
-    let options = BorrowerOptions { name: name.into(), quota, ..BorrowerOptions::default() };
+    let options = BorrowerOptions::default().name(name.into()).quota(quota);
     Borrower::connect(socket, &options).expect("a borrower")
 }
 

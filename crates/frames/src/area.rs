@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::{Error, Frame, Result};
+use derive_setters::Setters;
 use map::Mapping;
 
 mod map;
@@ -13,7 +14,8 @@ mod map;
 mod nodes;
 
 /// How an area is made. The default is 4096 frames of 2048 bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
+#[non_exhaustive]
 pub struct AreaOptions {
     /// How many frames: from 1 to 2^24.
     pub frames: u32,

@@ -7,12 +7,12 @@
 //! area. It does not support frames of different sizes, and does not grow.
 //!
 //! ```
-//! use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
+//! use cachelane_frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let area = FrameArea::new(&AreaOptions { frames: 1024, ..AreaOptions::default() })?;
+//! let area = FrameArea::new(&AreaOptions::default().frames(1024))?;
 //! // Two threads, on CPUs that share no last-level cache.
-//! let pool = FramePool::new(area, &PoolOptions { homes: vec![0, 1], ..PoolOptions::default() })?;
+//! let pool = FramePool::new(area, &PoolOptions::default().homes(vec![0, 1]))?;
 //! let (mut here, mut there) = (pool.cache(0)?, pool.cache(1)?);
 //!
 //! let mut frame = here.get().ok_or("no frame")?;

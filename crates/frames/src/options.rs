@@ -1,9 +1,11 @@
 //! How a pool is made.
 
 use crate::{AlienFree, Error, FrameArea, Result};
+use derive_setters::Setters;
 
 /// How a pool is made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
+#[non_exhaustive]
 pub struct PoolOptions {
     /// The lane of each home, by the home's number; as many homes as there are CPUs or threads
     /// that take frames. The lanes' numbers mean nothing but same or not.

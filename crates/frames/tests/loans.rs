@@ -2,20 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use frames::{Accounting, AreaOptions, FrameArea, FramePool, LoanTable, PoolOptions, TokenRefused};
+use cachelane_frames::{
+    Accounting, AreaOptions, FrameArea, FramePool, LoanTable, PoolOptions, TokenRefused,
+};
 use proptest::prelude::*;
 
 const FRAMES: u32 = 24;
 
 fn pool() -> FramePool {
-    let area = FrameArea::new(&AreaOptions {
-        frames: FRAMES,
-        frame_size: 64,
-        huge_pages: frames::HugePages::Never,
-        ..AreaOptions::default()
-    });
+    let area = FrameArea::new(
+        &AreaOptions::default()
+            .frames(FRAMES)
+            .frame_size(64)
+            .huge_pages(cachelane_frames::HugePages::Never),
+    );
     let area = area.expect("24 frames");
-    FramePool::new(area, &PoolOptions { fatal: true, ..PoolOptions::default() }).expect("a pool")
+    FramePool::new(area, &PoolOptions::default().fatal(true)).expect("a pool")
 }
 
 #[derive(Clone, Debug)]
@@ -116,7 +118,12 @@ proptest! {
     }
 }
 
-fn run(step: &Step, table: &mut LoanTable, model: &mut Model, cache: &mut frames::LaneCache) {
+fn run(
+    step: &Step,
+    table: &mut LoanTable,
+    model: &mut Model,
+    cache: &mut cachelane_frames::LaneCache,
+) {
     match *step {
         Step::Join(who, quota) => {
             if let std::collections::btree_map::Entry::Vacant(entry) = model.borrowers.entry(who) {
@@ -197,7 +204,7 @@ fn give_back(
     from: u8,
     table: &mut LoanTable,
     model: &mut Model,
-    cache: &mut frames::LaneCache,
+    cache: &mut cachelane_frames::LaneCache,
 ) {
     match (table.give_back(token, from), model.give_back(token, from)) {
         (Ok(frame), Some(free)) => {
@@ -309,12 +316,12 @@ fn a_token_of_a_ledger_is_not_good_for_the_next_loan_of_its_line() {
 #[test]
 fn one_loan_is_taken_back_without_a_look_at_all_frames() {
     const FRAMES: u32 = 1 << 20;
-    let area = FrameArea::new(&AreaOptions {
-        frames: FRAMES,
-        frame_size: 64,
-        huge_pages: frames::HugePages::Never,
-        ..AreaOptions::default()
-    });
+    let area = FrameArea::new(
+        &AreaOptions::default()
+            .frames(FRAMES)
+            .frame_size(64)
+            .huge_pages(cachelane_frames::HugePages::Never),
+    );
     let area = area.expect("frames");
     let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
     let mut cache = pool.cache(0).expect("a cache");

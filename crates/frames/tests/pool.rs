@@ -5,8 +5,10 @@ mod common;
 use std::collections::HashSet;
 use std::mem;
 
+use cachelane_frames::{
+    AlienFree, AreaOptions, ErrorKind, FrameArea, FramePool, PoolOptions, Refused,
+};
 use common::{address, get_all, pool, pool_with};
-use frames::{AlienFree, AreaOptions, ErrorKind, FrameArea, FramePool, PoolOptions, Refused};
 
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
@@ -64,7 +66,8 @@ fn an_array_is_whole_or_not_there() {
     for mode in AlienFree::ALL {
         let pool = pool(100, &[0, 1], mode);
         let (mut one, mut other) = (pool.cache(0).unwrap(), pool.cache(1).unwrap());
-        let mut out: Vec<[frames::Frame; 32]> = std::iter::from_fn(|| one.get_array()).collect();
+        let mut out: Vec<[cachelane_frames::Frame; 32]> =
+            std::iter::from_fn(|| one.get_array()).collect();
         assert_eq!((out.len(), one.len()), (3, 4), "{mode}: 96 of 100, and 4 that are too few");
         let places: HashSet<usize> = out.iter().flatten().map(|f| address(&pool, f)).collect();
         assert_eq!(places.len(), 96);
@@ -167,12 +170,7 @@ fn a_surplus_of_several_homes_is_sorted_out_by_auto() {
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
 fn no_more_wait_in_an_inbox_than_it_is_allowed() {
     for mode in [AlienFree::Defer, AlienFree::Auto] {
-        let options = PoolOptions {
-            homes: vec![0, 1],
-            inbox: Some(300),
-            alien_free: mode,
-            ..PoolOptions::default()
-        };
+        let options = PoolOptions::default().homes(vec![0, 1]).inbox(Some(300)).alien_free(mode);
         let pool = pool_with(4096, &options);
         let (mut home, mut away) = (pool.cache(0).unwrap(), pool.cache(1).unwrap());
         let mut frames = Vec::new();
@@ -364,7 +362,7 @@ mod fatal {
 #[test]
 fn what_cannot_be_made_is_refused_with_the_value() {
     let area = |frames, frame_size| {
-        FrameArea::new(&AreaOptions { frames, frame_size, ..AreaOptions::default() })
+        FrameArea::new(&AreaOptions::default().frames(frames).frame_size(frame_size))
     };
     for (frames, size, named) in [
         (0, 2048, "0 frames"),
@@ -378,15 +376,15 @@ fn what_cannot_be_made_is_refused_with_the_value() {
     }
     let default = PoolOptions::default;
     for (options, named) in [
-        (PoolOptions { homes: vec![], ..default() }, "0 homes for 8 frames"),
-        (PoolOptions { homes: vec![0; 9], ..default() }, "9 homes for 8 frames"),
-        (PoolOptions { cache: 1, ..default() }, "a cache of 1 frames"),
-        (PoolOptions { caches: 0, ..default() }, "0 caches"),
+        (default().homes(vec![]), "0 homes for 8 frames"),
+        (default().homes(vec![0; 9]), "9 homes for 8 frames"),
+        (default().cache(1), "a cache of 1 frames"),
+        (default().caches(0), "0 caches"),
     ] {
         let error = FramePool::new(area(8, 64).unwrap(), &options).unwrap_err();
         assert!(error.to_string().contains(named), "{error}");
     }
-    let pool = pool_with(8, &PoolOptions { caches: 1, ..default() });
+    let pool = pool_with(8, &default().caches(1));
     let cache = pool.cache(0).unwrap();
     assert!(pool.cache(0).unwrap_err().to_string().contains("all 1 caches"));
     assert!(pool.cache(1).unwrap_err().to_string().contains("home 1: the pool has homes 0 to 0"));
@@ -398,7 +396,7 @@ fn what_cannot_be_made_is_refused_with_the_value() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri does not map memory")]
 fn a_shared_area_is_a_memfd_that_others_can_neither_resize_nor_write() {
-    let options = AreaOptions { shared: true, frames: 16, ..AreaOptions::default() };
+    let options = AreaOptions::default().shared(true).frames(16);
     let area = FrameArea::new(&options).unwrap();
     let memfd = area.memfd().unwrap();
     assert_eq!(rustix::fs::fstat(memfd).unwrap().st_size as usize % area.len(), 0);
@@ -509,7 +507,7 @@ proptest::proptest! {
 #[test]
 #[cfg_attr(miri, ignore = "too many frames for Miri")]
 fn there_is_room_for_every_cache_while_all_frames_are_out() {
-    let options = PoolOptions { caches: 4, ..PoolOptions::default() };
+    let options = PoolOptions::default().caches(4);
     let pool = pool_with(8192, &options);
     let mut first = pool.cache(0).unwrap();
     let mut out = get_all(&mut first);

@@ -6,8 +6,8 @@
 
 mod common;
 
+use cachelane_frames::{AlienFree, Frame};
 use common::{get_all, pool};
-use frames::{AlienFree, Frame};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 

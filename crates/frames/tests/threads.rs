@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use cachelane_frames::{AlienFree, Frame, FramePool, LaneCache};
 use common::{get_all, pool};
-use frames::{AlienFree, Frame, FramePool, LaneCache};
 
 /// Fewer under Miri, which is slow, and enough there to switch threads everywhere.
 const ROUNDS: usize = if cfg!(miri) { 60 } else { 20_000 };

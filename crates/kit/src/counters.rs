@@ -44,7 +44,7 @@ impl Count {
 /// `NAME` of [`Count`]s, for each thread that counts, from which it is made likewise.
 ///
 /// ```
-/// kit::counters! {
+/// cachelane_kit::counters! {
 ///     /// What happened so far.
 ///     pub struct Counters {
 ///         sent: "packets", "Packets sent.";
@@ -147,7 +147,7 @@ macro_rules! counters {
 /// each. A number that is not the line's place does not compile.
 ///
 /// ```
-/// kit::reasons! {
+/// cachelane_kit::reasons! {
 ///     /// Why a packet was refused.
 ///     pub enum Reason: "packets" {
 ///         Short = 0, "short", "No whole header.";

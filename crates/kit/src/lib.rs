@@ -7,7 +7,7 @@
 //!
 //! ```
 //! mod error {
-//!     kit::error! {
+//!     cachelane_kit::error! {
 //!         /// What sort of error it is, for callers that act on it.
 //!         pub enum ErrorKind {
 //!             /// The caller may not.
@@ -30,7 +30,7 @@
 //! let error = read().unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::Io);
 //! assert_eq!(error.to_string(), "read /nowhere: No such file or directory (os error 2)");
-//! assert_eq!(kit::class_of::<Error>(&error), Some(kit::Class::Failed));
+//! assert_eq!(cachelane_kit::class_of::<Error>(&error), Some(cachelane_kit::Class::Failed));
 //! ```
 
 mod counters;

@@ -35,7 +35,7 @@
 //! use std::convert::Infallible;
 //! use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 //! use std::sync::Arc;
-//! use knobs::{Knob, Registry};
+//! use cachelane_knobs::{Knob, Registry};
 //!
 //! let on = Arc::new(AtomicBool::new(false));
 //! let (shown, set) = (on.clone(), on);
@@ -54,7 +54,7 @@
 //!     error.to_string(),
 //!     "knob bridge.fastpath does not take \"warp\" (expected off or on)"
 //! );
-//! # Ok::<(), knobs::Error>(())
+//! # Ok::<(), cachelane_knobs::Error>(())
 //! ```
 
 mod client;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use knobs::{ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Request, reply};
+use cachelane_knobs::{ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Request, reply};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use knobs::{Client, Current, ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Server, discover_in};
+use cachelane_knobs::{
+    Client, Current, ErrorKind, Knob, MAX_LINE, MeterKind, Registry, Server, discover_in,
+};
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use tempfile::TempDir;

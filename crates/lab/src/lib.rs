@@ -6,9 +6,9 @@
 //! `setpriv`; drivers and accounting work without, on [`Host::here`].
 //!
 //! ```no_run
-//! use lab::{Lab, LinkOptions};
+//! use cachelane_lab::{Lab, LinkOptions};
 //!
-//! # fn main() -> lab::Result<()> {
+//! # fn main() -> cachelane_lab::Result<()> {
 //! let lab = Lab::new("doc")?;
 //! let (client, server) = (lab.host("client")?, lab.host("server")?);
 //! let link = lab.link(&client, &server, LinkOptions::default())?;

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use lab::testing::root;
-use lab::{
+use cachelane_lab::testing::root;
+use cachelane_lab::{
     ErrorKind, Lab, LinkOptions,
     traffic::{FrameCapture, FrameSender, FrameTarget},
 };

@@ -2,8 +2,8 @@
 
 use std::{fs, time::Duration};
 
-use lab::testing::{comes_true, root};
-use lab::{
+use cachelane_lab::testing::{comes_true, root};
+use cachelane_lab::{
     Bridge, BridgeOptions, ErrorKind, Host, Lab, Mac,
     traffic::{
         EchoOptions, EchoServer, FrameCounters, FrameGenerator, FrameSink, RrOptions, RrSession,

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
+use cachelane_lab::testing::{comes_true, root};
+use cachelane_lab::{BridgeOptions, End, ErrorKind, Host, Lab, LinkOptions};
 use common::{machine_network, namespaces};
-use lab::testing::{comes_true, root};
-use lab::{BridgeOptions, End, ErrorKind, Host, Lab, LinkOptions};
 
 /// Sends `bytes` from one host to an address of another and returns how many arrived.
 fn send(from: &Host, to: &Host, address: SocketAddr, bytes: usize) -> usize {
@@ -144,7 +144,7 @@ fn root_link_options_reach_the_device() {
         return;
     }
     let lab = Lab::new("options").expect("a lab");
-    let subnet = Some(lab::Subnet { v4: [192, 168, 7], v6: [0xfd00, 1, 2, 3] });
+    let subnet = Some(cachelane_lab::Subnet { v4: [192, 168, 7], v6: [0xfd00, 1, 2, 3] });
     let mut options = LinkOptions { mtu: 9000, queues: 4, subnet, ..Default::default() };
     let (a, b) = pair(&lab, options.clone());
     assert_eq!(a.socket(1).to_string(), "192.168.7.1:1");
@@ -210,9 +210,9 @@ fn a_program_that_takes_too_long_is_killed() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let mut process = here.command("sleep").arg("600").spawn().expect("sleep starts");
     let pid = process.pid();
-    assert!(lab::usage::start_time(pid).is_some());
+    assert!(cachelane_lab::usage::start_time(pid).is_some());
     process.stop(Duration::from_secs(5)).expect("it ends");
-    assert_eq!(lab::usage::start_time(pid), None);
+    assert_eq!(cachelane_lab::usage::start_time(pid), None);
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn root_a_contained_program_takes_its_children_along() {
         .expect("sh starts");
     let mut up = [0; 3];
     process.pipes().stdout.as_mut().expect("a pipe").read_exact(&mut up).expect("it is up");
-    let all = lab::usage::descendants(process.pid());
+    let all = cachelane_lab::usage::descendants(process.pid());
     assert_eq!(all.len(), 2, "{all:?}");
     process.stop(Duration::from_millis(50)).expect("it ends");
-    assert!(comes_true(|| all.iter().all(|pid| lab::usage::start_time(*pid).is_none())));
+    assert!(comes_true(|| all.iter().all(|pid| cachelane_lab::usage::start_time(*pid).is_none())));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn root_a_dropped_lab_leaves_nothing() {
     assert_eq!(machine_network(), before);
     drop((sleeper, a, b, lab));
     assert!(!dir.exists());
-    assert_eq!(lab::usage::start_time(pid), None);
+    assert_eq!(cachelane_lab::usage::start_time(pid), None);
     assert!(comes_true(|| !namespaces().contains(&namespace)));
     assert_eq!(machine_network(), before);
 }

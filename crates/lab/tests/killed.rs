@@ -10,13 +10,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{machine_network, namespaces};
-use lab::testing::{comes_true, root};
-use lab::{
+use cachelane_lab::testing::{comes_true, root};
+use cachelane_lab::{
     BridgeOptions, Lab, LinkOptions,
     peer::{Peer, Program, Proxy, ProxyOptions, installed},
     usage,
 };
+use common::{machine_network, namespaces};
 
 const TEST: &str = "root_a_killed_owner_leaves_nothing";
 const IS_OWNER: &str = "LAB_TEST_OWNER";

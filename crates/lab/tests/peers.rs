@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lab::testing::{comes_true, root};
-use lab::{
+use cachelane_lab::testing::{comes_true, root};
+use cachelane_lab::{
     End, ErrorKind, Host, Lab, LinkOptions,
     peer::{Iperf3Options, Peer, Program, Proxy, ProxyOptions, installed, iperf3},
     traffic::{BulkOptions, BulkServer, BulkSession, Direction, EchoOptions, EchoServer},

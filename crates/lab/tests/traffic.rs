@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use lab::testing::{comes_true, root};
-use lab::{
+use cachelane_lab::testing::{comes_true, root};
+use cachelane_lab::{
     BridgeOptions, ErrorKind, Host, Lab, LinkOptions,
     traffic::{
         BulkOptions, BulkServer, BulkSession, Close, ConnectOptions, ConnectSession, Direction,

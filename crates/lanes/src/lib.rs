@@ -9,13 +9,13 @@
 //! to [`CpuSet::MAX`]; a machine with more is refused, not misread.
 //!
 //! ```
-//! use lanes::{CpuSet, CpuSpec};
+//! use cachelane_lanes::{CpuSet, CpuSpec};
 //!
 //! let cpus: CpuSet = "0-3,8".parse()?;
 //! assert_eq!(cpus.len(), 5);
 //! let spec: CpuSpec = "lane:1,8".parse()?;
 //! assert_eq!(spec.to_string(), "lane:1,8");
-//! # Ok::<(), lanes::Error>(())
+//! # Ok::<(), cachelane_lanes::Error>(())
 //! ```
 
 mod cpuset;

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use lanes::{CpuSet, CpuSpec, ErrorKind, LaneId, LaneMap, Source};
+use cachelane_lanes::{CpuSet, CpuSpec, ErrorKind, LaneId, LaneMap, Source};
 use tempfile::TempDir;
 
 #[test]
@@ -187,11 +187,11 @@ fn this_machine_has_lanes() {
     let map = LaneMap::detect().unwrap();
     assert!(!map.allowed().is_empty() && map.allowed().is_subset(map.online()));
     assert!(map.online().iter().all(|cpu| map.lane_of(cpu).is_some()));
-    assert!(map.online().contains(lanes::current_cpu()));
+    assert!(map.online().contains(cachelane_lanes::current_cpu()));
     assert_eq!(&resolve(&map, "all").unwrap(), map.allowed());
 }
 
-fn resolve(map: &LaneMap, spec: &str) -> lanes::Result<CpuSet> {
+fn resolve(map: &LaneMap, spec: &str) -> cachelane_lanes::Result<CpuSet> {
     spec.parse::<CpuSpec>()?.resolve(map)
 }
 

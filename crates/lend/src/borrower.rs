@@ -10,6 +10,7 @@ use crate::layout::{LOAN_MORE, LOAN_SHARED, Layout};
 use crate::memory::Memory;
 use crate::wake::Sleeper;
 use crate::{Error, Result};
+use derive_setters::Setters;
 
 mod channel;
 mod connect;
@@ -19,7 +20,8 @@ use channel::{Area, Channel, Limits};
 use wakeups::Wakeups;
 
 /// What a borrower asks its lender for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
+#[non_exhaustive]
 pub struct BorrowerOptions {
     /// What it is called in the lender's tables: up to 48 bytes. If it is empty, the process's
     /// name.
@@ -43,9 +45,9 @@ impl Default for BorrowerOptions {
 /// A connection to a lender.
 ///
 /// ```no_run
-/// use lend::{Borrower, BorrowerOptions, Wait};
+/// use cachelane_lend::{Borrower, BorrowerOptions, Wait};
 ///
-/// # fn main() -> lend::Result<()> {
+/// # fn main() -> cachelane_lend::Result<()> {
 /// let mut borrower = Borrower::connect("/run/lend".as_ref(), &BorrowerOptions::default())?;
 /// let (mut loans, mut bytes) = (Vec::with_capacity(64), 0);
 /// while borrower.wait(None)? == Wait::Ready {

@@ -72,14 +72,14 @@ struct Peer {
 impl Rings {
     /// With so many offences forgiven.
     pub fn new(accounting: Accounting, forgiven: u32) -> Self {
-        let area = FrameArea::new(&AreaOptions {
-            frames: FRAMES,
-            frame_size: FRAME_SIZE,
-            huge_pages: HugePages::Never,
-            shared: true,
-            ..AreaOptions::default()
-        });
-        let options = PoolOptions { fatal: true, ..PoolOptions::default() };
+        let area = FrameArea::new(
+            &AreaOptions::default()
+                .frames(FRAMES)
+                .frame_size(FRAME_SIZE)
+                .huge_pages(HugePages::Never)
+                .shared(true),
+        );
+        let options = PoolOptions::default().fatal(true);
         let pool = FramePool::new(area.expect("an area"), &options).expect("a pool");
         let (commands, orders) = mailbox().expect("a mailbox");
         let (answers, reports) = mailbox().expect("a mailbox");

@@ -43,6 +43,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use derive_setters::Setters;
 use frames::{Accounting, FramePool, LoanTable};
 
 use crate::distributor::Distributor;
@@ -77,7 +78,8 @@ use users::Users;
 const DISTRIBUTORS: u32 = 1 << 12;
 
 /// How a lender is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Setters)]
+#[non_exhaustive]
 pub struct LenderOptions {
     /// The path of its socket.
     pub socket: PathBuf,
@@ -174,13 +176,13 @@ impl LenderOptions {
 ///
 /// ```no_run
 /// use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
-/// use lend::{Lender, LenderOptions};
+/// use cachelane_lend::{Lender, LenderOptions};
 ///
 /// # fn receive(into: &mut Vec<frames::Packet>) {}
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let area = FrameArea::new(&AreaOptions { shared: true, ..AreaOptions::default() })?;
+/// let area = FrameArea::new(&AreaOptions::default().shared(true))?;
 /// let pool = FramePool::new(area, &PoolOptions::default())?;
-/// let options = LenderOptions { reserve: 1024, ..LenderOptions::new("/run/lend") };
+/// let options = LenderOptions::new("/run/lend").reserve(1024);
 /// let (lender, mut distributors) = Lender::open(&pool, 1, &options)?;
 /// // On the thread that has the queue:
 /// let mut distributor = distributors.remove(0);
@@ -322,7 +324,7 @@ fn duplicate_area(pool: &FramePool) -> Result<OwnedFd> {
     let Some(memfd) = pool.area().memfd() else {
         return Err(Error::new(
             ErrorKind::Invalid,
-            "the pool's area is not shared: make it with AreaOptions { shared: true, .. }",
+            "the pool's area is not shared: make it with AreaOptions::shared(true)",
         ));
     };
     memfd.try_clone_to_owned().map_err(|e| Error::io("the area's descriptor", e))

@@ -16,11 +16,11 @@
 //!
 //! ```no_run
 //! use frames::{AreaOptions, FrameArea, FramePool, Packet, PoolOptions};
-//! use lend::{Lender, LenderOptions};
+//! use cachelane_lend::{Lender, LenderOptions};
 //!
 //! # fn receive(_: &mut Vec<Packet>) {}
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let area = FrameArea::new(&AreaOptions { shared: true, ..AreaOptions::default() })?;
+//! let area = FrameArea::new(&AreaOptions::default().shared(true))?;
 //! let pool = FramePool::new(area, &PoolOptions::default())?;
 //! let mut cache = pool.cache(0)?;
 //! // One thread has packets to lend; each such thread has a distributor.

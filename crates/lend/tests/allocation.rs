@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
+use cachelane_lend::{Borrower, BorrowerOptions, Wait};
 use common::{BOTH, Rig};
-use lend::{Borrower, BorrowerOptions, Wait};
 
 struct Counting;
 

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cachelane_lend::{Borrower, BorrowerOptions, Distributor, ErrorKind, Wait};
 use common::{BOTH, Rig, flow_and_place};
 use frames::Accounting;
-use lend::{Borrower, BorrowerOptions, Distributor, ErrorKind, Wait};
 
 fn options(name: &str, quota: u32) -> BorrowerOptions {
-    BorrowerOptions { name: name.into(), quota, ..BorrowerOptions::default() }
+    BorrowerOptions::default().name(name.into()).quota(quota)
 }
 
 fn connect(rig: &Rig, name: &str, quota: u32) -> Borrower {
@@ -115,7 +115,7 @@ fn what_is_kept_counts_against_its_keeper_only_and_comes_back_when_it_ends() {
 
 #[test]
 fn a_mirror_gets_every_packet_beside_its_owner_and_ledgers_have_none() {
-    let mirror = BorrowerOptions { mirror: true, ..options("mirror", 0) };
+    let mirror = options("mirror", 0).mirror(true);
     let mut rig = Rig::new(256, 1, |options| options.quota = 32);
     let mut borrower = connect(&rig, "owner", 0);
     let mut beside = Borrower::connect(&rig.socket, &mirror).expect("welcome");

@@ -10,12 +10,12 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::Rig;
-use lend::Distributor;
-use lend::layout::{
+use cachelane_lend::Distributor;
+use cachelane_lend::layout::{
     BackHeader, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout, Loan, MAGIC, Mapped,
     OutHeader, Status, VERSIONS, Welcome,
 };
+use common::Rig;
 
 /// Everything that a client has to know: a name, and a number.
 fn layout() -> Vec<(String, u64)> {

@@ -8,10 +8,10 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cachelane_lend::Offences;
+use cachelane_lend::layout::Loan;
 use common::*;
 use frames::Accounting;
-use lend::Offences;
-use lend::layout::Loan;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate};

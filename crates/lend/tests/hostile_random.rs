@@ -2,8 +2,8 @@
 //! model says is out to that borrower, every offence has its reason, and no frame is lent while
 //! somebody has it.
 
+use cachelane_lend::fuzzing::Rings;
 use frames::Accounting;
-use lend::fuzzing::Rings;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cachelane_lend::{Borrower, BorrowerOptions, ErrorKind, Lender, LenderOptions, Loan, Wait};
 use common::part::{Part, playing, ready_for_ever};
 use common::*;
 use frames::{Accounting, Packet};
-use lend::{Borrower, BorrowerOptions, ErrorKind, Lender, LenderOptions, Loan, Wait};
 
 /// Not a test: what the processes do that the others start.
 #[test]
@@ -29,12 +29,10 @@ fn play_a_part() {
 }
 
 fn borrow_for_ever(socket: &Path, part: &str) -> ! {
-    let options = BorrowerOptions {
-        name: part.into(),
-        mirror: part == "mirror",
-        timeout: Duration::from_secs(20),
-        ..BorrowerOptions::default()
-    };
+    let options = BorrowerOptions::default()
+        .name(part.into())
+        .mirror(part == "mirror")
+        .timeout(Duration::from_secs(20));
     let mut borrower = Borrower::connect(socket, &options).unwrap();
     let mut loans: Vec<Loan> = Vec::new();
     while loans.len() < 4 {
@@ -57,7 +55,7 @@ fn borrow_for_ever(socket: &Path, part: &str) -> ! {
 /// Lends as fast as it can.
 fn lend_for_ever(socket: &Path, accounting: Accounting) -> ! {
     let pool = pool(1024);
-    let options = LenderOptions { accounting, quota: 128, ..LenderOptions::new(socket) };
+    let options = LenderOptions::new(socket).accounting(accounting).quota(128);
     let (_lender, mut distributors) = Lender::open(&pool, 1, &options).unwrap();
     let mut cache = pool.cache(0).unwrap();
     let (mut packets, mut sent) = (Vec::new(), 0_u32);

@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cachelane_lend::layout::{LOAN_MORE, LOAN_SHARED, Loan};
 use common::*;
 use frames::Packet;
-use lend::layout::{LOAN_MORE, LOAN_SHARED, Loan};
 
 /// Of loans, the flow and the place of each.
 fn read(borrower: &RawBorrower, loans: &[Loan]) -> Vec<(u16, u32)> {

@@ -5,16 +5,16 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cachelane_lend::{Borrower, BorrowerOptions, Distributor, ErrorKind, Wait};
 use common::*;
 use frames::{Accounting, LaneCache, Packet};
-use lend::{Borrower, BorrowerOptions, Distributor, ErrorKind, Wait};
 
 #[test]
 fn the_accounting_is_changed_while_nothing_is_on_loan_and_refused_by_name_else() {
     let mut rig = Rig::new(512, 2, |options| options.quota = 64);
     let (mut web, mut tap) = (rig.connect("web", 0), rig.mirror("tap", 0));
     rig.collect();
-    let kind = |result: lend::Result<()>| result.map_err(|e| (e.kind(), e.to_string()));
+    let kind = |result: cachelane_lend::Result<()>| result.map_err(|e| (e.kind(), e.to_string()));
     // Mirrors first: nobody has to give anything back for that to be said.
     rig.lend(1, 0..7);
     let said = "tap: no ledger can be kept of frames that are mirrored";
@@ -127,7 +127,7 @@ fn the_accounting_is_changed_back_and_forth_under_traffic_and_no_frame_is_lost()
             let over = &over;
             scope.spawn(move || traffic(distributor, &mut pool.cache(0).unwrap(), over));
         }
-        let options = BorrowerOptions { name: "busy".into(), ..BorrowerOptions::default() };
+        let options = BorrowerOptions::default().name("busy".into());
         let path = rig.socket.clone();
         let over = &over;
         let borrower = scope.spawn(move || {

@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use cachelane_lend::layout::{Status, Welcome};
+use cachelane_lend::{ErrorKind, Lender, LenderOptions};
 use common::*;
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, PoolOptions};
-use lend::layout::{Status, Welcome};
-use lend::{ErrorKind, Lender, LenderOptions};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -214,9 +214,7 @@ fn a_socket_is_for_whom_it_says_and_goes_with_its_lender() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lend");
     let pool = pool(64);
-    let open = |mode: u32| {
-        Lender::open(&pool, 1, &LenderOptions { mode, quota: 1, ..LenderOptions::new(&path) })
-    };
+    let open = |mode: u32| Lender::open(&pool, 1, &LenderOptions::new(&path).mode(mode).quota(1));
     for mode in [0o600, 0o660, 0o777] {
         let (lender, distributors) = open(mode).unwrap();
         let file = path.symlink_metadata().unwrap();
@@ -262,7 +260,7 @@ fn a_lock_that_others_hold_on_the_directory_stops_no_lender() {
     let directory = std::fs::File::open(dir.path()).unwrap();
     flock(&directory, FlockOperation::LockExclusive).unwrap();
     let pool = pool(64);
-    let open = || Lender::open(&pool, 1, &LenderOptions { quota: 1, ..LenderOptions::new(&path) });
+    let open = || Lender::open(&pool, 1, &LenderOptions::new(&path).quota(1));
     let (lender, distributors) = open().unwrap();
     let files = || std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(files(), 1, "the socket, and no lock is left behind");
@@ -326,7 +324,7 @@ fn options_that_cannot_be_met_are_named() {
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(error.to_string().contains("not there/lend.lock: No such file"), "{error}");
 
-    let private = FrameArea::new(&AreaOptions { frames: 64, ..AreaOptions::default() }).unwrap();
+    let private = FrameArea::new(&AreaOptions::default().frames(64)).unwrap();
     let private = FramePool::new(private, &PoolOptions::default()).unwrap();
     let options = LenderOptions::new(dir.path().join("lend"));
     let error = Lender::open(&private, 1, &options).unwrap_err();

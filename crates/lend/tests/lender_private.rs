@@ -4,10 +4,10 @@ mod common;
 
 use std::collections::BTreeSet;
 
+use cachelane_lend::LenderOptions;
+use cachelane_lend::layout::{LOAN_MORE, Loan};
 use common::*;
 use frames::Packet;
-use lend::LenderOptions;
-use lend::layout::{LOAN_MORE, Loan};
 use rustix::io::Errno;
 
 fn private(frames: u32, distributors: u32, set: impl FnOnce(&mut LenderOptions)) -> Rig {

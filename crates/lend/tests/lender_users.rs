@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cachelane_lend::LenderOptions;
 use common::part::{Part, playing, ready_for_ever};
 use common::*;
-use lend::LenderOptions;
 use zerocopy::IntoBytes as _;
 
 const HOSTILE: u32 = 65_534;

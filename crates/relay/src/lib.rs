@@ -9,12 +9,12 @@
 //! and does not look into the bytes. It needs privileges for the sockmap engine only.
 //!
 //! ```no_run
-//! use relay::{Config, Relay};
+//! use cachelane_relay::{Config, Relay};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listen = relay::parse_listen(":8080")?;
-//! let backend = relay::parse_backend("10.0.0.5:80")?;
+//! let listen = cachelane_relay::parse_listen(":8080")?;
+//! let backend = cachelane_relay::parse_backend("10.0.0.5:80")?;
 //! let relay = Relay::start(Config::new(vec![listen], vec![backend], "0-3".parse()?))?;
 //! relay.set_cpus(&"2".parse()?)?; // the workers move at once, with their connections
 //! relay.drain(Duration::from_secs(30));

@@ -5,8 +5,8 @@ mod common;
 use std::fs::File;
 use std::process::Command;
 
+use cachelane_relay::{Config, Engine, ErrorKind, Relay};
 use common::*;
-use relay::{Config, Engine, ErrorKind, Relay};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, setrlimit};
 

@@ -16,10 +16,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use cachelane_relay::Engine;
 use common::pattern::Rng;
 use common::{Pair, Rig, may_use};
 use endpoint::{End, Endpoint, Plan, Report};
-use relay::Engine;
 
 /// Connections at a time.
 const CROWD: usize = 6;

@@ -11,10 +11,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use cachelane_relay::Engine;
 use common::pattern::Pattern;
 use common::*;
 use parking_lot::Mutex;
-use relay::Engine;
 use rustix::event::PollFlags;
 use rustix::net::sockopt;
 

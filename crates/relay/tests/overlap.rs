@@ -10,9 +10,9 @@ mod common;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 
+use cachelane_relay::{Config, Engine, Relay};
 use common::pattern::Pattern;
 use common::*;
-use relay::{Config, Engine, Relay};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
 

@@ -5,9 +5,9 @@ mod common;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use cachelane_relay::proxy::{self, Parsed};
+use cachelane_relay::{Config, Engine, Relay};
 use common::*;
-use relay::proxy::{self, Parsed};
-use relay::{Config, Engine, Relay};
 
 const FROM: &str = "192.0.2.7:4711";
 const TO: &str = "198.51.100.9:443";

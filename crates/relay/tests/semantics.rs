@@ -7,9 +7,9 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use cachelane_relay::Engine;
 use common::pattern::Pattern;
 use common::*;
-use relay::Engine;
 
 on_every_engine! {
     a_half_close_by_the_client_passes_and_the_backend_still_answers,

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use cachelane_relay::{Balance, Config, Engine, ErrorKind, Relay};
 use common::*;
-use relay::{Balance, Config, Engine, ErrorKind, Relay};
 
 /// Long enough that what would happen does, short enough to wait for it each time.
 const MOMENT: Duration = Duration::from_millis(300);

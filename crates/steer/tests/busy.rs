@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use cachelane_steer::{Counters, SteerOptions, Steering};
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::gettid;
-use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
 /// At least, and on a machine of more CPUs three for two of them.
@@ -271,7 +271,7 @@ fn root_a_cpu_whose_thread_gets_no_turn_is_soon_no_target_and_loses_nothing() {
         let late = sent - received - counters.overflows;
         assert!(late <= 1024.min(200 * burst), "{case}: {outcome:?}");
         assert!((1..=8).contains(&counters.stalls), "{case}: {outcome:?}");
-        let busy = counters.kernel(steer::Reason::Busy);
+        let busy = counters.kernel(cachelane_steer::Reason::Busy);
         assert!(busy > sent / 2, "{case}: {outcome:?}");
         // From then on all is in order again.
         assert!(counters.released <= counters.stalls, "{case}: {outcome:?}");
@@ -316,7 +316,7 @@ fn root_without_somebody_who_looks_after_it_steering_ends_in_order() {
     let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, |_| ());
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
     let Counters { steered, .. } = outcome.counters;
-    let stopped = outcome.counters.kernel(steer::Reason::Lease);
+    let stopped = outcome.counters.kernel(cachelane_steer::Reason::Lease);
     // Some 300 of 2000 ms.
     assert!(steered > outcome.sent / 20 && steered < outcome.sent / 2, "{outcome:?}");
     assert!(stopped > outcome.sent / 2, "{outcome:?}");
@@ -324,10 +324,10 @@ fn root_without_somebody_who_looks_after_it_steering_ends_in_order() {
     assert!(outcome.counters.steered > steered + outcome.sent / 2, "it goes on: {outcome:?}");
     // Looks that end, but began too long ago.
     let late = |_| steering.look(Instant::now() - 2 * lease).expect("the programs run");
-    let before = outcome.counters.kernel(steer::Reason::Lease);
+    let before = outcome.counters.kernel(cachelane_steer::Reason::Lease);
     let outcome = world.exchange_and(4, Duration::from_millis(500), WAITS, &steering, late);
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
-    let stopped = outcome.counters.kernel(steer::Reason::Lease) - before;
+    let stopped = outcome.counters.kernel(cachelane_steer::Reason::Lease) - before;
     assert!(stopped > outcome.sent / 2, "{stopped}: {outcome:?}");
 }
 

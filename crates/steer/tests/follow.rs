@@ -1,9 +1,9 @@
 //! Steering follows its machine, and says why it cannot be on a device.
 
+use cachelane_steer::{ErrorKind, SteerOptions, Steering, inspect};
 use lab::testing::root;
 use lab::{Lab, LinkOptions};
 use lanes::{CpuSet, LaneMap};
-use steer::{ErrorKind, SteerOptions, Steering, inspect};
 use tempfile::TempDir;
 use xsk::Device;
 
@@ -72,7 +72,7 @@ fn root_a_driver_that_takes_no_program_is_told_from_other_trouble() {
             (plan, Steering::attach(&device, &lanes, &SteerOptions::default()))
         })
         .expect("the host");
-    let ids: Vec<_> = plan.obstacles.iter().map(steer::Obstacle::id).collect();
+    let ids: Vec<_> = plan.obstacles.iter().map(cachelane_steer::Obstacle::id).collect();
     assert_eq!(ids, ["no-native-xdp"], "what is asked before");
     assert_eq!(plan.refusals(true).count(), 1, "force does not help");
     let error = error.expect_err("lo has no native XDP");

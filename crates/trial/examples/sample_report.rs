@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, fs};
 
+use cachelane_trial::bench::{Bar, BenchOutput, Case, Host, RatioOut};
+use cachelane_trial::report::{Page, Row};
+use cachelane_trial::{Better, BoxError, Measure, Plan, Subject, paired_ratio, run};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use trial::bench::{Bar, BenchOutput, Case, Host, RatioOut};
-use trial::report::{Page, Row};
-use trial::{Better, BoxError, Measure, Plan, Subject, paired_ratio, run};
 
 /// A level that drifts, and an arm that changes it.
 struct Traffic {

@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
+//! use cachelane_trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
 //!
 //! struct Echo { arm: usize }
 //!
@@ -35,7 +35,7 @@
 //! let plan = Plan::builder(["off", "on"]).blocks(6).settle(Duration::ZERO).build()?;
 //! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
 //! assert_eq!(outcome.compare(1, 0)?.verdict, Verdict::Better);
-//! # Ok::<(), trial::Error>(())
+//! # Ok::<(), cachelane_trial::Error>(())
 //! ```
 //!
 //! Several measures are not corrected for each other: of twenty, expect one to stand out by chance.

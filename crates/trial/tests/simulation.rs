@@ -6,11 +6,11 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use rand::rngs::Xoshiro256PlusPlus;
-use rand::{RngExt, SeedableRng};
-use trial::{
+use cachelane_trial::{
     Better, BoxError, Measure, Observer, Outcome, Plan, Rules, Step, Subject, Verdict, compare, run,
 };
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
 
 const TRIALS: u64 = 4000;
 const FALSE_ALARMS: usize = 227;
@@ -226,7 +226,7 @@ fn stopping_as_soon_as_it_looks_good_raises_no_more_false_alarms() {
 
 /// The verdict as if this were the only look.
 fn unguarded(outcome: &Outcome) -> Verdict {
-    let mean = |block: &[trial::Window], arm| {
+    let mean = |block: &[cachelane_trial::Window], arm| {
         block.iter().filter(|w| w.arm == arm).map(|w| w.values[0]).sum::<f64>() / 2.0
     };
     let means = |arm| -> Vec<f64> { outcome.windows().chunks(4).map(|b| mean(b, arm)).collect() };

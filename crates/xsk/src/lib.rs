@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
-//! use xsk::{Device, Filter, Program, ProgramOptions, Socket, SocketOptions, Umem};
+//! use cachelane_xsk::{Device, Filter, Program, ProgramOptions, Socket, SocketOptions, Umem};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = FramePool::new(FrameArea::new(&AreaOptions::default())?, &PoolOptions::default())?;
@@ -18,7 +18,7 @@
 //! socket.fill(&mut cache, 1024); // frames for the kernel to receive into
 //!
 //! let filter = Filter::UdpPorts(vec![53]);
-//! let mut program = Program::attach(&device, &ProgramOptions { filter, ..Default::default() })?;
+//! let mut program = Program::attach(&device, &ProgramOptions::default().filter(filter))?;
 //! program.insert(&socket)?; // from here on, these packets come to the socket
 //!
 //! let mut packets = Vec::new();

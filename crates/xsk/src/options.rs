@@ -1,5 +1,6 @@
 //! How a socket is made, and what of it the kernel took.
 
+use derive_setters::Setters;
 use std::fmt;
 
 /// How packets get from frames to the device and back.
@@ -27,7 +28,8 @@ pub struct BusyPoll {
 /// How a socket is made.
 ///
 /// Ring sizes are powers of two, up to 2^30.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Setters)]
+#[non_exhaustive]
 pub struct SocketOptions {
     /// Descriptors of the receive ring; 0 for a socket that does not receive.
     pub rx_size: u32,

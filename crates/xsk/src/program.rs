@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
 use bpf::Map;
+use derive_setters::Setters;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::lease::{Lease, Looks};
@@ -40,7 +41,8 @@ pub enum Filter {
 }
 
 /// How a program is attached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Setters)]
+#[non_exhaustive]
 pub struct ProgramOptions {
     /// Driver or generic.
     pub attach: Attach,

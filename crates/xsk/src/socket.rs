@@ -118,14 +118,13 @@ impl Socket {
     pub fn bind_beside(other: &mut Socket, options: &SocketOptions) -> Result<Self> {
         let SocketOptions { fill_size, completion_size, mode, .. } = other.options;
         let InForce { need_wakeup, multi_buffer, .. } = other.in_force;
-        let inherited = SocketOptions {
-            fill_size,
-            completion_size,
-            mode,
-            need_wakeup,
-            multi_buffer,
-            ..options.clone()
-        };
+        let inherited = options
+            .clone()
+            .fill_size(fill_size)
+            .completion_size(completion_size)
+            .mode(mode)
+            .need_wakeup(need_wakeup)
+            .multi_buffer(multi_buffer);
         let Held { device, queue, .. } = &*other.held;
         let fd = other.fd.as_fd();
         let opened = open::bind_beside(fd, &other.umem, device, *queue, &inherited)?;

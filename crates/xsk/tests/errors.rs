@@ -2,13 +2,13 @@
 
 mod common;
 
+use cachelane_xsk::{
+    Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, SocketOptions, Umem,
+};
 use common::{Side, all_home, pool, small, two, umem};
 use lab::LinkOptions;
 use lab::testing::root;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use xsk::{
-    Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, SocketOptions, Umem,
-};
 
 /// Runs `work` on a thread of its own that has lost these capabilities.
 fn without<T: Send>(lost: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
@@ -23,7 +23,7 @@ fn without<T: Send>(lost: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn says(error: &xsk::Error, kind: ErrorKind, words: &[&str]) {
+fn says(error: &cachelane_xsk::Error, kind: ErrorKind, words: &[&str]) {
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
     for word in words {
@@ -71,8 +71,8 @@ fn root_an_mtu_over_the_frame_size_is_refused_for_receivers() {
     let error = two.a.try_bind(&small_frames, 0, &small()).expect_err("too small");
     let words = ["MTU of 3000", "3274 bytes", "have 2048", "frames of 4096", "mtu 1774"];
     says(&error, ErrorKind::FrameTooSmall, &words);
-    drop(two.a.bind(&small_frames, 0, &SocketOptions { rx_size: 0, ..small() }));
-    drop(two.a.bind(&small_frames, 0, &SocketOptions { multi_buffer: true, ..small() }));
+    drop(two.a.bind(&small_frames, 0, &small().rx_size(0)));
+    drop(two.a.bind(&small_frames, 0, &small().multi_buffer(true)));
     drop(two.a.bind(&umem(64, 4096), 0, &small()));
 }
 
@@ -83,7 +83,7 @@ fn root_zero_copy_on_a_device_without_it_is_refused() {
     }
     let two = two(LinkOptions::default());
     let umem = umem(64, 2048);
-    let options = SocketOptions { mode: Mode::ZeroCopy, ..small() };
+    let options = small().mode(Mode::ZeroCopy);
     let error = two.a.try_bind(&umem, 0, &options).expect_err("veth copies");
     says(&error, ErrorKind::Unsupported, &["eth0", "zero-copy", "expected copy or auto"]);
     // What failed is not in the way.
@@ -153,7 +153,7 @@ fn root_another_xdp_program_is_named_and_left_alone() {
     }
     let two = two(LinkOptions::default());
     for attach in [Attach::Native, Attach::Generic] {
-        let with = |attach| ProgramOptions { attach, ..ProgramOptions::default() };
+        let with = |attach| ProgramOptions::default().attach(attach);
         let first = two.a.try_attach(&with(attach)).expect("a program");
         for second in [Attach::Auto, Attach::Native, Attach::Generic] {
             let error = two.a.try_attach(&with(second)).expect_err("one is there");
@@ -171,7 +171,8 @@ fn root_a_driver_that_refuses_is_avoided_by_auto_only() {
     }
     // On veth packets of this size need a program that takes several buffers.
     let two = two(LinkOptions { mtu: 9000, ..LinkOptions::default() });
-    let with = |attach, multi_buffer| ProgramOptions { attach, multi_buffer, ..Default::default() };
+    let with =
+        |attach, multi_buffer| ProgramOptions::default().attach(attach).multi_buffer(multi_buffer);
     let error = two.a.try_attach(&with(Attach::Native, false)).expect_err("too large");
     says(&error, ErrorKind::NoXdp, &["eth0", "MTU of 9000", "multi-buffer"]);
     let program = two.a.try_attach(&with(Attach::Auto, false)).expect("a program");
@@ -189,17 +190,14 @@ fn root_options_out_of_range_are_refused_by_name() {
     let umem = umem(64, 2048);
     let device = Device::find("lo").expect("lo");
     let cases = [
-        (SocketOptions { rx_size: 3, ..small() }, "rx_size 3"),
-        (SocketOptions { tx_size: 1 << 31, ..small() }, "tx_size 2147483648"),
-        (SocketOptions { fill_size: 0, ..small() }, "fill_size 0"),
-        (SocketOptions { completion_size: 100, ..small() }, "completion_size 100"),
-        (SocketOptions { rx_size: 0, tx_size: 0, ..small() }, "both 0"),
-        (SocketOptions { tx_budget: Some(31), ..small() }, "tx_budget 31"),
-        (SocketOptions { tx_budget: Some(65), ..small() }, "32 to tx_size (64)"),
-        (
-            SocketOptions { busy_poll: Some(BusyPoll { microseconds: 0, budget: 8 }), ..small() },
-            "busy poll of 0 us",
-        ),
+        (small().rx_size(3), "rx_size 3"),
+        (small().tx_size(1 << 31), "tx_size 2147483648"),
+        (small().fill_size(0), "fill_size 0"),
+        (small().completion_size(100), "completion_size 100"),
+        (small().rx_size(0).tx_size(0), "both 0"),
+        (small().tx_budget(Some(31)), "tx_budget 31"),
+        (small().tx_budget(Some(65)), "32 to tx_size (64)"),
+        (small().busy_poll(Some(BusyPoll { microseconds: 0, budget: 8 })), "busy poll of 0 us"),
     ];
     for (options, words) in cases {
         let error = Socket::bind(&umem, &device, 0, &options).expect_err(words);
@@ -226,11 +224,11 @@ fn root_a_socket_goes_into_the_program_of_its_own_device_only() {
     let two = two(LinkOptions::default());
     let umem = umem(64, 2048);
     let mut program = two.b.attach(ProgramOptions::default());
-    let sender = two.b.bind(&umem, 0, &SocketOptions { rx_size: 0, ..small() });
+    let sender = two.b.bind(&umem, 0, &small().rx_size(0));
     says(&program.insert(&sender).expect_err("no ring"), ErrorKind::Invalid, &["rx_size"]);
     let lo = two.a.host.run(|| {
         let lo = Device::find("lo").expect("lo");
-        Socket::bind(&umem, &lo, 0, &SocketOptions { multi_buffer: true, ..small() })
+        Socket::bind(&umem, &lo, 0, &small().multi_buffer(true))
     });
     let lo = lo.expect("the host").expect("a socket");
     says(&program.insert(&lo).expect_err("elsewhere"), ErrorKind::Invalid, &["on lo", "eth0"]);

@@ -7,11 +7,11 @@ use std::net::UdpSocket;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use cachelane_xsk::{Device, Filter, LEASE, Program, ProgramOptions, Socket};
 use common::{PATIENCE, Two, small, two, umem};
 use lab::testing::root;
 use lab::{LinkOptions, Process};
 use rustix::process::{Pid, Signal, kill_process};
-use xsk::{Device, Filter, LEASE, Program, ProgramOptions, Socket};
 
 const ROLE: &str = "CACHELANE_XSK_TEST_HOLDS";
 
@@ -24,7 +24,7 @@ fn the_process_that_is_killed() {
     let mut cache = umem.pool().cache(0).expect("a cache");
     let mut socket = Socket::bind(&umem, &device, 0, &small()).expect("a socket");
     let filter = Filter::UdpPorts(vec![9000]);
-    let options = ProgramOptions { filter, ..ProgramOptions::default() };
+    let options = ProgramOptions::default().filter(filter);
     let mut program = Program::attach(&device, &options).expect("a program");
     program.insert(&socket).expect("inserted");
     socket.fill(&mut cache, 64);

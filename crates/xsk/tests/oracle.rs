@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use cachelane_xsk::{ProgramOptions, SocketOptions};
 use common::{PATIENCE, Side, all_home, length, number, numbered, pack, two, umem, unpack};
 use lab::LinkOptions;
 use lab::testing::root;
-use xsk::{ProgramOptions, SocketOptions};
 
 const PACKETS: u64 = 2_000;
 
@@ -53,7 +53,7 @@ fn start(oracle: &Path, side: &Side, role: &str) -> lab::Process {
 }
 
 fn large() -> SocketOptions {
-    SocketOptions { fill_size: 2048, ..SocketOptions::default() }
+    SocketOptions::default().fill_size(2048)
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn root_we_send_and_xsk_rs_receives() {
     let two = two(LinkOptions::default());
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
-    let mut ours = two.a.bind(&umem, 0, &SocketOptions { rx_size: 0, ..large() });
+    let mut ours = two.a.bind(&umem, 0, &large().rx_size(0));
     let mut theirs = start(oracle, &two.b, "receive");
     let stdout = theirs.pipes().stdout.take().expect("a pipe");
     let mut lines = BufReader::new(stdout).lines().map(|line| line.expect("a line"));
     assert!(lines.by_ref().any(|line| line == "ready"), "it did not start");
     let (mut next, mut packets, until) = (0, Vec::new(), Instant::now() + PATIENCE);
-    while next < PACKETS || ours.outstanding() != xsk::Outstanding::default() {
+    while next < PACKETS || ours.outstanding() != cachelane_xsk::Outstanding::default() {
         assert!(Instant::now() < until, "{next} posted: {:?}", ours.outstanding());
         while next < PACKETS && packets.len() < 32 {
             let bytes = numbered(two.a.mac, two.b.mac, next, length(next));

@@ -4,6 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use cachelane_xsk::{Attach, Packet, ProgramOptions, Socket, SocketOptions};
 use common::{
     PATIENCE, Side, all_home, gather, number, numbered, pack, settle, small, transfer, two, umem,
     unpack,
@@ -11,7 +12,6 @@ use common::{
 use frames::LaneCache;
 use lab::testing::{comes_true, root};
 use lab::{Lab, LinkOptions};
-use xsk::{Attach, Packet, ProgramOptions, Socket, SocketOptions};
 
 #[test]
 fn root_two_queues_on_one_area_each_get_their_own() {
@@ -20,7 +20,7 @@ fn root_two_queues_on_one_area_each_get_their_own() {
     }
     let two = two(LinkOptions { queues: 2, ..LinkOptions::default() });
     // Native: on veth the generic hook sees all packets on queue 0.
-    let with = ProgramOptions { attach: Attach::Native, ..ProgramOptions::default() };
+    let with = ProgramOptions::default().attach(Attach::Native);
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
     let mut program = two.b.attach(with);
@@ -128,7 +128,7 @@ fn root_a_frame_is_forwarded_from_device_to_device_without_copying() {
     all_home(&inside, middle);
 }
 
-fn area_has(umem: &xsk::Umem, at: *const u8) -> bool {
+fn area_has(umem: &cachelane_xsk::Umem, at: *const u8) -> bool {
     let area = umem.pool().area();
     let start = area.as_ptr().as_ptr().cast_const();
     (start..start.wrapping_add(area.len())).contains(&at)
@@ -143,14 +143,14 @@ fn root_sockets_with_other_options_share_the_area_all_the_same() {
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
     let first = net.left.bind(&umem, 0, &small());
-    let options = SocketOptions { need_wakeup: false, multi_buffer: true, ..small() };
+    let options = small().need_wakeup(false).multi_buffer(true);
     let mut sender = net.right.bind(&umem, 0, &options);
     let in_force = sender.in_force();
     assert!(!in_force.need_wakeup && in_force.multi_buffer);
     // The first is gone, and a third one finds somebody to join.
     drop(first);
     let mut receiver = net.b.bind(&umem, 0, &options);
-    let mut program = net.b.attach(ProgramOptions { multi_buffer: true, ..Default::default() });
+    let mut program = net.b.attach(ProgramOptions::default().multi_buffer(true));
     program.insert(&receiver).expect("inserted");
     let (from, to) = ((&mut sender, net.right.mac), (&mut receiver, net.b.mac));
     transfer(from, to, &mut cache, (500, 64, 32));

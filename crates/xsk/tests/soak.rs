@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cachelane_xsk::{Attach, ErrorKind, Packet, ProgramOptions, Socket, Umem};
 use common::{Side, number, numbered, pack, small, two};
 use frames::{AlienFree, AreaOptions, Frame, FrameArea, FramePool, LaneCache, PoolOptions};
 use lab::testing::root;
 use lab::{LinkOptions, Mac};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use xsk::{Attach, ErrorKind, Packet, ProgramOptions, Socket, Umem};
 
 fn from_environment(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -66,10 +66,9 @@ fn soak(length: Duration) {
     });
     eprintln!("{length:?} with CACHELANE_SEED={seed}");
     let two = two(LinkOptions { queues: 2, ..LinkOptions::default() });
-    let area = AreaOptions { frames: 2048, frame_size: 2048, ..AreaOptions::default() };
+    let area = AreaOptions::default().frames(2048).frame_size(2048);
     // Two lanes, two homes each; a cache and an inbox small enough to be full now and then.
-    let options =
-        PoolOptions { homes: vec![0, 1, 0, 1], inbox: Some(300), ..PoolOptions::default() };
+    let options = PoolOptions::default().homes(vec![0, 1, 0, 1]).inbox(Some(300));
     let pool = FramePool::new(FrameArea::new(&area).expect("an area"), &options).expect("a pool");
     let world = World {
         umem: Umem::new(pool.clone()).expect("a registration"),
@@ -128,8 +127,7 @@ fn live(world: &World, station: &mut Station<'_>, mut random: StdRng) {
         Err(error) => panic!("{error}"),
     };
     let attach = if random.random_range(0..2) == 0 { Attach::Native } else { Attach::Generic };
-    let mut program = match side.try_attach(&ProgramOptions { attach, ..ProgramOptions::default() })
-    {
+    let mut program = match side.try_attach(&ProgramOptions::default().attach(attach)) {
         Ok(program) => Some(program),
         // The other queue's thread has one.
         Err(error) if error.kind() == ErrorKind::ProgramPresent => None,

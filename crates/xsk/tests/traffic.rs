@@ -5,10 +5,12 @@ mod common;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use cachelane_xsk::{
+    Attach, BusyPoll, ErrorKind, Filter, Mode, Outstanding, ProgramOptions, SocketOptions,
+};
 use common::{PATIENCE, all_home, gather, numbered, pack, settle, small, transfer, two, umem};
 use lab::LinkOptions;
 use lab::testing::{comes_true, root};
-use xsk::{Attach, BusyPoll, ErrorKind, Filter, Mode, Outstanding, ProgramOptions, SocketOptions};
 
 #[test]
 fn root_packets_arrive_in_order_and_whole() {
@@ -18,12 +20,12 @@ fn root_packets_arrive_in_order_and_whole() {
     let two = two(LinkOptions::default());
     let (a, b) = (two.a.mac, two.b.mac);
     for attach in [Attach::Native, Attach::Generic] {
-        let mut program = two.b.attach(ProgramOptions { attach, ..ProgramOptions::default() });
+        let mut program = two.b.attach(ProgramOptions::default().attach(attach));
         assert_eq!(program.attached(), attach);
         for need_wakeup in [true, false] {
             let umem = umem(512, 2048);
             let mut cache = umem.pool().cache(0).expect("a cache");
-            let options = SocketOptions { need_wakeup, ..small() };
+            let options = small().need_wakeup(need_wakeup);
             let mut sender = two.a.bind(&umem, 0, &options);
             let mut receiver = two.b.bind(&umem, 0, &options);
             assert!(!receiver.in_force().zero_copy, "veth copies");
@@ -52,7 +54,7 @@ fn root_a_send_budget_takes_a_full_ring_in_one_call_where_the_kernel_has_it() {
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
     for asked in [None, Some(64)] {
-        let mut sender = two.a.bind(&umem, 0, &SocketOptions { tx_budget: asked, ..small() });
+        let mut sender = two.a.bind(&umem, 0, &small().tx_budget(asked));
         let budget = sender.in_force().tx_budget;
         assert!(budget == asked.unwrap_or(32) || budget == 32, "{budget}");
         let mut packets = Vec::new();
@@ -82,7 +84,7 @@ fn root_busy_polling_is_taken_and_packets_arrive() {
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
     let busy_poll = Some(BusyPoll { microseconds: 20, budget: 64 });
-    let options = SocketOptions { busy_poll, ..small() };
+    let options = small().busy_poll(busy_poll);
     let mut program = two.b.attach(ProgramOptions::default());
     let mut sender = two.a.bind(&umem, 0, &options);
     let mut receiver = two.b.bind(&umem, 0, &options);
@@ -100,11 +102,11 @@ fn root_packets_larger_than_a_frame_travel_in_several() {
         return;
     }
     let two = two(LinkOptions { mtu: 9000, ..LinkOptions::default() });
-    let options = SocketOptions { multi_buffer: true, ..small() };
+    let options = small().multi_buffer(true);
     for attach in [Attach::Native, Attach::Generic] {
         let umem = umem(512, 4096);
         let mut cache = umem.pool().cache(0).expect("a cache");
-        let with = ProgramOptions { attach, multi_buffer: true, ..ProgramOptions::default() };
+        let with = ProgramOptions::default().attach(attach).multi_buffer(true);
         let (mut on_a, mut on_b) = (two.a.attach(with.clone()), two.b.attach(with));
         let mut at_a = two.a.bind(&umem, 0, &options);
         let mut at_b = two.b.bind(&umem, 0, &options);
@@ -129,8 +131,8 @@ fn root_a_packet_in_several_frames_is_posted_and_received_whole_or_not_at_all() 
     let two = two(LinkOptions { mtu: 9000, ..LinkOptions::default() });
     let umem = umem(512, 2048);
     let mut cache = umem.pool().cache(0).expect("a cache");
-    let options = SocketOptions { multi_buffer: true, tx_size: 8, ..small() };
-    let with = ProgramOptions { multi_buffer: true, ..ProgramOptions::default() };
+    let options = small().multi_buffer(true).tx_size(8);
+    let with = ProgramOptions::default().multi_buffer(true);
     let mut program = two.b.attach(with);
     let mut sender = two.a.bind(&umem, 0, &options);
     let mut receiver = two.b.bind(&umem, 0, &options);
@@ -209,7 +211,7 @@ fn root_a_packet_that_is_not_in_its_frame_is_not_posted() {
     let mut cache = umem.pool().cache(0).expect("a cache");
     let mut sender = two.a.bind(&umem, 0, &small());
     let frame = cache.get().expect("a frame");
-    let mut packet = xsk::Packet::new(frame, 64);
+    let mut packet = cachelane_xsk::Packet::new(frame, 64);
     packet.offset = 2000;
     sender.send(&mut vec![packet]);
 }
@@ -224,7 +226,7 @@ fn root_what_is_not_chosen_reaches_the_kernel() {
         let umem = umem(256, 2048);
         let mut cache = umem.pool().cache(0).expect("a cache");
         let filter = Filter::UdpPorts(vec![9000, 9002]);
-        let with = ProgramOptions { attach, filter, ..ProgramOptions::default() };
+        let with = ProgramOptions::default().attach(attach).filter(filter);
         let mut program = two.b.try_attach(&with).expect("a program");
         let mut socket = two.b.bind(&umem, 0, &small());
         socket.fill(&mut cache, 64);
@@ -275,7 +277,7 @@ fn root_packets_without_a_frame_are_dropped_and_counted() {
     let mut cache = umem.pool().cache(0).expect("a cache");
     let mut program = two.b.attach(ProgramOptions::default());
     let mut sender = two.a.bind(&umem, 0, &small());
-    let mut receiver = two.b.bind(&umem, 0, &SocketOptions { mode: Mode::Copy, ..small() });
+    let mut receiver = two.b.bind(&umem, 0, &small().mode(Mode::Copy));
     program.insert(&receiver).expect("inserted");
     // Room for three of twenty.
     assert_eq!(receiver.fill(&mut cache, 3), 3);

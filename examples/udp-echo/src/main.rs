@@ -39,14 +39,14 @@ fn main() -> anyhow::Result<()> {
     // The memory, 4096 frames of 2048 bytes, and the pool that shares them out. Home 0 is the
     // receiver, home 1 the sender, both in lane 0: for all we know they share a cache.
     let area = FrameArea::new(&AreaOptions::default())?;
-    let pool = FramePool::new(area, &PoolOptions { homes: vec![0, 0], ..Default::default() })?;
+    let pool = FramePool::new(area, &PoolOptions::default().homes(vec![0, 0]))?;
     let (mut receiver_cache, sender_cache) = (pool.cache(0)?, pool.cache(1)?);
 
     // The same memory, known to the kernel, and two sockets on it: one that only receives, and
     // beside it, on the same queue, one that only sends.
     let umem = Umem::new(pool.clone())?;
-    let receiving = SocketOptions { tx_size: 0, ..Default::default() };
-    let sending = SocketOptions { rx_size: 0, ..Default::default() };
+    let receiving = SocketOptions::default().tx_size(0);
+    let sending = SocketOptions::default().rx_size(0);
     let mut receiver = Socket::bind(&umem, &device, 0, &receiving)?;
     let sender = Socket::bind_beside(&mut receiver, &sending)?;
 
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     // the receiver.
     receiver.fill(&mut receiver_cache, 1024);
     let filter = Filter::UdpPorts(vec![port]);
-    let mut program = Program::attach(&device, &ProgramOptions { filter, ..Default::default() })?;
+    let mut program = Program::attach(&device, &ProgramOptions::default().filter(filter))?;
     program.insert(&receiver)?;
     eprintln!("echoing UDP port {port} on {device}, queue 0");
 

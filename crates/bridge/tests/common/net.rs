@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-pub use bridge::Reason;
-use bridge::{Accelerator, Config, Counters};
+pub use cachelane_bridge::Reason;
+use cachelane_bridge::{Accelerator, Config, Counters};
 use lab::traffic::{FrameCapture, FrameSender};
 use lab::{Bridge, BridgeOptions, Host, Lab, LinkOptions};
 

@@ -1,6 +1,6 @@
 //! What a step came to, and what a scenario says of it.
 
-use bridge::{Counters, Reason};
+use cachelane_bridge::{Counters, Reason};
 
 use super::net::Arm;
 use super::record::Step;

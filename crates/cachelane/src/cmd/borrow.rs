@@ -124,7 +124,7 @@ fn connect(args: &Args, number: u16) -> lend::Result<Borrower> {
         (name, _) => name.unwrap_or(args.task()).into(),
     };
     let (quota, mirror) = (args.quota.unwrap_or(0), args.mirror);
-    let options = BorrowerOptions { name, quota, mirror, ..BorrowerOptions::default() };
+    let options = BorrowerOptions::default().name(name).quota(quota).mirror(mirror);
     Borrower::connect(&args.socket, &options)
 }
 

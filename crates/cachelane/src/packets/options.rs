@@ -98,13 +98,11 @@ impl MemoryArgs {
     pub(crate) fn area(&self, sockets: usize, lent: Option<u32>) -> AreaOptions {
         let for_each = lent.unwrap_or(4096);
         let enough = for_each.saturating_mul(sockets as u32);
-        AreaOptions {
-            frames: self.frames.unwrap_or(enough),
-            frame_size: self.frame_size,
-            huge_pages: self.huge_pages,
-            shared: lent.is_some(),
-            nodes: Vec::new(),
-        }
+        AreaOptions::default()
+            .frames(self.frames.unwrap_or(enough))
+            .frame_size(self.frame_size)
+            .huge_pages(self.huge_pages)
+            .shared(lent.is_some())
     }
 }
 
@@ -146,17 +144,16 @@ impl SocketArgs {
         /// As much as the kernel gives without privileges of its own.
         const BUDGET: u32 = 64;
         let ring = |used| if used { self.ring } else { 0 };
-        SocketOptions {
-            rx_size: ring(receives),
-            tx_size: ring(sends),
-            fill_size: self.ring,
-            completion_size: self.ring,
-            mode: self.mode,
-            need_wakeup: true,
-            busy_poll: self.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
-            multi_buffer: self.multi_buffer,
-            tx_budget: (sends && self.ring >= 32).then_some(self.ring),
-        }
+        let busy_poll = |microseconds| BusyPoll { microseconds, budget: BUDGET };
+        SocketOptions::default()
+            .rx_size(ring(receives))
+            .tx_size(ring(sends))
+            .fill_size(self.ring)
+            .completion_size(self.ring)
+            .mode(self.mode)
+            .busy_poll(self.busy_poll.map(busy_poll))
+            .multi_buffer(self.multi_buffer)
+            .tx_budget((sends && self.ring >= 32).then_some(self.ring))
     }
 
     /// As it is written.
@@ -197,7 +194,8 @@ const PLACES: Choice<Attach> =
 
 impl FilterArgs {
     pub(crate) fn program(&self, multi_buffer: bool) -> ProgramOptions {
-        ProgramOptions { attach: self.xdp, filter: self.filter(), multi_buffer }
+        let options = ProgramOptions::default().attach(self.xdp).filter(self.filter());
+        options.multi_buffer(multi_buffer)
     }
 
     fn filter(&self) -> Filter {

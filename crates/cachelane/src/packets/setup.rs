@@ -85,7 +85,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn area(&self) -> AreaOptions {
         let nodes = self.places.iter().map(|place| place.node).collect();
         let sockets = self.queues.len() * self.interfaces.len();
-        AreaOptions { nodes, ..self.args.memory.area(sockets, self.lent) }
+        self.args.memory.area(sockets, self.lent).nodes(nodes)
     }
 
     /// The threads of an interface's sockets, by their queues.
@@ -204,12 +204,10 @@ fn memory(
     if let Some(error) = area.misplaced() {
         tracing::warn!("{error}; packets may be on a node farther from the thread's CPU");
     }
-    let options = PoolOptions {
-        homes: places.iter().map(|place| place.lane).collect(),
-        caches: u16::try_from(places.len() + 1).unwrap_or(u16::MAX),
-        alien_free: args.alien_free,
-        ..PoolOptions::default()
-    };
+    let options = PoolOptions::default()
+        .homes(places.iter().map(|place| place.lane).collect())
+        .caches(u16::try_from(places.len() + 1).unwrap_or(u16::MAX))
+        .alien_free(args.alien_free);
     let pool = FramePool::new(area, &options)?;
     let umem = Umem::new(pool.clone()).map_err(|error| match error.kind() {
         ErrorKind::MemlockLimit | ErrorKind::Invalid => anyhow::Error::from(error).context(option),

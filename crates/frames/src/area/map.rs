@@ -195,7 +195,7 @@ mod tests {
     fn a_child_gets_none_of_the_memory() {
         for shared in [false, true] {
             let huge_pages = HugePages::Never;
-            let options = AreaOptions { frames: 32, huge_pages, shared, ..AreaOptions::default() };
+            let options = AreaOptions::default().frames(32).huge_pages(huge_pages).shared(shared);
             let Mapping { start, bytes, memfd: _fd, .. } = map(&options).unwrap();
             let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let ours = format!("{:08x}-", start.as_ptr().addr());

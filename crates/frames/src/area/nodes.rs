@@ -111,7 +111,11 @@ mod tests {
     fn options(huge_pages: HugePages, shared: bool, nodes: &[Option<u32>]) -> AreaOptions {
         // 16 pages of a home.
         let frames = 32 * nodes.len() as u32;
-        AreaOptions { frames, huge_pages, shared, nodes: nodes.to_vec(), ..AreaOptions::default() }
+        AreaOptions::default()
+            .frames(frames)
+            .huge_pages(huge_pages)
+            .shared(shared)
+            .nodes(nodes.to_vec())
     }
 
     #[test]
@@ -124,7 +128,7 @@ mod tests {
             for shared in [false, true] {
                 let area = FrameArea::new(&options(huge_pages, shared, &nodes)).unwrap();
                 assert!(area.misplaced().is_none(), "{:?}", area.misplaced());
-                let homes = PoolOptions { homes: vec![0; 3], ..PoolOptions::default() };
+                let homes = PoolOptions::default().homes(vec![0; 3]);
                 let pool = FramePool::new(area, &homes).unwrap();
                 let caches: Vec<_> = (0..3).map(|home| pool.cache(home).unwrap()).collect();
                 let reserved = told_of_reserved(&pool);
@@ -169,11 +173,11 @@ mod tests {
         let area = FrameArea::new(&options(HugePages::Never, false, &[None, None])).unwrap();
         assert_eq!(area.page_frames(), 1, "without a node, nothing is cut at pages");
         let area = || FrameArea::new(&options(HugePages::Never, false, &[None, None])).unwrap();
-        let homes = |count| PoolOptions { homes: vec![0; count], ..PoolOptions::default() };
+        let homes = |count| PoolOptions::default().homes(vec![0; count]);
         assert!(FramePool::new(area(), &homes(2)).is_ok());
         let error = FramePool::new(area(), &homes(3)).unwrap_err();
         assert_eq!(error.to_string(), "3 homes in an area with nodes for 2");
-        let more = AreaOptions { frames: 1, ..options(HugePages::Never, false, &[None, None]) };
+        let more = options(HugePages::Never, false, &[None, None]).frames(1);
         assert!(FrameArea::new(&more).is_err());
     }
 
@@ -187,7 +191,7 @@ mod tests {
             (1024, 2048, 2, 2 << 20, 2 << 20, vec![1, 0]),
         ] {
             let nodes = vec![Some(0); homes];
-            let options = AreaOptions { frames, frame_size, nodes, ..AreaOptions::default() };
+            let options = AreaOptions::default().frames(frames).frame_size(frame_size).nodes(nodes);
             let ranges = ranges(mapped, page, &options);
             let of_each: Vec<_> = ranges.iter().map(|range| range.len().div_ceil(page)).collect();
             assert_eq!(of_each, pages, "{ranges:?}");

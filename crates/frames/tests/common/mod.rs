@@ -2,25 +2,19 @@
 
 #![allow(dead_code)]
 
-use frames::{
+use cachelane_frames::{
     AlienFree, AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, PoolOptions,
 };
 
 /// A pool of small frames, with homes in these lanes. It refuses and counts rather than panics.
 pub(crate) fn pool(frames: u32, lanes: &[u16], alien_free: AlienFree) -> FramePool {
-    let options =
-        PoolOptions { homes: lanes.to_vec(), alien_free, fatal: false, ..PoolOptions::default() };
+    let options = PoolOptions::default().homes(lanes.to_vec()).alien_free(alien_free).fatal(false);
     pool_with(frames, &options)
 }
 
 /// A pool of small frames.
 pub(crate) fn pool_with(frames: u32, options: &PoolOptions) -> FramePool {
-    let area = AreaOptions {
-        frames,
-        frame_size: 64,
-        huge_pages: HugePages::Never,
-        ..AreaOptions::default()
-    };
+    let area = AreaOptions::default().frames(frames).frame_size(64).huge_pages(HugePages::Never);
     FramePool::new(FrameArea::new(&area).unwrap(), options).unwrap()
 }
 

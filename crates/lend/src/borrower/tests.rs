@@ -162,7 +162,7 @@ fn with<T: Send + 'static>(
 }
 
 fn pair() -> (Borrower, Lender) {
-    let options = BorrowerOptions { name: "test".into(), ..BorrowerOptions::default() };
+    let options = BorrowerOptions::default().name("test".into());
     let (borrower, lender) = with(&options, |socket| {
         let lender = Lender::new(socket);
         lender.take_in();

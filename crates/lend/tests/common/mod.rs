@@ -10,11 +10,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use cachelane_lend::layout::{
+    BackHeader, HELLO_MIRROR, Hello, LINE, Layout, Loan, MAGIC, Mapped, Welcome,
+};
+use cachelane_lend::{Distributor, Lender, LenderOptions};
 use frames::{
     Accounting, AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, Packet, PoolOptions,
 };
-use lend::layout::{BackHeader, HELLO_MIRROR, Hello, LINE, Layout, Loan, MAGIC, Mapped, Welcome};
-use lend::{Distributor, Lender, LenderOptions};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{
@@ -38,14 +40,14 @@ pub struct Rig {
 }
 
 pub fn pool(frames: u32) -> FramePool {
-    let area = FrameArea::new(&AreaOptions {
-        frames,
-        frame_size: 2048,
-        huge_pages: HugePages::Never,
-        shared: true,
-        ..AreaOptions::default()
-    });
-    let options = PoolOptions { fatal: true, ..PoolOptions::default() };
+    let area = FrameArea::new(
+        &AreaOptions::default()
+            .frames(frames)
+            .frame_size(2048)
+            .huge_pages(HugePages::Never)
+            .shared(true),
+    );
+    let options = PoolOptions::default().fatal(true);
     FramePool::new(area.unwrap(), &options).unwrap()
 }
 
@@ -124,7 +126,7 @@ impl Rig {
     }
 
     /// Changes how account is kept, with somebody to look into the distributors meanwhile.
-    pub fn set_accounting(&mut self, to: Accounting) -> lend::Result<()> {
+    pub fn set_accounting(&mut self, to: Accounting) -> cachelane_lend::Result<()> {
         let Self { lender, distributors, cache, .. } = self;
         let lender = &*lender;
         std::thread::scope(|scope| {
@@ -379,12 +381,12 @@ impl RawBorrower {
 
     /// What the lender says it dropped.
     pub fn dropped(&self, channel: u32) -> u32 {
-        let at = std::mem::offset_of!(lend::layout::OutHeader, dropped);
+        let at = std::mem::offset_of!(cachelane_lend::layout::OutHeader, dropped);
         self.out.word(self.layout.out_channel(channel) + at).load(Ordering::Relaxed)
     }
 
     pub fn is_closed(&self, channel: u32) -> bool {
-        let at = std::mem::offset_of!(lend::layout::OutHeader, closed);
+        let at = std::mem::offset_of!(cachelane_lend::layout::OutHeader, closed);
         self.out.word(self.layout.out_channel(channel) + at).load(Ordering::Acquire) != 0
     }
 

@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use relay::{Config, Engine, Relay};
+use cachelane_relay::{Config, Engine, Relay};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
@@ -122,10 +122,10 @@ impl Warmth {
 #[macro_export]
 macro_rules! on_every_engine {
     ($($case:ident,)*) => {
-        $crate::on_every_engine!(@ copy, relay::Engine::Copy, $($case,)*);
-        $crate::on_every_engine!(@ splice, relay::Engine::Splice, $($case,)*);
-        $crate::on_every_engine!(@ auto, relay::Engine::Auto, $($case,)*);
-        $crate::on_every_engine!(@ sockmap_root, relay::Engine::Sockmap, $($case,)*);
+        $crate::on_every_engine!(@ copy, cachelane_relay::Engine::Copy, $($case,)*);
+        $crate::on_every_engine!(@ splice, cachelane_relay::Engine::Splice, $($case,)*);
+        $crate::on_every_engine!(@ auto, cachelane_relay::Engine::Auto, $($case,)*);
+        $crate::on_every_engine!(@ sockmap_root, cachelane_relay::Engine::Sockmap, $($case,)*);
     };
     (@ $module:ident, $engine:expr, $($case:ident,)*) => {
         mod $module {

@@ -10,8 +10,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use cachelane_steer::Counters;
 use parking_lot::Mutex;
-use steer::Counters;
 use world::{Meanwhile, PLAIN, Scenario, World};
 
 /// How long each scenario runs at least.

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use cachelane_steer::{Counters, SteerOptions, Steering};
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::{CpuSet, LaneMap};
-use steer::{Counters, SteerOptions, Steering};
 use xsk::Device;
 
 use crate::{Seen, tcp, udp};
@@ -184,7 +184,7 @@ impl World {
             assert!(counters.evicted > 10, "{counters:?}");
         }
         if scenario.one_target {
-            let target = counters.kernel[steer::Reason::Target as usize];
+            let target = counters.kernel[cachelane_steer::Reason::Target as usize];
             assert!(target > 100 && counters.steered > 100, "{counters:?}");
         }
         if matches!(scenario.meanwhile, Meanwhile::Flip) {

@@ -146,7 +146,7 @@ fn root_the_program_chooses_as_its_description_says() {
     ];
     for (filter, multi_buffer) in filters.into_iter().flat_map(|f| [(f.clone(), false), (f, true)])
     {
-        let options = ProgramOptions { filter, multi_buffer, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().filter(filter).multi_buffer(multi_buffer);
         let loaded = Loaded::new(&options, 1).expect("the program loads");
         let mut seen = std::collections::HashMap::new();
         let mut runner = TestRunner::new(Config::with_cases(1500));
@@ -198,7 +198,7 @@ fn root_packets_go_to_a_socket_that_somebody_looks_at() {
     };
     let socket = host.run(bind).expect("the host").expect("a socket");
     for multi_buffer in [false, true] {
-        let options = ProgramOptions { multi_buffer, ..ProgramOptions::default() };
+        let options = ProgramOptions::default().multi_buffer(multi_buffer);
         let loaded = Loaded::new(&options, 1).expect("the program loads");
         let fd = socket.as_fd().as_raw_fd();
         loaded.sockets.set(&0_u32, &fd).expect("the map takes it");
@@ -261,7 +261,7 @@ fn root_a_socket_that_was_replaced_does_not_look_for_its_successor() {
 
 #[test]
 fn a_filter_without_ports_is_refused() {
-    let options = ProgramOptions { filter: Filter::UdpPorts(vec![]), ..ProgramOptions::default() };
+    let options = ProgramOptions::default().filter(Filter::UdpPorts(vec![]));
     let error = Loaded::new(&options, 1).expect_err("no ports");
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }

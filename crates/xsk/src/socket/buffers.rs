@@ -182,7 +182,7 @@ mod tests {
 
     /// Of ten frames four are with the kernel.
     fn held() -> Held {
-        let area = AreaOptions { frames: 10, ..AreaOptions::default() };
+        let area = AreaOptions::default().frames(10);
         let area = FrameArea::new(&area).expect("an area");
         let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
         let holder = pool.holder().expect("a holder");

@@ -47,17 +47,12 @@ fn has_let_go(mut look: impl FnMut() -> Queue, patience: Duration) -> bool {
 fn look_at(device: &Device, queue: u32, namespace: Option<u64>) -> Queue {
     // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
     // by a registration of one page.
-    let page = AreaOptions {
-        frames: 2,
-        frame_size: 2048,
-        huge_pages: HugePages::Never,
-        ..AreaOptions::default()
-    };
+    let page = AreaOptions::default().frames(2).frame_size(2048).huge_pages(HugePages::Never);
     let Ok(area) = FrameArea::new(&page) else { return Queue::Unknown };
     let Ok(pool) = FramePool::new(area, &PoolOptions::default()) else {
         return Queue::Unknown;
     };
-    let options = SocketOptions { rx_size: 0, tx_size: 2, ..SocketOptions::default() };
+    let options = SocketOptions::default().rx_size(0).tx_size(2);
     let probe = || {
         let fd = Registrations::default().own(&pool)?;
         // By its index it would be another device elsewhere.

@@ -5,9 +5,11 @@
 
 use std::time::{Duration, Instant};
 
+use cachelane_xsk::{
+    Device, Filter, Packet, Program, ProgramOptions, Result, Socket, SocketOptions, Umem,
+};
 use frames::{AreaOptions, FrameArea, FramePool, HugePages, LaneCache, PoolOptions};
 use lab::{End, Host, Lab, Link, LinkOptions};
-use xsk::{Device, Filter, Packet, Program, ProgramOptions, Result, Socket, SocketOptions, Umem};
 
 mod numbered;
 
@@ -48,7 +50,7 @@ impl Side {
     /// Attaches a program that chooses the tests' own packets.
     pub(crate) fn attach(&self, options: ProgramOptions) -> Program {
         let filter = Filter::EtherType(EXPERIMENT);
-        self.try_attach(&ProgramOptions { filter, ..options }).expect("a program")
+        self.try_attach(&options.filter(filter)).expect("a program")
     }
 }
 
@@ -73,21 +75,16 @@ pub(crate) fn umem(frames: u32, frame_size: u32) -> Umem {
 
 pub(crate) fn pool(frames: u32, frame_size: u32) -> FramePool {
     let huge_pages = HugePages::Never;
-    let options = AreaOptions { frames, frame_size, huge_pages, ..AreaOptions::default() };
+    let options =
+        AreaOptions::default().frames(frames).frame_size(frame_size).huge_pages(huge_pages);
     let area = FrameArea::new(&options);
-    let options = PoolOptions { homes: vec![0, 0], ..PoolOptions::default() };
+    let options = PoolOptions::default().homes(vec![0, 0]);
     FramePool::new(area.expect("an area"), &options).expect("a pool")
 }
 
 /// Small rings, so that they come round often.
 pub(crate) fn small() -> SocketOptions {
-    SocketOptions {
-        rx_size: 64,
-        tx_size: 64,
-        fill_size: 64,
-        completion_size: 64,
-        ..SocketOptions::default()
-    }
+    SocketOptions::default().rx_size(64).tx_size(64).fill_size(64).completion_size(64)
 }
 
 /// Puts bytes into frames, as many as it takes at `part` bytes each.

@@ -97,17 +97,15 @@ impl LendArgs {
                 self.quota
             )));
         }
-        Ok(LenderOptions {
-            mode: self.socket_mode,
-            group: self.socket_group,
-            borrowers: usize::from(self.borrowers.unwrap_or(BORROWERS)),
-            quota: self.quota,
-            reserve,
-            accounting: self.autorelease,
-            user_share: self.user_share,
-            private: self.private,
-            ..LenderOptions::new(&self.socket)
-        })
+        Ok(LenderOptions::new(&self.socket)
+            .mode(self.socket_mode)
+            .group(self.socket_group)
+            .borrowers(usize::from(self.borrowers.unwrap_or(BORROWERS)))
+            .quota(self.quota)
+            .reserve(reserve)
+            .accounting(self.autorelease)
+            .user_share(self.user_share)
+            .private(self.private))
     }
 }
 

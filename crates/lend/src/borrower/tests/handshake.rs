@@ -14,12 +14,7 @@ use crate::layout::{HELLO_MIRROR, Status};
 
 #[test]
 fn a_hello_says_what_is_asked_for_and_the_welcome_says_what_is_given() {
-    let options = BorrowerOptions {
-        name: "é".repeat(24),
-        quota: 7,
-        mirror: true,
-        ..BorrowerOptions::default()
-    };
+    let options = BorrowerOptions::default().name("é".repeat(24)).quota(7).mirror(true);
     let serve = |socket| {
         let lender = Lender::new(socket);
         lender.take_in();
@@ -59,7 +54,7 @@ fn what_cannot_be_connected_to_is_named() {
         assert!(said.contains(part) && said.contains(path.to_str().unwrap()), "{said}");
     }
     for name in ["x".repeat(49), "a\0b".into()] {
-        let options = BorrowerOptions { name, ..BorrowerOptions::default() };
+        let options = BorrowerOptions::default().name(name);
         let error = Borrower::connect(dir.path(), &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
@@ -68,7 +63,7 @@ fn what_cannot_be_connected_to_is_named() {
 #[test]
 fn a_lender_that_says_nothing_is_waited_for_no_longer_than_asked() {
     let timeout = Duration::from_millis(20);
-    let options = BorrowerOptions { timeout, ..BorrowerOptions::default() };
+    let options = BorrowerOptions::default().timeout(timeout);
     let (_dir, path, listener) = listener();
     let error = Borrower::connect(&path, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);

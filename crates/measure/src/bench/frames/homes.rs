@@ -87,18 +87,16 @@ impl Measure for Homes {
 }
 
 fn pool(homes: u16) -> anyhow::Result<FramePool> {
-    let area = FrameArea::new(&AreaOptions {
-        frames: FRAMES_PER_HOME * u32::from(homes),
-        frame_size: 64,
-        huge_pages: HugePages::Never,
-        ..AreaOptions::default()
-    })?;
-    let options = PoolOptions {
-        homes: vec![0; usize::from(homes)],
-        caches: homes + 1,
-        alien_free: AlienFree::Defer,
-        ..PoolOptions::default()
-    };
+    let area = FrameArea::new(
+        &AreaOptions::default()
+            .frames(FRAMES_PER_HOME * u32::from(homes))
+            .frame_size(64)
+            .huge_pages(HugePages::Never),
+    )?;
+    let options = PoolOptions::default()
+        .homes(vec![0; usize::from(homes)])
+        .caches(homes + 1)
+        .alien_free(AlienFree::Defer);
     Ok(FramePool::new(area, &options)?)
 }
 

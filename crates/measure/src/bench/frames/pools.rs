@@ -51,15 +51,11 @@ pub(in crate::bench) fn frame_pool(
     lanes: &[u16],
 ) -> anyhow::Result<FramePool> {
     let map = LaneMap::detect()?;
-    let area = FrameArea::new(&AreaOptions {
-        frames,
-        frame_size: FRAME_SIZE,
-        // As the peers: ordinary pages.
-        huge_pages: HugePages::Never,
-        nodes: cpus.iter().map(|&cpu| map.node_of(cpu)).collect(),
-        ..AreaOptions::default()
-    })?;
-    let options = PoolOptions { homes: lanes.to_vec(), cache: CACHE, ..PoolOptions::default() };
+    // As the peers: ordinary pages.
+    let options = AreaOptions::default().huge_pages(HugePages::Never);
+    let nodes = cpus.iter().map(|&cpu| map.node_of(cpu)).collect();
+    let area = FrameArea::new(&options.frames(frames).frame_size(FRAME_SIZE).nodes(nodes))?;
+    let options = PoolOptions::default().homes(lanes.to_vec()).cache(CACHE);
     Ok(FramePool::new(area, &options)?)
 }
 

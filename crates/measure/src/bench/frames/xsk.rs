@@ -217,7 +217,7 @@ impl Net {
         let _program = match mode {
             Mode::Skb => None,
             Mode::Native => Some(to.host.run(|| {
-                let options = ProgramOptions { attach: Attach::Native, ..Default::default() };
+                let options = ProgramOptions::default().attach(Attach::Native);
                 xsk::Program::attach(&Device::find(&to.device)?, &options)
             })??),
         };

@@ -19,14 +19,14 @@ pub(super) const SIZE: usize = 60;
 
 /// A pool of frames that other processes can map.
 pub(super) fn shared_pool(homes: usize) -> anyhow::Result<FramePool> {
-    let area = FrameArea::new(&AreaOptions {
-        frames: FRAMES,
-        frame_size: 2048,
-        huge_pages: HugePages::Never,
-        shared: true,
-        ..AreaOptions::default()
-    })?;
-    let options = PoolOptions { homes: vec![0; homes], ..PoolOptions::default() };
+    let area = FrameArea::new(
+        &AreaOptions::default()
+            .frames(FRAMES)
+            .frame_size(2048)
+            .huge_pages(HugePages::Never)
+            .shared(true),
+    )?;
+    let options = PoolOptions::default().homes(vec![0; homes]);
     Ok(FramePool::new(area, &options)?)
 }
 
@@ -39,16 +39,13 @@ pub(super) fn lend(
     cache: &mut LaneCache,
 ) -> anyhow::Result<(Lender, Distributor, Vec<Borrower>)> {
     let socket = dir.join("lend.sock");
-    let options = LenderOptions {
-        quota: QUOTA,
-        reserve: FRAMES - QUOTA * borrowers as u32,
-        accounting,
-        ..LenderOptions::new(&socket)
-    };
+    let options = LenderOptions::new(&socket)
+        .quota(QUOTA)
+        .reserve(FRAMES - QUOTA * borrowers as u32)
+        .accounting(accounting);
     let (lender, distributors) = Lender::open(pool, 1, &options)?;
     let borrow = |number| {
-        let options =
-            BorrowerOptions { name: format!("worker {number}"), ..BorrowerOptions::default() };
+        let options = BorrowerOptions::default().name(format!("worker {number}"));
         Borrower::connect(&socket, &options)
     };
     let borrowers = (0..borrowers).map(borrow).collect::<Result<Vec<_>, _>>()?;

@@ -181,10 +181,10 @@ impl Receiver {
         let open = move || {
             let device = Device::find(&to.device)?;
             let umem = Umem::new(pool.clone())?;
-            let options = SocketOptions { tx_size: 0, ..SocketOptions::default() };
+            let options = SocketOptions::default().tx_size(0);
             let mut socket = Socket::bind(&umem, &device, 0, &options)?;
             socket.fill(&mut cache, usize::MAX);
-            let options = ProgramOptions { attach: Attach::Native, ..ProgramOptions::default() };
+            let options = ProgramOptions::default().attach(Attach::Native);
             let mut program = Program::attach(&device, &options)?;
             program.insert(&socket)?;
             anyhow::Ok(Receiver { socket, cache, _program: program })
