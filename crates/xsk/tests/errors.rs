@@ -3,7 +3,7 @@
 mod common;
 
 use cachelane_xsk::{
-    Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, SocketOptions, Umem,
+    Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, Umem,
 };
 use common::{Side, all_home, pool, small, two, umem};
 use lab::LinkOptions;

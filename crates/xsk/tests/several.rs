@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use cachelane_xsk::{Attach, Packet, ProgramOptions, Socket, SocketOptions};
+use cachelane_xsk::{Attach, Packet, ProgramOptions, Socket};
 use common::{
     PATIENCE, Side, all_home, gather, number, numbered, pack, settle, small, transfer, two, umem,
     unpack,

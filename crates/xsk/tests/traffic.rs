@@ -5,9 +5,7 @@ mod common;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use cachelane_xsk::{
-    Attach, BusyPoll, ErrorKind, Filter, Mode, Outstanding, ProgramOptions, SocketOptions,
-};
+use cachelane_xsk::{Attach, BusyPoll, ErrorKind, Filter, Mode, Outstanding, ProgramOptions};
 use common::{PATIENCE, all_home, gather, numbered, pack, settle, small, transfer, two, umem};
 use lab::LinkOptions;
 use lab::testing::{comes_true, root};
