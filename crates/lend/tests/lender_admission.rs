@@ -328,6 +328,6 @@ fn options_that_cannot_be_met_are_named() {
     let private = FramePool::new(private, &PoolOptions::default()).unwrap();
     let options = LenderOptions::new(dir.path().join("lend"));
     let error = Lender::open(&private, 1, &options).unwrap_err();
-    assert!(error.to_string().contains("shared: true"), "{error}");
+    assert!(error.to_string().contains("AreaOptions::shared(true)"), "{error}");
     pool.close().unwrap();
 }

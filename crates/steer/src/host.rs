@@ -73,7 +73,7 @@ impl fmt::Display for Note {
                 f,
                 "{queues} receive queues for {cpus} CPUs: such a card mostly needs no steering. \
                  Look first whether interrupts and consumers are in the same lanes (ethtool -x, \
-                 /proc/interrupts), and let cachelane trial decide"
+                 /proc/interrupts)"
             ),
             Note::OneLane => f.write_str(
                 "all CPUs share one cache: a consumer that moves stays in its lane, so flows stay \

@@ -22,10 +22,9 @@ use machine::Machine;
 /// Steer received flows to the lanes of their consumers
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Not for you where the card has a receive queue for each CPU, where all CPUs share one cache, where \
-most packets are forwarded rather than received by sockets of this host, on veth and tap devices, \
-or where RPS or RFS is on: --check says what stands against it, and `cachelane trial \
-steer.llc_affinity` whether it helps.
+Do not use it where the card has a receive queue for each CPU, where all CPUs share one cache, \
+where most packets are forwarded rather than received by sockets of this host, on veth and tap \
+devices, or where RPS or RFS is on: --check says what stands against it.
 
 Packets of TCP and connected UDP go to the CPU that their socket was last used on, and stay there \
 while its thread moves inside the lane: only when it leaves the lane is the flow's record written. \

@@ -19,7 +19,7 @@ pub(super) struct Programs {
     counts: Map,
 }
 
-pub(in crate::traffic) fn index(host: &Host, device: &str) -> Result<u32> {
+pub(crate) fn index(host: &Host, device: &str) -> Result<u32> {
     let find = || {
         let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         name_to_index(socket, device)

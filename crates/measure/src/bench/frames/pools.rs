@@ -45,7 +45,7 @@ pub(super) trait Handle: Send {
 }
 
 /// A pool of so many frames with a home for each of these CPUs, in these lanes.
-pub(in crate::bench) fn frame_pool(
+pub(crate) fn frame_pool(
     frames: u32,
     cpus: &[usize],
     lanes: &[u16],

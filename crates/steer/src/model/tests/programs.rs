@@ -424,7 +424,7 @@ fn root_the_programs_do_what_the_model_does() {
                     ("same_lane", 100),
                     ("unchanged", 100),
                     ("collisions", 100),
-                    ("stalls", 30),
+                    ("stalls", 10),
                 ] {
                     assert!(sums[name] > more_than, "{name}: {sums:?}");
                 }
