@@ -134,7 +134,7 @@ fn frames_freed_away_from_home_go_where_the_knob_says() {
         assert_eq!((to_home, to_depot), if goes_home { (moved, 0) } else { (0, moved) }, "{case}");
         // What is sent home is not kept here first, except by auto.
         assert_eq!(kept > 0, mode != AlienFree::Defer, "{case}");
-        assert_eq!(pool.counters().sent_home, if goes_home { u64::from(moved) } else { 0 });
+        assert_eq!(pool.counters().sent_home, if goes_home { moved } else { 0 });
     }
 }
 

@@ -240,7 +240,10 @@ mod tests {
         let (get, put) = shared(default);
         let set = move |new| match new {
             "broken" => Err("it is broken"),
-            new => Ok(put(new)),
+            new => {
+                put(new);
+                Ok(())
+            }
         };
         let all = &["copy", "splice", "broken"];
         Knob::choice(name, "a test", all, default, move || Ok(get()), set)
@@ -250,7 +253,13 @@ mod tests {
         let registry = Registry::new("relay");
         registry.register(engine("relay.engine", "copy")).unwrap();
         let (get, put) = shared(4);
-        let set = move |new: u32| if new < 5 { Ok(put(new)) } else { Err("it is too many") };
+        let set = move |new: u32| match new {
+            0..5 => {
+                put(new);
+                Ok(())
+            }
+            _ => Err("it is too many"),
+        };
         let knob = Knob::parsed("relay.cpus", "a test", "a number", "4", move || Ok(get()), set);
         registry.register(knob).unwrap();
         registry

@@ -1,7 +1,7 @@
 //! The tables, the parse and the rules of the BPF programs, in plain Rust.
 //!
 //! For checking the programs (the tests run both on the same random input and compare everything
-//! after every step) and for [simulating](crate::simulate) machines that are not there. Written from
+//! after every step) and for simulating machines that are not there. Written from
 //! the programs' description, not translated from them. It has no threads: what the programs read
 //! of each other's tables is here as it is at that moment.
 

@@ -45,11 +45,7 @@ pub(super) trait Handle: Send {
 }
 
 /// A pool of so many frames with a home for each of these CPUs, in these lanes.
-pub(crate) fn frame_pool(
-    frames: u32,
-    cpus: &[usize],
-    lanes: &[u16],
-) -> anyhow::Result<FramePool> {
+pub(crate) fn frame_pool(frames: u32, cpus: &[usize], lanes: &[u16]) -> anyhow::Result<FramePool> {
     let map = LaneMap::detect()?;
     // As the peers: ordinary pages.
     let options = AreaOptions::default().huge_pages(HugePages::Never);
