@@ -3,9 +3,10 @@
 
 #![no_main]
 
+use std::convert::Infallible;
 use std::sync::{LazyLock, Mutex};
 
-use knobs::{Knob, Registry, Request, Values, reply};
+use knobs::{Knob, MeterKind, Registry, Request, reply};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -13,16 +14,17 @@ static CPUS: Mutex<String> = Mutex::new(String::new());
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let registry = Registry::new("fuzz");
-    let engines = Values::one_of(["copy", "splice"]);
-    let engine = Knob::new("f.engine", "a list", engines, "copy", || "copy".into(), |_| Ok(()));
-    let current = || CPUS.lock().unwrap().clone();
-    let cpus = Knob::new("f.cpus", "a text", Values::text("any text"), "", current, |value| {
-        *CPUS.lock().unwrap() = value.to_owned();
+    let (get, set) = (|| Ok::<_, Infallible>("copy"), |_| Ok(()));
+    let engine = Knob::choice("f.engine", "a list", &["copy", "splice"], "copy", get, set);
+    let get = || Ok::<_, Infallible>(CPUS.lock().unwrap().clone());
+    let cpus = Knob::parsed("f.cpus", "a text", "any text", "", get, |value: String| {
+        *CPUS.lock().unwrap() = value;
         Ok(())
     });
     registry.register(engine).unwrap();
     registry.register(cpus).unwrap();
-    registry.counter("f.bytes", "bytes", "sent", || u64::MAX).unwrap();
+    let read = || Ok::<_, Infallible>([u64::MAX]);
+    registry.meters(MeterKind::Counter, "f", [("bytes", "bytes", "sent")], read).unwrap();
     registry
 });
 
