@@ -4,9 +4,11 @@
 //! and `driver.rs` runs them.
 
 pub mod bridge;
+mod claim;
 mod driver;
 pub(crate) mod exchanges;
 mod experiment;
+mod found;
 pub mod frames;
 pub mod lend;
 pub mod list;
@@ -19,7 +21,8 @@ pub mod steer;
 mod stop;
 mod worker;
 
-pub use driver::{Found, Outcome, run};
+pub use driver::{Outcome, in_words, run};
 pub use experiment::{Experiment, Part, Plan};
+pub use found::Found;
 pub(crate) use series::{Progress, Series};
 pub use stop::Stop;

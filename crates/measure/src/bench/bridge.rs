@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use lab::Lab;
 
-use super::driver::Found;
 use super::experiment::{Experiment, Part, Plan, Step, in_random_order};
+use super::found::Found;
 use crate::pmu::Pmu;
 
 /// The experiment.

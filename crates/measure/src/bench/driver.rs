@@ -15,9 +15,9 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use trial::bench::{BenchOutput, Host};
 
-use super::experiment::{Absent, Claim, Experiment, Measure, Now, Part, Plan, Stage, Turns};
-use super::list::in_words;
-use super::{Progress, Series, Stop};
+use super::experiment::{Absent, Experiment, Measure, Now, Part, Plan, Stage, Turns};
+use super::found::Found;
+use super::{Progress, Stop};
 
 /// How a run ended.
 #[derive(Debug)]
@@ -28,19 +28,19 @@ pub struct Outcome {
     pub error: Option<anyhow::Error>,
 }
 
-/// What was found so far.
-pub struct Found {
-    output: BenchOutput,
-    series: Series,
-    /// Why something is not there: a case, or what cases and claims are called after.
-    reasons: Vec<(String, String)>,
-}
-
 /// Seconds that the parts of the plan will take, about.
 pub(super) fn seconds<X: Experiment>(experiment: &X, plan: &Plan) -> f64 {
     let parts = experiment.parts();
     let chosen = parts.iter().filter(|part| plan.has(part.name));
     experiment.ground_time() + chosen.map(|part| part.seconds(plan)).sum::<f64>()
+}
+
+/// A time for people, who need not know it exactly.
+pub fn in_words(seconds: f64) -> String {
+    match seconds {
+        ..=90.0 => format!("{:.0} seconds", seconds.ceil()),
+        _ => format!("{:.0} minutes", (seconds / 60.0).round()),
+    }
 }
 
 /// Runs an experiment, until its end or until somebody asks to stop. How long it will take is said on
@@ -193,60 +193,5 @@ impl Plan {
     /// Whether this part was asked for.
     fn has(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|asked| asked == part)
-    }
-}
-
-impl Found {
-    fn new(output: BenchOutput) -> Found {
-        Found { output, series: Series::default(), reasons: Vec::new() }
-    }
-
-    /// Something is not there, which is said; and so is no case and no claim that is called after it.
-    pub(super) fn absent(&mut self, what: &str, reason: impl AsRef<str>) {
-        let said = format!("{what}: {}", reason.as_ref());
-        if !self.output.absent.contains(&said) {
-            self.output.absent.push(said);
-            self.lacks(what, reason.as_ref());
-        }
-    }
-
-    /// Why a case will not be there.
-    pub(super) fn lacks(&mut self, case: &str, reason: impl Into<String>) {
-        self.reasons.push((case.into(), reason.into()));
-    }
-
-    /// Compares what can be, and says of the rest why it cannot.
-    fn compare(&mut self, claims: &[Claim], is_incomplete: bool) {
-        for claim in claims {
-            let compared = match self.missed(claim) {
-                Some(reason) => Err(reason),
-                None => self.series.compare(claim, is_incomplete),
-            };
-            match compared {
-                Ok(ratio) => self.output.ratios.push(ratio),
-                Err(reason) => {
-                    let said = format!("{}: {reason}", claim.name);
-                    if !self.output.absent.contains(&said) {
-                        self.output.absent.push(said);
-                    }
-                }
-            }
-        }
-        self.reasons.retain(|(what, _)| !what.is_empty());
-    }
-
-    /// Why one of the claim's cases is not there, or not in every round.
-    fn missed(&self, claim: &Claim) -> Option<String> {
-        let cases = || std::iter::once(&claim.of).chain(&claim.to);
-        let of_case = |case: &String| self.reasons.iter().find(|(what, _)| what == case);
-        if let Some((_, reason)) = cases().find_map(of_case) {
-            return Some(reason.clone());
-        }
-        let unmeasured = cases().find(|case| self.series.runs(case).is_empty())?;
-        let is_of = |what: &str| unmeasured.contains(what) || claim.name.starts_with(what);
-        let fitting = self.reasons.iter().filter(|(what, _)| is_of(what));
-        // The longest says most exactly what it is of; what is of the whole part says least.
-        let reason = fitting.max_by_key(|(what, _)| what.len()).map(|(_, reason)| reason.clone());
-        Some(reason.unwrap_or_else(|| format!("'{unmeasured}' was not measured")))
     }
 }

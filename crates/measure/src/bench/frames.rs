@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::driver::Found;
 use super::experiment::{Experiment, Part, Plan, Step, in_random_order};
+use super::found::Found;
 use super::peer::Builder;
 use super::places::Places;
 use crate::pmu::Pmu;

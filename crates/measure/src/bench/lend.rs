@@ -13,8 +13,8 @@ mod wire;
 
 use std::time::Duration;
 
-use super::driver::Found;
 use super::experiment::{Experiment, Part, Plan, in_random_order};
+use super::found::Found;
 use super::peer::Builder;
 use super::places::Places;
 pub(crate) use accounting::Keeping;

@@ -62,14 +62,6 @@ fn list<X: Experiment>(experiment: &X) -> Listed {
     Listed { name: experiment.name(), rounds, window, seconds, parts: parts.collect() }
 }
 
-/// A time for people, who need not know it exactly.
-pub fn in_words(seconds: f64) -> String {
-    match seconds {
-        ..=90.0 => format!("{:.0} seconds", seconds.ceil()),
-        _ => format!("{:.0} minutes", (seconds / 60.0).round()),
-    }
-}
-
 impl Listed {
     /// For programs.
     pub fn to_json(&self) -> Value {

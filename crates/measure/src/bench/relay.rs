@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use lab::Lab;
 
-use super::driver::Found;
 use super::experiment::{Experiment, Part};
+use super::found::Found;
 use targets::Targets;
 
 /// The experiment.

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trial::bench::{Case, RatioOut};
 use trial::{paired_difference, paired_ratio};
 
-use super::experiment::Claim;
+use super::claim::Claim;
 
 /// Runs by case, in the order in which the cases came up.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ pub mod simulate;
 
 use std::time::Duration;
 
-use super::driver::Found;
 use super::experiment::{Experiment, Part};
+use super::found::Found;
 
 /// The experiment.
 #[derive(Clone, Debug)]

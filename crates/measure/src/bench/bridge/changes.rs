@@ -13,7 +13,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Net};
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 
 const ARMS: [(&str, Arm); 2] =
     [("linux bridge", Arm::Linux), ("cachelane", Arm::Cachelane(Table::Split))];

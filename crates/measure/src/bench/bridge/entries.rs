@@ -10,7 +10,8 @@ use trial::bench::Bar;
 use super::Ground;
 use super::net::{Arm, Flow, Net};
 use super::pps::last_cpu;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 const ARMS: [(&str, Arm); 2] =
     [("cachelane", Arm::Cachelane(Table::Split)), ("linux bridge", Arm::Linux)];

@@ -7,7 +7,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Flow, Net};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// A station behind the second member: its frames leave by the port's queue.
 const BEHIND: Mac = Mac([0x02, 0x63, 0xff, 0, 0, 1]);

@@ -7,8 +7,9 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Flow, Net};
-use crate::bench::driver::Found;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::found::Found;
 
 /// What cases are called that need the CPUs' counters.
 pub(super) const FILLS: &str = "fills/packet";

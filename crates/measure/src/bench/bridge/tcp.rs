@@ -13,8 +13,9 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Net};
+use crate::bench::claim::Claim;
 use crate::bench::exchanges::{add, check};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// Slices of a measurement, of both arms together.
 const SLICES: usize = 16;

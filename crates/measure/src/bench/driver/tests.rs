@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::bench::claim::Claim;
 use crate::bench::experiment::{Step, Time};
 
 /// A made-up experiment; what its steps come to in each round.

@@ -13,7 +13,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::batch::BATCH;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 
 const HOMES: [u16; 5] = [2, 8, 32, 128, 256];
 const FRAMES_PER_HOME: u32 = 1024;

@@ -12,8 +12,9 @@ use trial::bench::Bar;
 use super::Ground;
 use super::patterns::{self, Pattern};
 use super::pools::{QueuePool, frame_pool, queue_pool};
-use crate::bench::driver::Found;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::found::Found;
 use crate::bench::peer::{Builder, Peer, Program};
 
 /// Objects of every pool.

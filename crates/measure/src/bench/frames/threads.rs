@@ -4,7 +4,8 @@
 use super::Ground;
 use super::memory::{Subjects, mempool_args};
 use super::patterns::Pattern;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 use crate::bench::peer::{Peer, Program};
 
 /// Threads on each of two CPUs.

@@ -20,7 +20,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::pools::frame_pool;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use crate::bench::worker::join;
 use traffic::Traffic;
 

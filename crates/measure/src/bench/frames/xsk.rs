@@ -17,7 +17,8 @@ use trial::bench::Bar;
 use xsk::{Attach, Device, ProgramOptions};
 
 use super::Ground;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use crate::bench::peer::{Builder, Peer, Program};
 use crate::bench::places::Places;
 

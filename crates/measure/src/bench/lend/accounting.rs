@@ -16,7 +16,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::books::{BATCH, Books, Frames, Ledger, Locking, Singly, Table, Tokens, all};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 use crate::bench::frames::frame_pool;
 use crate::bench::places::{self, Places};
 use crate::bench::worker::{self, Run, Waiting, Work};

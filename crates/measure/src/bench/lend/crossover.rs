@@ -5,7 +5,8 @@
 use super::Ground;
 use super::delivered::{Receivers, Who};
 use super::wire::{Delivered, Pace, Traffic};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// Bytes of a packet with its check sequence.
 const SIZES: [usize; 4] = [64, 256, 1024, 1500];

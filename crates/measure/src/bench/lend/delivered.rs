@@ -14,8 +14,9 @@ use trial::bench::Bar;
 use super::Ground;
 use super::clients::{Client, clients};
 use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings};
-use crate::bench::driver::Found;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::found::Found;
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

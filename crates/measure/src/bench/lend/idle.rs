@@ -25,7 +25,8 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::books::Locking;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use feed::Feed;
 use worker::Outcome;
 

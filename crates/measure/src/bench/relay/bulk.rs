@@ -9,7 +9,8 @@ use lab::usage::SystemCpu;
 use trial::bench::Bar;
 
 use super::targets::{Target, Targets};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// Before each measurement, for buffers and windows to find their size.
 const WARM: Duration = Duration::from_millis(300);

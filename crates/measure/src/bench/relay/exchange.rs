@@ -6,8 +6,9 @@ use lab::traffic::{Close, ConnectOptions, ConnectSession, RrOptions, RrSession};
 use trial::bench::Bar;
 
 use super::targets::{EXCHANGE, Target, Targets};
+use crate::bench::claim::Claim;
 use crate::bench::exchanges::check;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(200);

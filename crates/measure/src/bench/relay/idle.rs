@@ -12,7 +12,8 @@ use lab::{Host, Process};
 use trial::bench::Bar;
 
 use super::targets::{Targets, peer_options};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
 
 const CASES: [&str; 2] = ["idle memory relay", "idle memory haproxy"];

@@ -11,7 +11,8 @@ use trial::bench::{Bar, Host};
 
 use super::flood::Flood;
 use super::targets::Targets;
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 
 /// Bytes of a write, as in the proposal.
 const WRITE: usize = 64 << 10;

@@ -10,7 +10,8 @@ use perf_event::{Builder, Counter};
 use trial::bench::Bar;
 
 use super::targets::Targets;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
 
 /// A worker's time on one CPU.

@@ -7,7 +7,7 @@ use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
 use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
 use lab::{Host, Lab};
 
-use crate::bench::driver::Found;
+use crate::bench::found::Found;
 use crate::bench::relay_process::RelayProcess;
 
 /// Bytes of a request and of its response.

@@ -13,7 +13,7 @@ use xsk::Hook;
 
 use super::flow_entries::{ADVISED, FlowEntries};
 use super::hosts::{Attended, Hosts, Lanes};
-use crate::bench::driver::Found;
+use crate::bench::found::Found;
 
 /// Who steers, and what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

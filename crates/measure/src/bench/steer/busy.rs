@@ -16,7 +16,8 @@ use trial::bench::Bar;
 
 use super::arms::{Arm, Device, Kernel, Switch};
 use super::hosts::Hosts;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
 
 const RFS: Arm = Arm::Kernel(Kernel::Rfs, Device::Passing);
 const ARMS: [Arm; 2] = [Arm::Steer, RFS];

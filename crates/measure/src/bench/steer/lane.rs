@@ -11,7 +11,8 @@ use lab::PassProgram;
 use trial::bench::Bar;
 
 use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc};
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 
 /// Answers of a thread between two of its moves: a few seconds on a host that is busy with 512
 /// connections.

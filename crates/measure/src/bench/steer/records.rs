@@ -11,7 +11,8 @@ use steer::Counters;
 use trial::bench::Bar;
 
 use super::hosts::{Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
 
 /// After each switch: all flows have been received of since.
 const SETTLE: Duration = Duration::from_millis(60);

@@ -14,8 +14,9 @@ use trial::bench::Bar;
 
 use super::arms::{Arm, Device, Kernel, Switch};
 use super::hosts::{Behaviour, CONNECTIONS, Rpc, THREADS};
+use crate::bench::claim::Claim;
 use crate::bench::exchanges::{add, check};
-use crate::bench::experiment::{Claim, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::experiment::{Measure, Now, Part, Step, Time, Turns};
 
 /// Answers of a thread between two of its moves: some 200 moves a second, about as many as the
 /// scheduler makes where it places such threads.

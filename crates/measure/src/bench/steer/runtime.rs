@@ -17,8 +17,9 @@ use xsk::Device;
 use super::arms::{self, Arm, Kernel, Switch};
 use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
 use super::rpc::STAY;
-use crate::bench::driver::Found;
-use crate::bench::experiment::{Absent, Claim, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::found::Found;
 use crate::pmu::Pmu;
 
 /// Times that a measurement is tried.

@@ -10,8 +10,9 @@ use anyhow::Context as _;
 pub use crate::simulation::{Machine, Simulation, Threads};
 use crate::simulation::{Outcome, WARM_UP};
 
-use crate::bench::driver::Found;
-use crate::bench::experiment::{Claim, Experiment, Measure, Now, Part, Plan, Step, Time};
+use crate::bench::claim::Claim;
+use crate::bench::experiment::{Experiment, Measure, Now, Part, Plan, Step, Time};
+use crate::bench::found::Found;
 
 /// Seconds that a simulated receive takes.
 const RECEIVE: f64 = 1.5e-7;
