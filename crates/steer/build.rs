@@ -1,11 +1,6 @@
-//! Builds the BPF objects and their skeletons.
+//! Builds the BPF object and its skeleton.
 
 fn main() {
     // v3 has the atomics that return what was there before.
-    let flags = ["-mcpu=v3"];
-    bpf::build::skeletons(&["steer"], &flags);
-    // To measure against.
-    if std::env::var_os("CARGO_FEATURE_MEASURE").is_some() {
-        bpf::build::skeletons(&["least"], &flags);
-    }
+    bpf::build::skeletons(&["steer"], &["-mcpu=v3"]);
 }

@@ -5,8 +5,6 @@
 //!
 //! The code is MIT or Apache-2.0; the BPF programs in `src/bpf`, which are compiled in, are GPL-2.0.
 
-#[cfg(feature = "measure")]
-pub mod cost;
 mod counters;
 mod error;
 mod host;
@@ -16,6 +14,8 @@ mod knobs;
 pub mod model;
 mod native;
 mod program;
+#[cfg(feature = "measure")]
+mod run_times;
 mod size;
 mod steering;
 mod targets;
@@ -27,5 +27,7 @@ pub use self::knobs::register;
 pub use counters::{Counters, Reason};
 pub use error::{Error, ErrorKind, Result};
 pub use host::{COSTS, Cost, Note, Obstacle, Plan, inspect};
+#[cfg(feature = "measure")]
+pub use run_times::RunTimes;
 pub use size::records_for;
 pub use steering::{LOOK, SteerOptions, Steering};

@@ -7,7 +7,7 @@ use bpf::{Link, Map, Plain, Program};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 #[cfg(feature = "measure")]
-use crate::cost::RunTimes;
+use crate::run_times::RunTimes;
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
 #[cfg(test)]
@@ -265,7 +265,7 @@ pub(crate) fn read<T: Plain>(map: &Map, key: u32) -> Result<T> {
 }
 
 /// Programs that the kernel did not load.
-pub(crate) fn refused(which: &str, error: &bpf::Error) -> Error {
+fn refused(which: &str, error: &bpf::Error) -> Error {
     let (kind, why) = match error.is_permission() {
         true => (
             ErrorKind::NotPermitted,

@@ -7,9 +7,9 @@ use lanes::{CpuSet, LaneMap};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
-#[cfg(feature = "measure")]
-use crate::cost::RunTimes;
 use crate::program::{CPUS_MAX, Constants, Limits, Loaded};
+#[cfg(feature = "measure")]
+use crate::run_times::RunTimes;
 use crate::size::{check_records, records_for};
 use crate::targets::{Targets, cpus};
 use crate::threads;
@@ -195,7 +195,7 @@ impl Steering {
         self.targets.loaded.counters()
     }
 
-    /// What the programs cost so far, while [`Statistics`](crate::cost::Statistics) were on.
+    /// What the programs cost so far, while the kernel's statistics of BPF programs were on.
     ///
     /// # Errors
     /// What the system reports.
@@ -315,7 +315,7 @@ fn cpus_max() -> Result<usize> {
 }
 
 /// The inode of the caller's network namespace.
-pub(crate) fn netns() -> Result<u32> {
+fn netns() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
 
     let path = "/proc/thread-self/ns/net";

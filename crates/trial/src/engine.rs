@@ -1,19 +1,15 @@
 //! Walking a plan.
 
-use std::error::Error as StdError;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{BoxError, Error, ErrorKind};
 use crate::measure::Measure;
 use crate::plan::{Plan, Slot};
 use crate::stats::{Comparison, Rules, compare, mean};
-
-/// What a subject fails with.
-pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// What is tried: something whose arm can be set and that can be measured.
 pub trait Subject {

@@ -1,6 +1,7 @@
 //! What can go wrong.
 
-use crate::engine::BoxError;
+/// What a subject fails with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 kit::error! {
     /// What sort of error it is, for callers that act on it.

@@ -51,8 +51,8 @@ pub mod report;
 mod stats;
 mod table;
 
-pub use engine::{BoxError, Observer, Outcome, Step, Subject, Window, run};
-pub use error::{Error, ErrorKind};
+pub use engine::{Observer, Outcome, Step, Subject, Window, run};
+pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
 pub use plan::{Plan, PlanBuilder, Slot};
 pub use stats::{

@@ -6,6 +6,7 @@ mod busy;
 mod flow_entries;
 pub(crate) mod hosts;
 mod lane;
+mod least;
 mod records;
 mod rpc;
 mod runtime;

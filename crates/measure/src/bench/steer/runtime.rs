@@ -7,15 +7,17 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
+use bpf::{RunTime, Statistics};
 use lab::End;
 use rand::seq::SliceRandom as _;
-use steer::cost::{Least, RunTime, RunTimes, Sockets, Statistics};
+use steer::RunTimes;
 use trial::bench::Bar;
 use xsk::Device;
 
 use super::arms::{self, Arm, Kernel, Switch};
 use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use super::least::{Least, Sockets};
 use super::rpc::STAY;
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
@@ -107,7 +109,8 @@ struct RunTimesOf {
 impl RunTimesOf {
     fn start(name: &'static str, connections: usize) -> anyhow::Result<RunTimesOf> {
         let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections })?;
-        Ok(RunTimesOf { rpc, name, _statistics: Statistics::enable()? })
+        let statistics = Statistics::enable().context("the statistics of BPF programs")?;
+        Ok(RunTimesOf { rpc, name, _statistics: statistics })
     }
 }
 
