@@ -244,6 +244,8 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
     use crate::measure::Better;
     use crate::stats::Verdict;
