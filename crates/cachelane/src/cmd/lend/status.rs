@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frames::Accounting;
-use knobs::{Knob, MeterKind, Registry};
+use knobs::{Field, Knob, MeterKind, Registry};
 use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::options::ACCOUNTING;
 use crate::args::name_of;
-use crate::counters::{self, Count, declared, register};
+use crate::counters::{self, Count, register};
 use crate::figures::{named, tight};
 use crate::packets::job::{Beside, Report};
 
@@ -121,7 +121,7 @@ impl Beside for Status {
         ));
         report.lines.extend(borrowers.iter().map(line));
         for (what, reasons) in by_reason(&counters) {
-            let reasons = named(reasons.iter().filter_map(|(name, n)| Some((name, n.as_u64()?))));
+            let reasons = named(reasons.into_iter());
             if !reasons.is_empty() {
                 report.lines.push(format!("{what}: {reasons}"));
             }
@@ -137,15 +137,21 @@ fn figures(counters: &LenderCounters) -> Map<String, Value> {
     let mut figures = counters::object(&COUNTS, counters);
     figures.insert("on_loan".into(), counters.on_loan.into());
     figures.insert("lingering".into(), counters.lingering.into());
-    figures.extend(by_reason(counters).map(|(name, reasons)| (name.to_owned(), reasons.into())));
+    for (name, reasons) in by_reason(counters) {
+        let reasons = reasons.into_iter().map(|(reason, n)| (reason.to_owned(), n));
+        figures.insert(name.into(), reasons.collect());
+    }
     figures
 }
 
-/// What was refused or done wrong.
-fn by_reason(counters: &LenderCounters) -> [(&'static str, Map<String, Value>); 2] {
+/// What was refused or done wrong, by reason, in the order in which the reasons are declared.
+fn by_reason(counters: &LenderCounters) -> [(&'static str, Vec<(&'static str, u64)>); 2] {
+    let named = |fields: &[Field], values: &[u64]| {
+        fields.iter().zip(values).map(|((name, ..), value)| (*name, *value)).collect()
+    };
     [
-        ("refused", declared(Refusals::FIELDS, counters.refused.values())),
-        ("offences", declared(Offences::FIELDS, counters.offences.values())),
+        ("refused", named(&Refusals::FIELDS, &counters.refused.values())),
+        ("offences", named(&Offences::FIELDS, &counters.offences.values())),
     ]
 }
 
