@@ -13,7 +13,7 @@ pub mod frames;
 pub mod lend;
 pub mod list;
 mod peer;
-mod places;
+pub(crate) mod places;
 pub mod relay;
 pub(crate) mod relay_process;
 mod series;
@@ -22,6 +22,7 @@ mod stop;
 mod worker;
 
 pub use driver::{Outcome, in_words, run};
+pub(crate) use experiment::Absent;
 pub use experiment::{Experiment, Part, Plan};
 pub use found::Found;
 pub(crate) use series::{Progress, Series};

@@ -1,13 +1,12 @@
 //! `cachelane demo`: each mechanism off and on by turns, on a test host, under real traffic.
 //!
-//! A mechanism is a module here that implements `Mechanism` and offers one or more entries,
-//! each a row of the table; `ENTRIES` lists them. Everything is set up before the first window,
-//! so that what has to be left out is said before the waiting begins, and costs nothing while it
-//! idles; each mechanism makes its traffic only while its own windows are measured.
+//! A mechanism is a module here that sets one or more rows of the table up; `ENTRIES` lists them.
+//! Everything is set up before the first window, so that what has to be left out is said before the
+//! waiting begins, and costs nothing while it idles; each mechanism makes its traffic only while its
+//! own windows are measured.
 
 mod bridge_fastpath;
-mod frames_pool;
-mod lend_accounts;
+mod in_place;
 mod output;
 mod relay_against_proxy;
 mod relay_cpus;
@@ -15,28 +14,28 @@ mod sockmap_buffer;
 mod stage;
 mod steer_lanes;
 mod trying;
-mod xsk_send;
 
 use std::time::Duration;
 
-use trial::Better;
+use anyhow::Context as _;
+use trial::Better::{self, Higher, Lower};
 
-use crate::bench::{Progress, Stop};
+use crate::bench::{Absent, Progress, Stop};
 pub use output::Findings;
 use stage::Stage;
 
 /// The rows of the table, in its order.
 const ENTRIES: [Entry; 10] = [
-    sockmap_buffer::RATE,
-    relay_against_proxy::PER_CPU,
-    relay_against_proxy::LATENCY,
-    relay_cpus::RATE,
-    bridge_fastpath::RATE,
-    frames_pool::RATE,
-    xsk_send::RATE,
-    lend_accounts::RATE,
-    steer_lanes::LANE,
-    steer_lanes::RECORDS,
+    entry("sockmap buffer", "rate", "B/s", Higher, sockmap_buffer::set_up),
+    entry("relay", "per CPU-second", "B", Higher, relay_against_proxy::set_up_bulk),
+    entry("relay", "p99 latency", "s", Lower, relay_against_proxy::set_up_exchanges),
+    entry("relay.cpus", "rate", "B/s", Higher, relay_cpus::set_up),
+    entry("bridge", "exchanges", "1/s", Higher, bridge_fastpath::set_up),
+    entry("frames", "frames passed", "1/s", Higher, in_place::frames),
+    entry("xsk send", "packets", "1/s", Higher, in_place::xsk_send),
+    entry("lend", "frames accounted", "1/s", Higher, in_place::lend),
+    entry("steer", "in lane", "", Higher, steer_lanes::set_up_lane),
+    entry("steer", "records", "1/s", Lower, steer_lanes::set_up_records),
 ];
 
 /// Something that can be off and on while traffic flows.
@@ -56,19 +55,65 @@ struct Entry {
     measure: &'static str,
     unit: &'static str,
     better: Better,
-    set_up: fn(&Stage) -> anyhow::Result<SetUp<'_>>,
+    set_up: SetUp,
 }
 
-/// What setting up comes to.
-enum SetUp<'a> {
-    /// It can run.
-    Ready {
-        mechanism: Box<dyn Mechanism + 'a>,
-        /// What off and on are, for people.
+/// Sets a mechanism up. An error that is [`Absent`] says why this host cannot run it.
+type SetUp = fn(&Stage) -> anyhow::Result<Ready<'_>>;
+
+const fn entry(
+    mechanism: &'static str,
+    measure: &'static str,
+    unit: &'static str,
+    better: Better,
+    set_up: SetUp,
+) -> Entry {
+    Entry { mechanism, measure, unit, better, set_up }
+}
+
+/// What can run.
+struct Ready<'a> {
+    mechanism: Box<dyn Mechanism + 'a>,
+    /// What off and on are, for people.
+    arms: String,
+}
+
+impl<'a> Ready<'a> {
+    fn new(arms: String, mechanism: impl Mechanism + 'a) -> Ready<'a> {
+        Ready { mechanism: Box::new(mechanism), arms }
+    }
+
+    /// A mechanism that begins every window anew, with what `start` gives for the arm, once what it
+    /// gave for the window before is dropped.
+    fn anew<T: 'a>(
         arms: String,
-    },
-    /// It cannot, on this host, for this reason.
-    LeftOut(String),
+        start: impl FnMut(bool) -> anyhow::Result<T> + 'a,
+        measure: impl FnMut(&T, Duration) -> anyhow::Result<f64> + 'a,
+    ) -> Ready<'a> {
+        Ready::new(arms, Anew { there: None, start, measure })
+    }
+}
+
+struct Anew<T, S, M> {
+    there: Option<T>,
+    start: S,
+    measure: M,
+}
+
+impl<T, S, M> Mechanism for Anew<T, S, M>
+where
+    S: FnMut(bool) -> anyhow::Result<T>,
+    M: FnMut(&T, Duration) -> anyhow::Result<f64>,
+{
+    fn set(&mut self, on: bool) -> anyhow::Result<()> {
+        self.there = None;
+        self.there = Some((self.start)(on)?);
+        Ok(())
+    }
+
+    fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
+        (self.measure)(self.there.as_ref().context("nothing was started")?, window)
+    }
 }
 
 /// How much is measured of each mechanism.
@@ -106,7 +151,8 @@ impl Extent {
 
 /// Runs every mechanism that can run here.
 ///
-/// What is left out is said on stderr as soon as it is known. `command` is what the report says was called.
+/// What is left out is said on stderr as soon as it is known. `command` is what the report says was
+/// called.
 pub fn run(extent: Extent, seed: u64, quiet: bool, command: String) -> anyhow::Result<Findings> {
     let stop = Stop::on_signals()?;
     let mut findings = Findings::new(seed, command);
@@ -116,15 +162,17 @@ pub fn run(extent: Extent, seed: u64, quiet: bool, command: String) -> anyhow::R
     for entry in &ENTRIES {
         stop.check()?;
         match (entry.set_up)(&stage) {
-            Ok(SetUp::Ready { mechanism, arms }) => {
+            Ok(Ready { mechanism, arms }) => {
                 findings.notes.push(format!("{}: {arms}", entry.name()));
                 ready.push((entry, mechanism));
             }
-            Ok(SetUp::LeftOut(reason)) => findings.leave_out(&entry.name(), reason),
             Err(error) => {
                 // Ctrl-C ends what is being set up as well.
                 stop.check()?;
-                findings.fail(&entry.name(), &error);
+                match error.downcast::<Absent>() {
+                    Ok(Absent(reason)) => findings.leave_out(&entry.name(), reason),
+                    Err(error) => findings.fail(&entry.name(), &error),
+                }
             }
         }
     }

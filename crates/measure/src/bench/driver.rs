@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use trial::bench::{BenchOutput, Host};
 
-use super::experiment::{Absent, Experiment, Measure, Now, Part, Plan, Stage, Turns};
+use super::experiment::{Absent, Experiment, Measure, Now, Part, Plan, Stage};
 use super::found::Found;
 use super::{Progress, Stop};
 
@@ -121,38 +121,35 @@ impl Run<'_> {
         let begun = Instant::now();
         let mut measure = stage(ground, found)?;
         tracing::debug!("set-up: {:.2?}", begun.elapsed());
-        for (case, unit) in measure.steps().iter().flat_map(|step| &step.gives) {
+        for (case, unit) in measure.steps.iter().flat_map(|step| &step.gives) {
             found.series.expect(case, unit);
         }
         let begun = Instant::now();
         let measured = (0..rounds).try_for_each(|round| {
             tracing::debug!("round {} of {rounds}", round + 1);
-            self.round(&mut *measure, round, found)
+            self.round(&mut measure, round, found)
         });
         tracing::debug!("rounds: {:.2?}", begun.elapsed());
-        found.output.notes.extend(measure.notes());
+        found.output.notes.extend(measure.notes);
         measured
     }
 
     fn round(
         &mut self,
-        measure: &mut dyn Measure,
+        measure: &mut Measure<'_>,
         round: usize,
         found: &mut Found,
     ) -> anyhow::Result<()> {
-        let steps = measure.steps();
+        let steps = &measure.steps;
         let mut order: Vec<_> = (0..steps.len()).collect();
         order.shuffle(&mut self.rng);
-        let last = match measure.turns() {
-            Turns::Once => 0,
-            Turns::ThereAndBack => order.len(),
-        };
+        let last = if measure.there_and_back { order.len() } else { 0 };
         order.extend_from_within(..last);
         order[last..].reverse();
         let (&Plan { window, seed, .. }, stop) = (self.plan, self.stop);
         let rng = &mut self.rng;
         let mut now = Now { window, round, seed, is_last_turn: false, rng, stop };
-        match measure.begin(&mut now) {
+        match measure.begin.as_mut().map_or(Ok(Vec::new()), |begin| begin(&mut now)) {
             Ok(values) => {
                 values.iter().for_each(|(case, unit, value)| found.series.add(case, unit, *value));
             }
@@ -170,7 +167,7 @@ impl Run<'_> {
             self.progress.step(&step.name);
             stop.check()?;
             now.is_last_turn = turn >= last;
-            match measure.measure(number, &mut now) {
+            match (measure.take)(number, &mut now) {
                 Ok(values) => {
                     for ((case, unit), value) in step.gives.iter().zip(values) {
                         found.series.add(case, unit, value);

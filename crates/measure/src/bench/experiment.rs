@@ -4,6 +4,7 @@
 //! takes before anything is set up; each of its stages is then set up and measured, in rounds of all
 //! the stage's steps, before the next one is.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
@@ -76,8 +77,7 @@ pub struct Part<G> {
 }
 
 /// Sets up what is measured in rounds.
-pub(super) type Stage<G> =
-    Box<dyn for<'a> Fn(&'a G, &mut Found) -> anyhow::Result<Box<dyn Measure + 'a>>>;
+pub(super) type Stage<G> = Box<dyn for<'a> Fn(&'a G, &mut Found) -> anyhow::Result<Measure<'a>>>;
 
 /// How long a part takes.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ impl<G> Part<G> {
     /// One more stage, after the others.
     pub(super) fn stage<F>(mut self, stage: F) -> Part<G>
     where
-        F: for<'a> Fn(&'a G, &mut Found) -> anyhow::Result<Box<dyn Measure + 'a>> + 'static,
+        F: for<'a> Fn(&'a G, &mut Found) -> anyhow::Result<Measure<'a>> + 'static,
     {
         self.stages.push(Box::new(stage));
         self
@@ -150,40 +150,66 @@ impl Step {
     }
 }
 
-/// In which order a round takes its steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turns {
-    /// Each once, in random order.
-    Once,
-    /// In random order and then backwards, so that a stretch of time in which the machine is slow
-    /// falls on all of them.
-    ThereAndBack,
+/// What is measured in rounds.
+pub(super) struct Measure<'a> {
+    /// The steps of a round.
+    pub(super) steps: Vec<Step>,
+    /// Whether a round takes its steps in random order and then backwards, so that a stretch of time
+    /// in which the machine is slow falls on all of them; else each once, in random order.
+    pub(super) there_and_back: bool,
+    /// What a round begins with, if anything: gives cases of no step.
+    pub(super) begin: Option<Begin<'a>>,
+    pub(super) take: Take<'a>,
+    /// What a reader should know.
+    pub(super) notes: Vec<String>,
 }
 
-/// What is measured in rounds.
-pub(super) trait Measure {
-    /// The steps of a round. They stay the same.
-    fn steps(&self) -> Vec<Step>;
+pub(super) type Begin<'a> =
+    Box<dyn FnMut(&mut Now<'_>) -> anyhow::Result<Vec<(String, &'static str, f64)>> + 'a>;
 
-    /// In which order they are taken.
-    fn turns(&self) -> Turns {
-        Turns::Once
+/// Takes a step: a value for each case that it gives; none where its last turn of the round is still
+/// to come.
+///
+/// An error that is [`Absent`] costs what the step gives, another one ends the run.
+pub(super) type Take<'a> = Box<dyn FnMut(usize, &mut Now<'_>) -> anyhow::Result<Vec<f64>> + 'a>;
+
+impl<'a> Measure<'a> {
+    /// A step for each case.
+    pub(super) fn new<C: 'a>(
+        cases: impl IntoIterator<Item = C>,
+        step: impl FnMut(&C) -> Step,
+        mut measure: impl FnMut(&C, &mut Now<'_>) -> anyhow::Result<Vec<f64>> + 'a,
+    ) -> Measure<'a> {
+        let cases: Vec<C> = cases.into_iter().collect();
+        let steps = cases.iter().map(step).collect();
+        let take = Box::new(move |number: usize, now: &mut Now<'_>| measure(&cases[number], now));
+        Measure { steps, there_and_back: false, begin: None, take, notes: Vec::new() }
     }
 
-    /// A round begins. Gives cases of no step.
-    fn begin(&mut self, _now: &mut Now<'_>) -> anyhow::Result<Vec<(String, &'static str, f64)>> {
-        Ok(Vec::new())
+    /// A step for each case, there and back: `slice` adds to what the case has in this round, and
+    /// `figures` makes the values of it.
+    pub(super) fn there_and_back<C: 'a, S: Default + 'a>(
+        cases: impl IntoIterator<Item = C>,
+        step: impl Fn(&C) -> Step,
+        mut slice: impl FnMut(&C, &mut S, &mut Now<'_>) -> anyhow::Result<()> + 'a,
+        figures: impl Fn(&C, S) -> anyhow::Result<Vec<f64>> + 'a,
+    ) -> Measure<'a> {
+        let cases = cases.into_iter().map(|case| (case, RefCell::<S>::default()));
+        let step = |(case, _): &(C, RefCell<S>)| step(case);
+        let measure = move |(case, sum): &(C, RefCell<S>), now: &mut Now<'_>| {
+            slice(case, &mut sum.borrow_mut(), now)?;
+            match now.is_last_turn {
+                true => figures(case, sum.take()),
+                false => Ok(Vec::new()),
+            }
+        };
+        Measure { there_and_back: true, ..Measure::new(cases, step, measure) }
     }
 
-    /// Takes a step: a value for each case that it gives; none where its last turn of the round is
-    /// still to come.
-    ///
-    /// An error that is [`Absent`] costs what the step gives, another one ends the run.
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>>;
-
-    /// What a reader should know, at the end.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
+    /// One more thing that a reader should know.
+    pub(super) fn note(mut self, note: impl Into<String>) -> Measure<'a> {
+        self.notes.push(note.into());
+        self
     }
 }
 
@@ -204,7 +230,7 @@ pub(super) struct Now<'a> {
 /// Why something was not measured, though nothing is broken: this host lacks something, or nothing
 /// happened in a window.
 #[derive(Debug)]
-pub(super) struct Absent(pub(super) String);
+pub(crate) struct Absent(pub(crate) String);
 
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

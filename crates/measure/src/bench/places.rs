@@ -12,7 +12,7 @@ pub(super) struct Places {
 }
 
 /// CPUs, for people.
-pub(super) fn text(cpus: &[usize]) -> String {
+pub(crate) fn text(cpus: &[usize]) -> String {
     match cpus {
         [one] => format!("CPU {one}"),
         cpus => {

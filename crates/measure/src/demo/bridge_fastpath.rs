@@ -3,49 +3,34 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use bridge::Table;
+use anyhow::{Context as _, bail, ensure};
 use lab::ErrorKind;
 use lab::traffic::RrSession;
-use trial::Better;
 
 use super::stage::Stage;
-use super::{Entry, Mechanism, SetUp};
-use crate::bench::bridge::net::{Arm, Net};
+use super::{Mechanism, Ready};
+use crate::bench::Absent;
+use crate::bench::bridge::net::{ARMS, Net};
 use crate::bench::bridge::tcp::Servers;
 use crate::bench::exchanges::check;
 use crate::bench::relay::exchange::CONNECTIONS;
 
-/// How many exchanges there are.
-pub(super) const RATE: Entry = Entry {
-    mechanism: "bridge",
-    measure: "exchanges",
-    unit: "1/s",
-    better: Better::Higher,
-    set_up,
-};
-
-fn set_up(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
-    if !stage.is_test_host() {
-        return Ok(SetUp::LeftOut("a bridge with hosts behind it needs root".into()));
-    }
-    let net = match Net::build(stage.lab()) {
-        Ok(net) => net,
-        Err(error) if lacks_something(&error) => {
-            return Ok(SetUp::LeftOut(format!("{error:#}")));
-        }
-        Err(error) => return Err(error),
-    };
+pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
+    let is_test_host = stage.is_test_host;
+    ensure!(is_test_host, Absent("a bridge with hosts behind it needs root".into()));
+    let net = Net::build(&stage.lab).map_err(|error| match lacks_something(&error) {
+        true => Absent(format!("{error:#}")).into(),
+        false => error,
+    })?;
     if let Some(obstacle) = net.obstacle()? {
-        return Ok(SetUp::LeftOut(obstacle));
+        bail!(Absent(obstacle));
     }
     let servers = Servers::start(&net)?;
     let arms = format!(
         "two hosts behind a Linux bridge exchange single bytes over {CONNECTIONS} TCP \
          connections; off: the bridge forwards; on: cachelane does, straight from host to host."
     );
-    let mechanism = Box::new(Forwarding { session: None, servers, net });
-    Ok(SetUp::Ready { mechanism, arms })
+    Ok(Ready::new(arms, Forwarding { session: None, servers, net }))
 }
 
 /// Whether the error says that this host cannot, and not that something went wrong.
@@ -68,7 +53,7 @@ struct Forwarding {
 
 impl Mechanism for Forwarding {
     fn set(&mut self, on: bool) -> anyhow::Result<()> {
-        self.net.set(if on { Arm::Cachelane(Table::Split) } else { Arm::Linux })?;
+        self.net.set(ARMS[usize::from(on)].1)?;
         if self.session.is_none() {
             self.session = Some(self.servers.exchange(&self.net, CONNECTIONS)?);
         }

@@ -7,24 +7,18 @@ use anyhow::Context as _;
 use knobs::Client;
 use lab::traffic::{BulkOptions, BulkSession};
 use lanes::LaneMap;
-use trial::Better;
 
 use super::stage::Stage;
-use super::{Entry, Mechanism, SetUp};
+use super::{Mechanism, Ready};
+use crate::bench::Absent;
 use crate::bench::relay_process::RelayProcess;
-
-/// How much the stream carries.
-pub(super) const RATE: Entry =
-    Entry { mechanism: "relay.cpus", measure: "rate", unit: "B/s", better: Better::Higher, set_up };
 
 const KNOB: &str = "relay.cpus";
 
-fn set_up(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
-    let map = LaneMap::detect()?;
-    let Some(Places { senders, other, lane }) = Places::choose(&map) else {
-        return Ok(SetUp::LeftOut("there is one CPU, so no other one to forward on".into()));
-    };
-    let to = stage.bulk_server().address();
+pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
+    let none = || Absent("there is one CPU, so no other one to forward on".into());
+    let Places { senders, other, lane } = Places::choose(&LaneMap::detect()?).ok_or_else(none)?;
+    let to = stage.bulk.address();
     let relay = stage.relay(to, &["--engine", "auto", "--cpus", &senders.to_string()])?;
     let knobs = Client::connect(relay.control())?;
     let arms = format!(
@@ -32,8 +26,7 @@ fn set_up(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
          the sender's CPU, {senders}; on: on CPU {other}, in {lane}."
     );
     let cpus = [senders, other];
-    let mechanism = Box::new(Cpus { stage, cpus, session: None, knobs, relay });
-    Ok(SetUp::Ready { mechanism, arms })
+    Ok(Ready::new(arms, Cpus { stage, cpus, session: None, knobs, relay }))
 }
 
 /// Where the sender is, and where forwarding can be instead.
@@ -76,15 +69,15 @@ impl Mechanism for Cpus<'_> {
         anyhow::ensure!(in_force == cpu, "{KNOB} is {in_force} after it was set to {cpu}");
         if self.session.is_none() {
             let options = BulkOptions { client_cpus: vec![self.cpus[0]], ..BulkOptions::default() };
-            let host = self.stage.host();
-            self.session = Some(BulkSession::start(host, self.relay.addr(), &options)?);
+            let session = BulkSession::start(&self.stage.host, self.relay.addr(), &options)?;
+            self.session = Some(session);
         }
         Ok(())
     }
 
     fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
         let session = self.session.as_ref().context("no stream")?;
-        Ok(session.measure(self.stage.bulk_server(), window)?.rate())
+        Ok(session.measure(&self.stage.bulk, window)?.rate())
     }
 }
 

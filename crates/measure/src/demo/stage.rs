@@ -13,11 +13,15 @@ use crate::bench::relay_process::RelayProcess;
 
 /// The host, its servers, and the folder for everything else.
 pub(super) struct Stage {
-    bulk: BulkServer,
-    echo: EchoServer,
-    host: Host,
-    lab: Lab,
-    is_test_host: bool,
+    /// Takes whatever it is sent.
+    pub(super) bulk: BulkServer,
+    /// Answers requests of [`EXCHANGE`] bytes with as many.
+    pub(super) echo: EchoServer,
+    pub(super) host: Host,
+    /// For more hosts, where this is one.
+    pub(super) lab: Lab,
+    /// Whether the host is a network namespace of our own.
+    pub(super) is_test_host: bool,
 }
 
 impl Stage {
@@ -45,30 +49,6 @@ impl Stage {
                  loopback, beside whatever else uses it."
             }
         }
-    }
-
-    /// Whether this is a network namespace of our own.
-    pub(super) fn is_test_host(&self) -> bool {
-        self.is_test_host
-    }
-
-    /// For more hosts, where [`is_test_host`](Self::is_test_host).
-    pub(super) fn lab(&self) -> &Lab {
-        &self.lab
-    }
-
-    pub(super) fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// Takes whatever it is sent.
-    pub(super) fn bulk_server(&self) -> &BulkServer {
-        &self.bulk
-    }
-
-    /// Answers requests of [`EXCHANGE`] bytes with as many.
-    pub(super) fn echo_server(&self) -> SocketAddr {
-        self.echo.address()
     }
 
     /// Starts a relay to `to`, with more arguments as a user gives them.

@@ -6,63 +6,39 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use lab::PassProgram;
-use trial::Better;
 use xsk::Hook;
 
 use super::stage::Stage;
-use super::{Entry, Mechanism, SetUp};
+use super::{Mechanism, Ready};
+use crate::bench::Absent;
 use crate::bench::steer::hosts::{self, Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
-
-/// How often a packet was processed on the CPU that received it.
-pub(super) const LANE: Entry = Entry {
-    mechanism: "steer",
-    measure: "in lane",
-    unit: "",
-    better: Better::Higher,
-    set_up: set_up_lane,
-};
-
-/// How often the flow table is written.
-pub(super) const RECORDS: Entry = Entry {
-    mechanism: "steer",
-    measure: "records",
-    unit: "1/s",
-    better: Better::Lower,
-    set_up: set_up_records,
-};
 
 /// Answers of a thread between two of its moves.
 const STAY: u64 = 1024;
 
-fn set_up_lane(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
+/// How often a packet was processed on the CPU that received it.
+pub(super) fn set_up_lane(stage: &Stage) -> anyhow::Result<Ready<'_>> {
+    ensure_possible(stage)?;
     let arms = format!(
         "receives whose packet was processed on their CPU, a lane; {THREADS} threads answer on \
          {CONNECTIONS} TCP connections and move between CPUs; off: packets are processed where they \
          arrive; on: where their thread is."
     );
-    ready(stage, arms, || {
-        Ok(Box::new(Following { passing: PassProgram::load()?, there: None, rpc: None }))
-    })
+    let passing = PassProgram::load()?;
+    Ok(Ready::new(arms, Following { passing, there: None, rpc: None }))
 }
 
-fn set_up_records(stage: &Stage) -> anyhow::Result<SetUp<'_>> {
+/// How often the flow table is written.
+pub(super) fn set_up_records(stage: &Stage) -> anyhow::Result<Ready<'_>> {
+    ensure_possible(stage)?;
     let arms = "steer.llc_affinity under the same threads, all CPUs in one lane; off: a record is \
                 written whenever a thread has moved; on: only when it left its lane.";
-    ready(stage, arms.into(), || Ok(Box::new(Recording { steering: None, rpc: None })))
+    Ok(Ready::new(arms.into(), Recording { steering: None, rpc: None }))
 }
 
-fn ready<'a>(
-    stage: &Stage,
-    arms: String,
-    mechanism: impl FnOnce() -> anyhow::Result<Box<dyn Mechanism + 'a>>,
-) -> anyhow::Result<SetUp<'a>> {
-    if !stage.is_test_host() {
-        return Ok(SetUp::LeftOut("test hosts need root".into()));
-    }
-    if let Some(reason) = hosts::obstacle()? {
-        return Ok(SetUp::LeftOut(reason.into()));
-    }
-    Ok(SetUp::Ready { mechanism: mechanism()?, arms })
+fn ensure_possible(stage: &Stage) -> anyhow::Result<()> {
+    ensure!(stage.is_test_host, Absent("test hosts need root".into()));
+    hosts::ensure_possible()
 }
 
 /// The server and its clients, once they are needed.

@@ -7,17 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use bridge::Table;
 use lab::traffic::{FrameCapture, FrameSender};
 use trial::bench::Bar;
 
 use super::Ground;
-use super::net::{Arm, Net};
+use super::net::{ARMS, Arm, Net, PATIENCE};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
-const ARMS: [(&str, Arm); 2] =
-    [("linux bridge", Arm::Linux), ("cachelane", Arm::Cachelane(Table::Split))];
 /// Ports of the bridge.
 const PORTS: usize = 1000;
 /// Changes in a round, of each arm.
@@ -26,8 +23,6 @@ const CHANGES: usize = 9;
 const PACE: Duration = Duration::from_micros(20);
 /// How long frames go on after a change.
 const AFTER: Duration = Duration::from_millis(50);
-/// How long the bridge may take to forward again.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A protocol that no host's stack sends.
 const PROTOCOL: [u8; 2] = [0x88, 0xb5];
 
@@ -42,39 +37,26 @@ pub(super) fn part() -> Part<Ground> {
             net.widen(&ground.lab.host("crowd")?, PORTS - 2)?;
             // It has waited for all these devices, and for a while would not trust its looks.
             net.restart()?;
-            Ok(Box::new(Changes(net)))
+            let step = |(arm, _): &(&str, Arm)| Step::of(case(arm), "ms");
+            // Two ports are isolated from one another and are not, by turns.
+            let measure = Measure::new(ARMS, step, move |(_, arm), _| {
+                net.set(*arm)?;
+                let mut late = Duration::ZERO;
+                for _ in 0..CHANGES {
+                    late = late.max(change(&net, *arm)?);
+                }
+                Ok(vec![late.as_secs_f64() * 1e3])
+            });
+            Ok(measure.note(format!(
+                "A change is 'bridge link set dev p0 isolated on', timed from the moment that the \
+                 command is given it to the last frame sent that still arrives; each run is the \
+                 worst of {CHANGES}."
+            )))
         })
 }
 
 fn case(arm: &str) -> String {
     format!("announced change to effect, {PORTS} ports {arm}")
-}
-
-/// Two ports are isolated from one another and are not, by turns.
-struct Changes(Net);
-
-impl Measure for Changes {
-    fn steps(&self) -> Vec<Step> {
-        ARMS.into_iter().map(|(arm, _)| Step::of(case(arm), "ms")).collect()
-    }
-
-    fn measure(&mut self, step: usize, _: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (_, arm) = ARMS[step];
-        self.0.set(arm)?;
-        let mut late = Duration::ZERO;
-        for _ in 0..CHANGES {
-            late = late.max(change(&self.0, arm)?);
-        }
-        Ok(vec![late.as_secs_f64() * 1e3])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "A change is 'bridge link set dev p0 isolated on', timed from the moment that the \
-             command is given it to the last frame sent that still arrives; each run is the worst \
-             of {CHANGES}."
-        )]
-    }
 }
 
 /// How long after one change frames still arrived.
@@ -83,37 +65,19 @@ fn change(net: &Net, arm: Arm) -> anyhow::Result<Duration> {
     let (input, mut lines) = std::io::pipe().context("a pipe to bridge")?;
     let _process = net.host().command("bridge").args(["-batch", "-"]).stdin(input).spawn()?;
     lines.write_all(b"link set dev p1 isolated on\nlink set dev p0 isolated off\n")?;
-    let (sender, mut capture) = (
-        FrameSender::open(&net.a().host, &net.a().device)?,
-        FrameCapture::open(&net.b().host, &net.b().device)?,
-    );
+    let sender = FrameSender::open(&net.a().host, &net.a().device)?;
+    let mut capture = FrameCapture::open(&net.b().host, &net.b().device)?;
     let head = [&net.b().mac.0[..], &net.a().mac.0, &PROTOCOL].concat();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(&sender, &head, &stop));
-        let told = settled(net, arm).and_then(|()| tell(&mut lines, &mut capture, &head));
+        // The port was announced to have changed just before.
+        let told = net.settle(arm).and_then(|()| tell(&mut lines, &mut capture, &head));
         stop.store(true, Relaxed);
         let sent = sending.join().ok().context("the sender has panicked")?;
         let (told, last) = told?;
         Ok(sent.get(last).copied().unwrap_or(told).saturating_duration_since(told))
     })
-}
-
-/// Waits until frames go the arm's way: the port was announced to have changed just before.
-fn settled(net: &Net, arm: Arm) -> anyhow::Result<()> {
-    let forwarded = || net.fast().and_then(|fast| Ok(fast.counters()?.forwarded()));
-    let (begin, before) = (Instant::now(), forwarded()?);
-    while arm != Arm::Linux && forwarded()? == before {
-        ensure!(
-            begin.elapsed() < PATIENCE,
-            Absent(format!(
-                "the fast path forwards nothing: {}",
-                net.obstacle()?.unwrap_or_else(|| "nothing stands against it".into())
-            ))
-        );
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }
 
 /// Sends numbered frames until it is told to stop. Returns when each was sent.

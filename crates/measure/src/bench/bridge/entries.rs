@@ -11,7 +11,7 @@ use super::Ground;
 use super::net::{Arm, Flow, Net};
 use super::pps::last_cpu;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 
 const ARMS: [(&str, Arm); 2] =
     [("cachelane", Arm::Cachelane(Table::Split)), ("linux bridge", Arm::Linux)];
@@ -39,7 +39,7 @@ pub(super) fn part(many: u32) -> Part<Ground> {
     let time = Time { once, steps: 3 * ARMS.len() + 2, windows: 0.75, more };
     Part::new("entries", "A bridge that knows many stations", time)
         .claims(claims)
-        .stage(move |ground, _| Ok(Box::new(Entries::build(ground, many)?)))
+        .stage(move |ground, _| measure(ground, many))
 }
 
 /// What the bridges are called, how many stations each knows, and how many of them send.
@@ -59,13 +59,6 @@ enum Case {
     Mirror(usize),
 }
 
-struct Entries<'a> {
-    ground: &'a Ground,
-    known: [Known; 3],
-    cases: Vec<Case>,
-    cpus: Vec<Option<usize>>,
-}
-
 /// A bridge, and frames between the stations that it knows.
 struct Known {
     /// As the cases name it.
@@ -76,43 +69,32 @@ struct Known {
     net: Net,
 }
 
-impl Entries<'_> {
-    fn build(ground: &Ground, many: u32) -> anyhow::Result<Entries<'_>> {
-        let [few, plain, random] = bridges(many).map(|bridge| Known::build(&ground.lab, bridge));
-        let known = [few?, plain?, random?];
-        let pps = (0..known.len()).flat_map(|of| ARMS.map(|(name, arm)| Case::Pps(of, name, arm)));
-        let cases = pps.chain([Case::Mirror(0), Case::Mirror(1)]).collect();
-        Ok(Entries { ground, known, cases, cpus: vec![last_cpu()?] })
-    }
-}
-
-impl Measure for Entries<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |case: &Case| match *case {
-            Case::Pps(of, arm, _) => {
-                let case = format!("{arm}, {}", self.known[of].name);
-                self.ground.step(&case, &case)
-            }
-            Case::Mirror(of) => {
-                let name = &self.known[of].name;
-                let time = (format!("time to mirror, {name}"), "s");
-                let memory = (format!("table memory, {name}"), "B");
-                Step { name: time.0.clone(), gives: vec![time, memory] }
-            }
-        };
-        self.cases.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        match self.cases[step] {
-            Case::Mirror(of) => self.known[of].mirror(),
-            Case::Pps(of, _, arm) => {
-                let Known { generator, sink, net, .. } = &self.known[of];
-                let flow = Flow { generator, sink, cpus: self.cpus.clone() };
-                Ok(net.measure(arm, &flow, now.window, self.ground.pmu.as_ref())?.values())
-            }
+fn measure(ground: &Ground, many: u32) -> anyhow::Result<Measure<'_>> {
+    let [few, plain, random] = bridges(many).map(|bridge| Known::build(&ground.lab, bridge));
+    let mut known = [few?, plain?, random?];
+    let names = known.each_ref().map(|known| known.name.clone());
+    let pps = (0..known.len()).flat_map(|of| ARMS.map(|(name, arm)| Case::Pps(of, name, arm)));
+    let cases = pps.chain([Case::Mirror(0), Case::Mirror(1)]);
+    let step = |case: &Case| match *case {
+        Case::Pps(of, arm, _) => {
+            let case = format!("{arm}, {}", names[of]);
+            ground.step(&case, &case)
         }
-    }
+        Case::Mirror(of) => {
+            let time = format!("time to mirror, {}", names[of]);
+            let memory = (format!("table memory, {}", names[of]), "B");
+            Step { gives: vec![(time.clone(), "s"), memory], name: time }
+        }
+    };
+    let cpus = vec![last_cpu()?];
+    Ok(Measure::new(cases, step, move |case, now| match *case {
+        Case::Mirror(of) => known[of].mirror(),
+        Case::Pps(of, _, arm) => {
+            let Known { generator, sink, net, .. } = &known[of];
+            let flow = Flow { generator, sink, cpus: cpus.clone() };
+            net.measure(arm, &flow, now.window, ground.pmu.as_ref())
+        }
+    }))
 }
 
 impl Known {

@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use bridge::{Accelerator, Config, Counters, Reason, Table, Way};
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{Bridge, BridgeOptions, End, Host, Lab};
 
 use crate::bench::experiment::Absent;
-use crate::pmu::{Counts, Pmu};
+use crate::pmu::Pmu;
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(300);
+/// How long the bridge may take to forward again after a change.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// So long that nothing is forgotten while a bench runs.
 const AGEING: Duration = Duration::from_secs(24 * 3600);
 /// What br_netfilter does by itself where it is there: bridged packets pass the IP tables, and
@@ -28,22 +30,17 @@ pub(crate) enum Arm {
     Cachelane(Table),
 }
 
+/// The bridge, and the fast path with the table that is in use.
+pub(crate) const ARMS: [(&str, Arm); 2] =
+    [("linux bridge", Arm::Linux), ("cachelane", Arm::Cachelane(Table::Split))];
+
 /// The bridge and its two members.
 pub(crate) struct Net {
     /// None only while it is started anew.
     accelerator: Option<Accelerator>,
-    bridge: Bridge,
+    pub(super) bridge: Bridge,
     /// For what `bridge` is to read.
     batch: PathBuf,
-}
-
-/// What arrived in a measured time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    /// Packets a second.
-    pub(super) pps: f64,
-    /// What the CPUs counted for each, where they count.
-    pub(super) per_packet: Option<Counts>,
 }
 
 /// Frames on their way: where they are made, and where they end.
@@ -75,11 +72,6 @@ impl Net {
         Ok(net)
     }
 
-    /// The bridge, with its members.
-    pub(super) fn bridge(&self) -> &Bridge {
-        &self.bridge
-    }
-
     /// Where the bridge is.
     pub(super) fn host(&self) -> &Host {
         &self.bridge.own.host
@@ -88,21 +80,19 @@ impl Net {
     /// Gives the bridge so many ports more, whose other ends are in `crowd`.
     pub(super) fn widen(&self, crowd: &Host, ports: usize) -> anyhow::Result<()> {
         let there = crowd.namespace_path().context("a host of its own")?;
-        let there = there.display();
         for host in [self.host(), crowd] {
             // A thousand hosts that introduce themselves to one another take a while.
             host.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
         }
         let line = |port: usize| {
             format!(
-                "link add c{port} type veth peer name d{port} netns {there}\n\
-                 link set c{port} master br0 up\n"
+                "link add c{port} type veth peer name d{port} netns {}\n\
+                 link set c{port} master br0 up\n",
+                there.display()
             )
         };
-        let (here, up) = (
-            (0..ports).map(line).collect::<String>(),
-            (0..ports).map(|port| format!("link set d{port} up\n")).collect::<String>(),
-        );
+        let here: String = (0..ports).map(line).collect();
+        let up: String = (0..ports).map(|port| format!("link set d{port} up\n")).collect();
         for (host, lines) in [(self.host(), here), (crowd, up)] {
             host.command("ip").args(["-batch", "-"]).input(lines).run()?;
         }
@@ -125,7 +115,7 @@ impl Net {
         let batch: String = stations.addresses().map(entry).collect();
         let file = &self.batch;
         fs::write(file, batch).with_context(|| format!("cannot write {}", file.display()))?;
-        self.bridge.own.host.command("bridge").arg("-batch").arg(file).run()?;
+        self.host().command("bridge").arg("-batch").arg(file).run()?;
         Ok(())
     }
 
@@ -133,7 +123,7 @@ impl Net {
     pub(super) fn restart(&mut self) -> anyhow::Result<()> {
         // A bridge has one at a time.
         self.accelerator = None;
-        self.accelerator = Some(accelerate(&self.bridge.own.host)?);
+        self.accelerator = Some(accelerate(self.host())?);
         Ok(())
     }
 
@@ -174,26 +164,40 @@ impl Net {
         Ok(plan.obstacles.iter().chain(ports).next().map(ToString::to_string))
     }
 
+    /// Waits until frames that are under way go the arm's way.
+    pub(super) fn settle(&self, arm: Arm) -> anyhow::Result<()> {
+        let forwarded = || self.fast().and_then(|fast| Ok(fast.counters()?.forwarded()));
+        let (begin, before) = (Instant::now(), forwarded()?);
+        while arm != Arm::Linux && forwarded()? == before {
+            if begin.elapsed() > PATIENCE {
+                let why = self.obstacle()?.unwrap_or_else(|| "nothing stands against it".into());
+                bail!(Absent(format!("the fast path forwards nothing: {why}")));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// A generator of frames that port p0 receives.
     pub(super) fn generator(
         &self,
         from: impl Into<Stations>,
         to: impl Into<Stations>,
     ) -> anyhow::Result<FrameGenerator> {
-        Ok(FrameGenerator::new(&self.bridge.own.host, &self.bridge.ports[0], from, to)?)
+        Ok(FrameGenerator::new(self.host(), &self.bridge.ports[0], from, to)?)
     }
 
-    /// Measures a flow of frames under an arm, and that it took the arm's way.
+    /// Measures a flow of frames under an arm, as [`Flow::measure`], and that it took the arm's way.
     pub(super) fn measure(
         &self,
         arm: Arm,
         flow: &Flow<'_>,
         window: Duration,
         pmu: Option<&Pmu>,
-    ) -> anyhow::Result<Rate> {
+    ) -> anyhow::Result<Vec<f64>> {
         self.set(arm)?;
         let before = self.fast()?.counters()?;
-        let rate = flow.measure(window, pmu)?;
+        let values = flow.measure(window, pmu)?;
         let after = self.fast()?.counters()?;
         let fast = after.forwarded().wrapping_sub(before.forwarded());
         let all = fast + after.left_to_kernel().wrapping_sub(before.left_to_kernel());
@@ -208,21 +212,14 @@ impl Net {
                 ))
             ),
         }
-        Ok(rate)
-    }
-}
-
-impl Rate {
-    /// What [`Ground::step`](super::Ground) gives.
-    pub(super) fn values(&self) -> Vec<f64> {
-        let counts = self.per_packet.map(|c| [c.fills, c.cycles, c.instructions]);
-        std::iter::once(self.pps).chain(counts.into_iter().flatten()).collect()
+        Ok(values)
     }
 }
 
 impl Flow<'_> {
-    /// How many frames arrive.
-    pub(super) fn measure(&self, window: Duration, pmu: Option<&Pmu>) -> anyhow::Result<Rate> {
+    /// What [`Ground::step`](super::Ground) gives: frames a second that arrive, and what the CPUs
+    /// counted for each, where they count.
+    pub(super) fn measure(&self, window: Duration, pmu: Option<&Pmu>) -> anyhow::Result<Vec<f64>> {
         let injection = self.generator.start(&self.cpus)?;
         thread::sleep(WARM);
         let counting = pmu.map(Pmu::start).transpose().context("the CPU's counters")?;
@@ -233,12 +230,9 @@ impl Flow<'_> {
         injection.stop()?;
         ensure!(arrived > 0, Absent("no frame arrived".into()));
         let packets = arrived as f64;
-        let per_packet = counts.map(|counts| Counts {
-            fills: counts.fills / packets,
-            cycles: counts.cycles / packets,
-            instructions: counts.instructions / packets,
-        });
-        Ok(Rate { pps: packets / elapsed.as_secs_f64(), per_packet })
+        let counts = counts.map(|c| [c.fills, c.cycles, c.instructions].map(|n| n / packets));
+        let pps = packets / elapsed.as_secs_f64();
+        Ok([pps].into_iter().chain(counts.into_iter().flatten()).collect())
     }
 }
 

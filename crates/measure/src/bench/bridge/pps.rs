@@ -2,13 +2,13 @@
 
 use bridge::Table;
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
-use lab::{End, Lab, LinkOptions, Mac};
+use lab::{End, LinkOptions, Mac};
 use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Flow, Net};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Time};
 
 /// A station behind the second member: its frames leave by the port's queue.
 const BEHIND: Mac = Mac([0x02, 0x63, 0xff, 0, 0, 1]);
@@ -45,70 +45,33 @@ pub(super) fn part() -> Part<Ground> {
     let time = Time { once: 0.5, steps: CASES.len(), windows: 1.0, more: 0.35 };
     Part::new("pps", "Small frames, forwarded by one CPU", time)
         .claims(claims.map(claim))
-        .stage(|ground, _| Ok(Box::new(Pps::build(ground)?)))
+        .stage(|ground, _| measure(ground))
 }
 
 /// The bridge and the fast path, and nobody.
-struct Pps<'a> {
-    ground: &'a Ground,
-    net: Net,
-    sink: FrameSink,
-    to_member: FrameGenerator,
-    to_behind: FrameGenerator,
-    alone: Alone,
-    cpus: Vec<Option<usize>>,
-}
-
-impl Pps<'_> {
-    fn build(ground: &Ground) -> anyhow::Result<Pps<'_>> {
-        let net = Net::build(&ground.lab)?;
-        net.teach("p1", BEHIND.into())?;
-        let (from, member) = (net.a().mac, net.b().mac);
-        Ok(Pps {
-            sink: FrameSink::attach(net.b())?,
-            to_member: net.generator(from, member)?,
-            to_behind: net.generator(from, BEHIND)?,
-            alone: Alone::build(&ground.lab)?,
-            cpus: vec![last_cpu()?],
-            ground,
-            net,
-        })
-    }
-}
-
-impl Measure for Pps<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(name, _)| self.ground.step(format!("small frames, {name}"), name);
-        CASES.into_iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (net, sink, alone) = (&self.net, &self.sink, &self.alone);
-        let flow = |generator, sink| Flow { generator, sink, cpus: self.cpus.clone() };
-        let (window, pmu) = (now.window, self.ground.pmu.as_ref());
-        let rate = match CASES[step].1 {
-            Case::Member(arm) => net.measure(arm, &flow(&self.to_member, sink), window, pmu)?,
-            Case::Behind(arm) => net.measure(arm, &flow(&self.to_behind, sink), window, pmu)?,
-            Case::Alone => flow(&alone.generator, &alone.sink).measure(window, pmu)?,
-        };
-        Ok(rate.values())
-    }
-}
-
-/// A device that receives frames and drops them itself.
-struct Alone {
-    generator: FrameGenerator,
-    sink: FrameSink,
-}
-
-impl Alone {
-    fn build(lab: &Lab) -> anyhow::Result<Alone> {
-        let (host, peer) = (lab.host("host")?, lab.host("peer")?);
-        let link = lab.link(&host, &peer, LinkOptions::default())?;
-        let End { host, device, mac, .. } = &link.a;
-        let generator = FrameGenerator::new(host, device, link.b.mac, Stations::from(*mac))?;
-        Ok(Alone { generator, sink: FrameSink::attach(&link.a)? })
-    }
+fn measure(ground: &Ground) -> anyhow::Result<Measure<'_>> {
+    let net = Net::build(&ground.lab)?;
+    net.teach("p1", BEHIND.into())?;
+    let (from, member) = (net.a().mac, net.b().mac);
+    let sink = FrameSink::attach(net.b())?;
+    let (to_member, to_behind) = (net.generator(from, member)?, net.generator(from, BEHIND)?);
+    // A device that receives frames and drops them itself.
+    let (host, peer) = (ground.lab.host("host")?, ground.lab.host("peer")?);
+    let link = ground.lab.link(&host, &peer, LinkOptions::default())?;
+    let End { host, device, mac, .. } = &link.a;
+    let alone = FrameGenerator::new(host, device, link.b.mac, Stations::from(*mac))?;
+    let alone_sink = FrameSink::attach(&link.a)?;
+    let cpus = vec![last_cpu()?];
+    let step = |(name, _): &(&str, _)| ground.step(format!("small frames, {name}"), name);
+    Ok(Measure::new(CASES, step, move |(_, case), now| {
+        let flow = |generator, sink| Flow { generator, sink, cpus: cpus.clone() };
+        let (window, pmu) = (now.window, ground.pmu.as_ref());
+        match case {
+            Case::Member(arm) => net.measure(*arm, &flow(&to_member, &sink), window, pmu),
+            Case::Behind(arm) => net.measure(*arm, &flow(&to_behind, &sink), window, pmu),
+            Case::Alone => flow(&alone, &alone_sink).measure(window, pmu),
+        }
+    }))
 }
 
 /// The CPU that makes the frames: the last one, as the first has more interrupts to handle.

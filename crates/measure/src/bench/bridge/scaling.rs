@@ -2,13 +2,13 @@
 //! the others read gets slower with each.
 
 use bridge::Table;
-use lab::traffic::{FrameGenerator, FrameSink};
+use lab::traffic::FrameSink;
 use trial::bench::Bar;
 
 use super::Ground;
 use super::net::{Arm, Flow, Net};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Time};
 use crate::bench::found::Found;
 
 /// What cases are called that need the CPUs' counters.
@@ -35,7 +35,7 @@ pub(super) fn part() -> Part<Ground> {
     )
     .claims(many.flat_map(|cpus| ARMS.map(|(arm, _)| faster(arm, cpus))))
     .claims([fills.bar(Bar::AtMost(0.1))])
-    .stage(|ground, found| Ok(Box::new(Scaling::build(ground, found)?)))
+    .stage(measure)
 }
 
 /// How much more several CPUs forward than one.
@@ -64,43 +64,21 @@ fn case(arm: &str, cpus: usize) -> String {
 }
 
 /// Every arm with every number of CPUs.
-struct Scaling<'a> {
-    ground: &'a Ground,
-    net: Net,
-    sink: FrameSink,
-    generator: FrameGenerator,
-    cases: Vec<(&'static str, Arm, usize)>,
-}
-
-impl Scaling<'_> {
-    fn build<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Scaling<'a>> {
-        let net = Net::build(&ground.lab)?;
-        let (sink, generator) =
-            (FrameSink::attach(net.b())?, net.generator(net.a().mac, net.b().mac)?);
-        let counts = counts();
-        if !counts.contains(&2) {
-            found.lacks("2 cpus", "there is one CPU");
-        }
-        let arm = |(name, arm)| counts.iter().map(move |count| (name, arm, *count));
-        let cases = ARMS.into_iter().flat_map(arm).collect();
-        Ok(Scaling { ground, net, sink, generator, cases })
+fn measure<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Measure<'a>> {
+    let net = Net::build(&ground.lab)?;
+    let (sink, generator) = (FrameSink::attach(net.b())?, net.generator(net.a().mac, net.b().mac)?);
+    let counts = counts();
+    if !counts.contains(&2) {
+        found.lacks("2 cpus", "there is one CPU");
     }
-}
-
-impl Measure for Scaling<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(arm, _, cpus): &(&str, Arm, usize)| {
-            let case = case(arm, *cpus);
-            self.ground.step(format!("small frames, {case}"), &case)
-        };
-        self.cases.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (_, arm, cpus) = self.cases[step];
+    let arm = |(name, arm)| counts.iter().map(move |count| (name, arm, *count));
+    let step = |(arm, _, cpus): &(&str, Arm, usize)| {
+        let case = case(arm, *cpus);
+        ground.step(format!("small frames, {case}"), &case)
+    };
+    Ok(Measure::new(ARMS.into_iter().flat_map(arm), step, move |(_, arm, cpus), now| {
         // Nothing is pinned: the scheduler spreads threads that never sleep.
-        let (generator, sink) = (&self.generator, &self.sink);
-        let flow = Flow { generator, sink, cpus: vec![None; cpus] };
-        Ok(self.net.measure(arm, &flow, now.window, self.ground.pmu.as_ref())?.values())
-    }
+        let flow = Flow { generator: &generator, sink: &sink, cpus: vec![None; *cpus] };
+        net.measure(*arm, &flow, now.window, ground.pmu.as_ref())
+    }))
 }

@@ -1,10 +1,8 @@
 //! TCP between two hosts behind a bridge: one bulk stream, and request and response.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bridge::Table;
 use lab::traffic::{
     BulkOptions, BulkServer, BulkSession, EchoOptions, EchoServer, ExchangeWindow, RrOptions,
     RrSession,
@@ -12,7 +10,7 @@ use lab::traffic::{
 use trial::bench::Bar;
 
 use super::Ground;
-use super::net::{Arm, Net};
+use super::net::{ARMS, Net};
 use crate::bench::claim::Claim;
 use crate::bench::exchanges::{add, check};
 use crate::bench::experiment::{Measure, Now, Part, Step, Time};
@@ -21,8 +19,6 @@ use crate::bench::experiment::{Measure, Now, Part, Step, Time};
 const SLICES: usize = 16;
 /// Before each slice.
 const WARM: Duration = Duration::from_millis(20);
-const ARMS: [(&str, Arm); 2] =
-    [("linux bridge", Arm::Linux), ("cachelane", Arm::Cachelane(Table::Split))];
 
 /// What flows, the name of its cases, and what is claimed of it.
 ///
@@ -59,60 +55,36 @@ pub(super) fn part() -> Part<Ground> {
     let time = Time { once: 1.0, steps: KINDS.len(), windows: 2.0, more };
     Part::new("tcp", "TCP between two hosts: a bulk stream, and request and response", time)
         .claims(KINDS.map(claim))
-        .stage(|ground, _| Ok(Box::new(Tcp::build(ground)?)))
+        .stage(|ground, _| measure(ground))
 }
 
-/// Two bridges, one whose members cut packets to size, and servers behind both.
-struct Tcp {
-    servers: Servers,
-    cut_servers: Servers,
-    net: Net,
-    cutting: Net,
-}
-
-impl Tcp {
-    fn build(ground: &Ground) -> anyhow::Result<Tcp> {
-        let (net, cutting) = (Net::build(&ground.lab)?, Net::build(&ground.lab)?);
-        cutting.cut_packets()?;
-        let (servers, cut_servers) = (Servers::start(&net)?, Servers::start(&cutting)?);
-        Ok(Tcp { servers, cut_servers, net, cutting })
-    }
-}
-
-impl Measure for Tcp {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(name, kind, _): (&str, Kind, _)| {
-            let gives = ARMS.iter().flat_map(|(who, _)| {
-                let case = format!("{name} {who}");
-                match kind {
-                    Kind::Stream { .. } => vec![(case, "B/s")],
-                    Kind::Rr(_) => {
-                        let p99 = format!("{case}, p99");
-                        vec![(case, "1/s"), (p99, "s")]
-                    }
-                }
-            });
-            Step { name: name.into(), gives: gives.collect() }
-        };
-        KINDS.into_iter().map(step).collect()
-    }
-
-    /// The bridge and the fast path, by turns, under the same connections.
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        match KINDS[step].1 {
-            Kind::Stream { cut: false } => stream(now, &self.net, &self.servers),
-            Kind::Stream { cut: true } => stream(now, &self.cutting, &self.cut_servers),
-            Kind::Rr(connections) => exchanges(now, &self.net, &self.servers, connections),
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "A TCP measurement is the sum of {} slices under the same connections, between which \
-             the other arm had its own.",
-            SLICES / ARMS.len()
-        )]
-    }
+/// Two bridges, one whose members cut packets to size, and servers behind both. On each the bridge
+/// and the fast path forward by turns, under the same connections.
+fn measure(ground: &Ground) -> anyhow::Result<Measure<'_>> {
+    let (net, cutting) = (Net::build(&ground.lab)?, Net::build(&ground.lab)?);
+    cutting.cut_packets()?;
+    let (servers, cut_servers) = (Servers::start(&net)?, Servers::start(&cutting)?);
+    let step = |(name, kind, _): &(&str, Kind, _)| {
+        let gives = ARMS.iter().flat_map(|(who, _)| {
+            let case = format!("{name} {who}");
+            let p99 = (format!("{case}, p99"), "s");
+            match kind {
+                Kind::Stream { .. } => vec![(case, "B/s")],
+                Kind::Rr(_) => vec![(case, "1/s"), p99],
+            }
+        });
+        Step { name: (*name).into(), gives: gives.collect() }
+    };
+    let measure = Measure::new(KINDS, step, move |(_, kind, _), now| match kind {
+        Kind::Stream { cut: false } => stream(now, &net, &servers),
+        Kind::Stream { cut: true } => stream(now, &cutting, &cut_servers),
+        Kind::Rr(connections) => exchanges(now, &net, &servers, *connections),
+    });
+    Ok(measure.note(format!(
+        "A TCP measurement is the sum of {} slices under the same connections, between which the \
+         other arm had its own.",
+        SLICES / ARMS.len()
+    )))
 }
 
 fn stream(now: &Now<'_>, net: &Net, servers: &Servers) -> anyhow::Result<Vec<f64>> {
@@ -178,7 +150,6 @@ impl Servers {
     /// Requests and responses of one byte, from the first member.
     pub(crate) fn exchange(&self, net: &Net, connections: usize) -> anyhow::Result<RrSession> {
         let options = RrOptions { connections, ..RrOptions::default() };
-        let target: SocketAddr = self.echo.address();
-        Ok(RrSession::start(&net.a().host, target, &options)?)
+        Ok(RrSession::start(&net.a().host, self.echo.address(), &options)?)
     }
 }

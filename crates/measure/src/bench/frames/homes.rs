@@ -14,7 +14,7 @@ use trial::bench::Bar;
 use super::Ground;
 use super::batch::BATCH;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
 const HOMES: [u16; 5] = [2, 8, 32, 128, 256];
 const FRAMES_PER_HOME: u32 = 1024;
@@ -69,22 +69,11 @@ pub(super) fn part() -> Part<Ground> {
     let about = "The pool with many homes against the pool with few, memory only";
     Part::new("homes", about, time).claims(Kind::ALL.map(claim)).stage(|_, _| {
         let cases = Kind::ALL.into_iter().flat_map(|kind| HOMES.map(|homes| (kind, homes)));
-        Ok(Box::new(Homes(cases.collect())))
+        let step = |(kind, homes): &(Kind, u16)| Step::of(kind.case(*homes), "s");
+        Ok(Measure::new(cases, step, |(kind, homes), now| {
+            Ok(vec![kind.measure(*homes, now.window)?])
+        }))
     })
-}
-
-/// All kinds with all numbers of homes.
-struct Homes(Vec<(Kind, u16)>);
-
-impl Measure for Homes {
-    fn steps(&self) -> Vec<Step> {
-        self.0.iter().map(|(kind, homes)| Step::of(kind.case(*homes), "s")).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (kind, homes) = self.0[step];
-        Ok(vec![kind.measure(homes, now.window)?])
-    }
 }
 
 fn pool(homes: u16) -> anyhow::Result<FramePool> {

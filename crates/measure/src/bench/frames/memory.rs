@@ -13,7 +13,7 @@ use super::Ground;
 use super::patterns::{self, Pattern};
 use super::pools::{QueuePool, frame_pool, queue_pool};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Time};
 use crate::bench::found::Found;
 use crate::bench::peer::{Builder, Peer, Program};
 
@@ -50,36 +50,22 @@ pub(super) fn part() -> Part<Ground> {
         .claims(claims)
         .stage(|ground: &Ground, found| {
             let cpus = ground.places.near();
-            let subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
-            let numbered = subjects.names().enumerate();
+            let mut subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
+            let numbered = subjects.names().into_iter().enumerate();
             let mut cases: Vec<_> = numbered
-                .flat_map(|(which, name)| patterns_of(name).iter().map(move |each| (which, *each)))
+                .flat_map(|(which, name)| {
+                    patterns_of(name).iter().map(move |of| (which, name, *of))
+                })
                 .collect();
-            cases.sort_by_key(|(_, pattern)| *pattern);
-            Ok(Box::new(Memory { ground, subjects, cases }))
+            cases.sort_by_key(|(.., pattern)| *pattern);
+            let step = |(_, name, pattern): &(usize, &str, Pattern)| {
+                ground.step(case(*pattern, name), "s")
+            };
+            Ok(Measure::new(cases, step, move |(which, _, pattern), now| {
+                let measure = || subjects.measure(*which, *pattern, pattern.threads(), now.window);
+                ground.counting(now.window, |seconds| 1.0 / seconds, measure)
+            }))
         })
-}
-
-/// All subjects under all patterns.
-struct Memory<'a> {
-    ground: &'a Ground,
-    subjects: Subjects<'a>,
-    cases: Vec<(usize, Pattern)>,
-}
-
-impl Measure for Memory<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(which, pattern): &(usize, Pattern)| {
-            self.ground.step(case(*pattern, self.subjects.name(*which)), "s")
-        };
-        self.cases.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (which, pattern) = self.cases[step];
-        let measure = || self.subjects.measure(which, pattern, pattern.threads(), now.window);
-        self.ground.counting(now.window, |seconds| 1.0 / seconds, measure)
-    }
 }
 
 /// What a subject is measured under.
@@ -152,12 +138,8 @@ impl Subjects<'_> {
         Ok(Subjects { all, cpus })
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.all.iter().map(|(name, _)| *name)
-    }
-
-    pub(super) fn name(&self, which: usize) -> &'static str {
-        self.all[which].0
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.all.iter().map(|(name, _)| *name).collect()
     }
 
     /// Seconds an object.

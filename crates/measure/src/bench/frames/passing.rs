@@ -7,7 +7,7 @@ use frames::FramePool;
 
 use super::patterns::{self, Pattern};
 use super::pools::{QueuePool, frame_pool, queue_pool};
-use crate::bench::places::{self, Places};
+use crate::bench::places::Places;
 
 /// Frames of each pool.
 const FRAMES: u32 = 8192;
@@ -16,7 +16,7 @@ const FRAMES: u32 = 8192;
 pub(crate) struct Passing {
     pool: FramePool,
     queue: QueuePool,
-    cpus: Vec<usize>,
+    pub(crate) cpus: Vec<usize>,
 }
 
 impl Passing {
@@ -26,18 +26,12 @@ impl Passing {
         Ok(Passing { pool, queue: queue_pool(FRAMES), cpus })
     }
 
-    /// The CPUs, for people.
-    pub(crate) fn place(&self) -> String {
-        places::text(&self.cpus)
-    }
-
-    /// Seconds a frame, from our pool.
-    pub(crate) fn by_pool(&self, window: Duration) -> anyhow::Result<f64> {
-        patterns::measure(&self.pool, Pattern::Alien, 2, &self.cpus, window)
-    }
-
-    /// Seconds a frame, from crossbeam's queue.
-    pub(crate) fn by_queue(&self, window: Duration) -> anyhow::Result<f64> {
-        patterns::measure(&self.queue, Pattern::Alien, 2, &self.cpus, window)
+    /// Frames a second, from our pool or from crossbeam's queue.
+    pub(crate) fn rate(&self, ours: bool, window: Duration) -> anyhow::Result<f64> {
+        let seconds = match ours {
+            true => patterns::measure(&self.pool, Pattern::Alien, 2, &self.cpus, window)?,
+            false => patterns::measure(&self.queue, Pattern::Alien, 2, &self.cpus, window)?,
+        };
+        Ok(1.0 / seconds)
     }
 }

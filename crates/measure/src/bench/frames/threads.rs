@@ -5,7 +5,7 @@ use super::Ground;
 use super::memory::{Subjects, mempool_args};
 use super::patterns::Pattern;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 use crate::bench::peer::{Peer, Program};
 
 /// Threads on each of two CPUs.
@@ -28,35 +28,20 @@ pub(super) fn part() -> Part<Ground> {
                 let args = mempool_args(handler, OBJECTS, cpus);
                 (name, binary.clone().and_then(|binary| Peer::start(&binary, &args)))
             };
-            let subjects = Subjects::new(OBJECTS, cpus, peers.map(start).into(), found)?;
+            let mut subjects = Subjects::new(OBJECTS, cpus, peers.map(start).into(), found)?;
             let mut cases = Vec::new();
             for pattern in PATTERNS {
-                for which in 0..subjects.names().count() {
-                    cases.extend(PER_CPU.map(|per_cpu| (which, pattern, per_cpu)));
+                for (which, name) in subjects.names().into_iter().enumerate() {
+                    cases.extend(PER_CPU.map(|per_cpu| (which, name, pattern, per_cpu)));
                 }
             }
-            Ok(Box::new(Threads { subjects, cases }))
+            let step = |(_, name, pattern, per_cpu): &(usize, &str, Pattern, usize)| {
+                Step::of(case(*pattern, name, *per_cpu), "s")
+            };
+            Ok(Measure::new(cases, step, move |(which, _, pattern, per_cpu), now| {
+                Ok(vec![subjects.measure(*which, *pattern, per_cpu * 2, now.window)?])
+            }))
         })
-}
-
-/// Every pool under every pattern.
-struct Threads<'a> {
-    subjects: Subjects<'a>,
-    cases: Vec<(usize, Pattern, usize)>,
-}
-
-impl Measure for Threads<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(which, pattern, per_cpu): &(usize, Pattern, usize)| {
-            Step::of(case(*pattern, self.subjects.name(*which), *per_cpu), "s")
-        };
-        self.cases.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (which, pattern, per_cpu) = self.cases[step];
-        Ok(vec![self.subjects.measure(which, pattern, per_cpu * 2, now.window)?])
-    }
 }
 
 fn case(pattern: Pattern, subject: &str, per_cpu: usize) -> String {

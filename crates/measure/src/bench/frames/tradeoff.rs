@@ -73,35 +73,19 @@ pub(super) fn part() -> Part<Ground> {
     let time = Time { once: 0.0, steps: settings().len(), windows, more };
     Part::new("tradeoff", "The knob's values against each other, under patterns of traffic", time)
         .claims(settings().into_iter().flat_map(Setting::claims))
-        .stage(|ground, _| Ok(Box::new(Tradeoff { ground, settings: settings() })))
-}
-
-/// Every setting.
-struct Tradeoff<'a> {
-    ground: &'a Ground,
-    settings: Vec<Setting>,
-}
-
-impl Measure for Tradeoff<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let step = |setting: &Setting| Step {
-            name: setting.name(),
-            gives: AlienFree::ALL.map(|mode| (setting.case(mode), "s")).into(),
-        };
-        self.settings.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        measure(self.ground, self.settings[step], now)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "A measurement of a knob's value is the sum of {SLICES} slices under the same threads, \
-             between which the other values had theirs. 'best of both' is recycle or defer, by \
-             median."
-        )]
-    }
+        .stage(|ground: &Ground, _| {
+            let step = |setting: &Setting| Step {
+                name: setting.name(),
+                gives: AlienFree::ALL.map(|mode| (setting.case(mode), "s")).into(),
+            };
+            let measure =
+                Measure::new(settings(), step, |setting, now| measure(ground, *setting, now));
+            Ok(measure.note(format!(
+                "A measurement of a knob's value is the sum of {SLICES} slices under the same \
+                 threads, between which the other values had theirs. 'best of both' is recycle or \
+                 defer, by median."
+            )))
+        })
 }
 
 fn settings() -> Vec<Setting> {

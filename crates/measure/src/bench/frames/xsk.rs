@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use frames::AlienFree;
 use lab::{End, Host, Lab, LinkOptions, Process};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use xsk::{Attach, Device, ProgramOptions};
 
 use super::Ground;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Time};
 use crate::bench::peer::{Builder, Peer, Program};
 use crate::bench::places::Places;
 
@@ -92,25 +92,11 @@ pub(super) fn part() -> Part<Ground> {
                 found.absent(Who::Plain.name(), reason);
                 cases.retain(|case| case.who() != Some(Who::Plain));
             }
-            Ok(Box::new(Xsk { ground, net, cases }))
+            let step = |case: &Case| ground.step(case.name(), "pps");
+            Ok(Measure::new(cases, step, move |case, now| {
+                ground.counting(now.window, |pps| pps, || net.measure(*case, now.window))
+            }))
         })
-}
-
-struct Xsk<'a> {
-    ground: &'a Ground,
-    net: Net,
-    cases: Vec<Case>,
-}
-
-impl Measure for Xsk<'_> {
-    fn steps(&self) -> Vec<Step> {
-        self.cases.iter().map(|case| self.ground.step(case.name(), "pps")).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let measure = || self.net.measure(self.cases[step], now.window);
-        self.ground.counting(now.window, |pps| pps, measure)
-    }
 }
 
 impl Case {
@@ -148,24 +134,19 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Builds hosts and programs; the inner error says why there is no plain loop.
-    pub(crate) fn build() -> anyhow::Result<Result<Sending, String>> {
+    /// Builds hosts and programs.
+    pub(crate) fn build() -> anyhow::Result<Sending> {
         let builder = Builder::new()?;
         let net = Net::build(&builder, &Places::detect()?)?;
-        Ok(match &net.plain {
-            Err(reason) => Err(reason.clone()),
-            Ok(_) => Ok(Sending { net, _builder: builder }),
-        })
+        if let Err(reason) = &net.plain {
+            bail!(Absent(format!("the plain loop to compare with: {reason}")));
+        }
+        Ok(Sending { net, _builder: builder })
     }
 
-    /// Packets a second that `cachelane xsk send` sends.
-    pub(crate) fn by_cachelane(&self, window: Duration) -> anyhow::Result<f64> {
-        self.net.send(Mode::Skb, Who::Cachelane, window)
-    }
-
-    /// Packets a second that the plain loop sends.
-    pub(crate) fn by_plain_loop(&self, window: Duration) -> anyhow::Result<f64> {
-        self.net.send(Mode::Skb, Who::Plain, window)
+    /// Packets a second that `cachelane xsk send` sends, or the plain loop.
+    pub(crate) fn rate(&self, ours: bool, window: Duration) -> anyhow::Result<f64> {
+        self.net.send(Mode::Skb, if ours { Who::Cachelane } else { Who::Plain }, window)
     }
 }
 

@@ -17,9 +17,9 @@ use trial::bench::Bar;
 use super::Ground;
 use super::books::{BATCH, Books, Frames, Ledger, Locking, Singly, Table, Tokens, all};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 use crate::bench::frames::frame_pool;
-use crate::bench::places::{self, Places};
+use crate::bench::places::Places;
 use crate::bench::worker::{self, Run, Waiting, Work};
 
 /// Frames of the pool, more than are in use.
@@ -99,33 +99,18 @@ pub(super) fn part() -> Part<Ground> {
             let cpus = ground.places.near();
             let pool = frame_pool(FRAMES, cpus, &vec![0; cpus.len()])?;
             let ways = [Cores::One, Cores::Two].into_iter();
-            let ways = ways.flat_map(|cores| WHO.map(|who| (cores, who))).collect();
-            Ok(Box::new(Ways { pool, cpus, ways }))
+            let ways = ways.flat_map(|cores| WHO.map(|who| (cores, who)));
+            let step = |(cores, who): &(Cores, Who)| Step::of(cores.case(*who), "s");
+            Ok(Measure::new(ways, step, move |(cores, who), now| {
+                Ok(vec![measure(&pool, *cores, *who, cpus, now.window)?])
+            }))
         })
-}
-
-/// Every way on one core and on two.
-struct Ways<'a> {
-    pool: FramePool,
-    cpus: &'a [usize],
-    ways: Vec<(Cores, Who)>,
-}
-
-impl Measure for Ways<'_> {
-    fn steps(&self) -> Vec<Step> {
-        self.ways.iter().map(|(cores, who)| Step::of(cores.case(*who), "s")).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (cores, who) = self.ways[step];
-        Ok(vec![measure(&self.pool, cores, who, self.cpus, now.window)?])
-    }
 }
 
 /// Counters against the ledger on two cores: the part of the experiment that the demo shows.
 pub(crate) struct Keeping {
     pool: FramePool,
-    cpus: Vec<usize>,
+    pub(crate) cpus: Vec<usize>,
 }
 
 impl Keeping {
@@ -134,19 +119,11 @@ impl Keeping {
         Ok(Keeping { pool: frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?, cpus })
     }
 
-    /// The CPUs, for people.
-    pub(crate) fn place(&self) -> String {
-        places::text(&self.cpus)
-    }
-
-    /// Seconds for a frame to be taken and returned, by counters.
-    pub(crate) fn by_counters(&self, window: Duration) -> anyhow::Result<f64> {
-        measure(&self.pool, Cores::Two, Who::Counters, &self.cpus, window)
-    }
-
-    /// The same by an allocator of ids under a lock.
-    pub(crate) fn by_ledger(&self, window: Duration) -> anyhow::Result<f64> {
-        measure(&self.pool, Cores::Two, Who::Ledger(Locking::Each), &self.cpus, window)
+    /// Frames a second that are taken and returned, by counters or by an allocator of ids under a
+    /// lock.
+    pub(crate) fn rate(&self, counters: bool, window: Duration) -> anyhow::Result<f64> {
+        let who = if counters { Who::Counters } else { Who::Ledger(Locking::Each) };
+        Ok(1.0 / measure(&self.pool, Cores::Two, who, &self.cpus, window)?)
     }
 }
 

@@ -6,7 +6,7 @@ use super::Ground;
 use super::delivered::{Receivers, Who};
 use super::wire::{Delivered, Pace, Traffic};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 
 /// Bytes of a packet with its check sequence.
 const SIZES: [usize; 4] = [64, 256, 1024, 1500];
@@ -25,8 +25,15 @@ pub(super) fn part() -> Part<Ground> {
         .stage(|ground: &Ground, found| {
             let receivers = Receivers::build(ground, found)?;
             let with = |who: Who| traffic().into_iter().map(move |traffic| (traffic, who));
-            let cases = receivers.who().into_iter().flat_map(with).collect();
-            Ok(Box::new(Crossover { receivers, cases }))
+            let cases = receivers.who().into_iter().flat_map(with);
+            let step = |(traffic, who): &(Traffic, Who)| {
+                let (what, unit, _) = figures(*traffic);
+                Step::of(case(what, *traffic, *who), unit)
+            };
+            Ok(Measure::new(cases, step, move |(traffic, who), now| {
+                let (_, _, read) = figures(*traffic);
+                Ok(vec![read(&receivers.measure(*who, *traffic, now.window)?)])
+            }))
         })
 }
 
@@ -37,27 +44,6 @@ fn traffic() -> Vec<Traffic> {
     let few = [SIZES[0], SIZES[SIZES.len() - 1]];
     let few = few.into_iter().flat_map(|size| RATES.map(|rate| of(size, Pace::Rate(rate))));
     flood.into_iter().chain(few).collect()
-}
-
-struct Crossover {
-    receivers: Receivers,
-    cases: Vec<(Traffic, Who)>,
-}
-
-impl Measure for Crossover {
-    fn steps(&self) -> Vec<Step> {
-        let step = |(traffic, who): &(Traffic, Who)| {
-            let (what, unit, _) = figures(*traffic);
-            Step::of(case(what, *traffic, *who), unit)
-        };
-        self.cases.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (traffic, who) = self.cases[step];
-        let (_, _, read) = figures(traffic);
-        Ok(vec![read(&self.receivers.measure(who, traffic, now.window)?)])
-    }
 }
 
 type Read = fn(&Delivered) -> f64;

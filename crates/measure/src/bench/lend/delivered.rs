@@ -15,7 +15,7 @@ use super::Ground;
 use super::clients::{Client, clients};
 use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 use crate::bench::found::Found;
 
 /// Who receives.
@@ -64,49 +64,32 @@ pub(super) fn part() -> Part<Ground> {
     let time = Time { once: 2.0, steps: 6 + 3, windows: 1.0, more: 1.8 };
     let about = "Packets that reach workers, against AF_PACKET rings, and borrowers in C and \
                  Python (needs root)";
-    Part::new("delivered", about, time)
-        .claims(claims.map(workers))
-        .claims(languages)
-        .stage(|ground, found| Ok(Box::new(All::build(ground, found)?)))
+    Part::new("delivered", about, time).claims(claims.map(workers)).claims(languages).stage(all)
 }
 
 /// All ways of receiving, and each language.
-struct All {
-    receivers: Receivers,
-    cases: Vec<Case>,
-}
-
-impl All {
-    fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<All> {
-        let receivers = Receivers::build(ground, found)?;
-        let both = |who| [Pace::Driver, Pace::Socket].map(|pace| Case::Workers(who, pace));
-        let who = receivers.who().into_iter().chain([Who::Private]);
-        let mut cases: Vec<Case> = who.flat_map(both).collect();
-        for (name, client) in clients(&ground.builder, receivers.wire.dir()) {
-            match client {
-                Ok(client) => cases.push(Case::Alone(name, client)),
-                Err(reason) => {
-                    found.absent(&format!("borrower in {name}"), &reason);
-                    found.lacks(&format!("delivered, {name}"), reason);
-                }
+fn all<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Measure<'a>> {
+    let receivers = Receivers::build(ground, found)?;
+    let both = |who| [Pace::Driver, Pace::Socket].map(|pace| Case::Workers(who, pace));
+    let who = receivers.who().into_iter().chain([Who::Private]);
+    let mut cases: Vec<Case> = who.flat_map(both).collect();
+    for (name, client) in clients(&ground.builder, receivers.wire.dir()) {
+        match client {
+            Ok(client) => cases.push(Case::Alone(name, client)),
+            Err(reason) => {
+                found.absent(&format!("borrower in {name}"), &reason);
+                found.lacks(&format!("delivered, {name}"), reason);
             }
         }
-        Ok(All { receivers, cases })
     }
-}
-
-impl Measure for All {
-    fn steps(&self) -> Vec<Step> {
-        self.cases.iter().map(|case| Step::of(case.name(), "pps")).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let delivered = match &self.cases[step] {
-            Case::Workers(who, pace) => self.receivers.measure(*who, flood(*pace), now.window),
-            Case::Alone(_, client) => self.receivers.alone(client, now.window),
+    let step = |case: &Case| Step::of(case.name(), "pps");
+    Ok(Measure::new(cases, step, move |case, now| {
+        let delivered = match case {
+            Case::Workers(who, pace) => receivers.measure(*who, flood(*pace), now.window),
+            Case::Alone(_, client) => receivers.alone(client, now.window),
         };
         Ok(vec![delivered?.pps])
-    }
+    }))
 }
 
 /// What is measured.

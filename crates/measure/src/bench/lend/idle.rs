@@ -17,9 +17,11 @@
 mod feed;
 mod worker;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use frames::Accounting;
 use trial::bench::Bar;
 
@@ -80,60 +82,50 @@ pub(super) fn part() -> Part<Ground> {
                     bail!(Absent(format!("{reason:#}")));
                 }
             };
-            Ok(Box::new(Idle { rate: net.too_much(), net, source }))
+            Ok(measure(net, source))
         })
     })
 }
 
-/// Every arm with packets from one source.
-struct Idle {
-    net: feed::Net,
-    source: &'static str,
-    /// What is offered.
-    rate: f64,
-}
-
-impl Measure for Idle {
-    fn steps(&self) -> Vec<Step> {
-        let source = self.source;
-        let step = |(_, name): (Who, &str)| Step {
-            name: case(name, source),
-            gives: vec![
-                (case(name, source), "%"),
-                (format!("naps, {name}, {source}"), "1/s"),
-                (format!("lost, {name}, {source}"), "%"),
-            ],
-        };
-        WHO.into_iter().map(step).collect()
-    }
-
-    fn begin(&mut self, now: &mut Now<'_>) -> anyhow::Result<Vec<(String, &'static str, f64)>> {
-        let first = if now.round == 0 { self.rate } else { self.rate * RAISE };
-        self.rate = self.just_held(first.min(self.net.too_much()), now)?;
-        Ok(vec![(format!("rate that the ledger holds, {}", self.source), "pps", self.rate)])
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let outcome = self.net.measure(WHO[step].0, self.rate, now.window)?;
+/// Every arm with packets from one source, at a rate that a round begins with looking for.
+fn measure(net: feed::Net, source: &'static str) -> Measure<'static> {
+    let (net, rate) = (Rc::new(net), Rc::new(Cell::new(None)));
+    let (offered, measured) = (Rc::clone(&rate), Rc::clone(&net));
+    let begin = move |now: &mut Now<'_>| {
+        let first = rate.get().map_or(f64::MAX, |rate: f64| rate * RAISE);
+        let held = just_held(&net, first.min(net.too_much()), source, now)?;
+        rate.set(Some(held));
+        Ok(vec![(format!("rate that the ledger holds, {source}"), "pps", held)])
+    };
+    let step = |(_, name): &(Who, &str)| Step {
+        name: case(name, source),
+        gives: vec![
+            (case(name, source), "%"),
+            (format!("naps, {name}, {source}"), "1/s"),
+            (format!("lost, {name}, {source}"), "%"),
+        ],
+    };
+    let measure = Measure::new(WHO, step, move |(who, _), now| {
+        let rate = offered.get().context("no rate was found")?;
+        let outcome = measured.measure(*who, rate, now.window)?;
         Ok(vec![100.0 * outcome.idle, outcome.naps, 100.0 * outcome.lost()])
-    }
+    });
+    Measure { begin: Some(Box::new(begin)), ..measure }
 }
 
-impl Idle {
-    /// The first rate that the ledger holds, from this one downwards.
-    fn just_held(&self, mut rate: f64, now: &Now<'_>) -> anyhow::Result<f64> {
-        let window = now.window.min(Duration::from_millis(200));
-        loop {
-            now.stop.check()?;
-            let outcome = self.net.measure(Who::Ledger(Locking::Each), rate, window)?;
-            tracing::debug!("{}: {rate:.0} pps: {outcome:?}", self.source);
-            if outcome.lost() < LOSS {
-                return Ok(rate);
-            }
-            rate *= LOWER;
-            let none = || Absent(format!("the ledger holds no rate, not even {rate:.0} pps"));
-            ensure!(rate > 1000.0, none());
+/// The first rate that the ledger holds, from this one downwards.
+fn just_held(net: &feed::Net, mut rate: f64, source: &str, now: &Now<'_>) -> anyhow::Result<f64> {
+    let window = now.window.min(Duration::from_millis(200));
+    loop {
+        now.stop.check()?;
+        let outcome = net.measure(Who::Ledger(Locking::Each), rate, window)?;
+        tracing::debug!("{source}: {rate:.0} pps: {outcome:?}");
+        if outcome.lost() < LOSS {
+            return Ok(rate);
         }
+        rate *= LOWER;
+        let none = || Absent(format!("the ledger holds no rate, not even {rate:.0} pps"));
+        ensure!(rate > 1000.0, none());
     }
 }
 

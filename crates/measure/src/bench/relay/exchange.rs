@@ -1,14 +1,16 @@
 //! Request and response, on connections that stay and on connections that come and go.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use lab::Host;
 use lab::traffic::{Close, ConnectOptions, ConnectSession, RrOptions, RrSession};
 use trial::bench::Bar;
 
 use super::targets::{EXCHANGE, Target, Targets};
 use crate::bench::claim::Claim;
 use crate::bench::exchanges::check;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(200);
@@ -27,7 +29,22 @@ pub(super) fn rr_part() -> Part<Targets> {
     });
     Part::new("rr", "Request and response of 256 bytes", TIME)
         .claims(claims.into_iter().flatten())
-        .stage(|targets, _| Ok(Box::new(Rr { targets, to: targets.exchange() })))
+        .stage(|targets: &Targets, _| {
+            let figures = [("p50", "s"), ("p99", "s"), ("p99.9", "s"), ("rate", "1/s")];
+            let step = |Target { name, .. }: &Target| Step {
+                name: format!("request/response {name}"),
+                gives: figures.map(|(what, unit)| (format!("rr {what} {name}"), unit)).into(),
+            };
+            Ok(Measure::new(targets.exchange.clone(), step, |to, now| {
+                let session = requests(&targets.host, to.addr)?;
+                session.measure(WARM);
+                let window = check(session.measure(now.window), to.name)?;
+                let latency = &window.latency;
+                let latencies = [latency.p50(), latency.p99(), latency.p999()];
+                let latencies = latencies.iter().map(Duration::as_secs_f64);
+                Ok(latencies.chain([window.rate()]).collect())
+            }))
+        })
 }
 
 /// Connections a second, each with one exchange.
@@ -36,9 +53,21 @@ pub(super) fn connect_part() -> Part<Targets> {
         let bar = (peer == "haproxy").then_some(Bar::AtLeast(1.0));
         compare("connections per second", "connect", peer).bar(bar)
     });
-    Part::new("connect", "Short connections", TIME)
-        .claims(claims)
-        .stage(|targets, _| Ok(Box::new(Connect { targets, to: targets.exchange() })))
+    Part::new("connect", "Short connections", TIME).claims(claims).stage(|targets: &Targets, _| {
+        let step = |target: &Target| Step::of(format!("connect {}", target.name), "1/s");
+        Ok(Measure::new(targets.exchange.clone(), step, |to, now| {
+            let options = ConnectOptions {
+                concurrent: CONNECTIONS,
+                request: EXCHANGE,
+                response: EXCHANGE,
+                close: Close::Client,
+                ..ConnectOptions::default()
+            };
+            let session = ConnectSession::start(&targets.host, to.addr, &options)?;
+            session.measure(WARM);
+            Ok(vec![check(session.measure(now.window), to.name)?.rate()])
+        }))
+    })
 }
 
 /// The relay's case against a peer's, under the name that the claim has.
@@ -47,59 +76,13 @@ fn compare(claim: &str, case: &str, peer: &str) -> Claim {
     Claim::ratio(name, format!("{case} relay"), format!("{case} {peer}"))
 }
 
-struct Rr<'a> {
-    targets: &'a Targets,
-    to: Vec<Target>,
-}
-
-impl Measure for Rr<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let figures = [("p50", "s"), ("p99", "s"), ("p99.9", "s"), ("rate", "1/s")];
-        let step = |Target { name, .. }: &Target| Step {
-            name: format!("request/response {name}"),
-            gives: figures.map(|(what, unit)| (format!("rr {what} {name}"), unit)).into(),
-        };
-        self.to.iter().map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let options = RrOptions {
-            connections: CONNECTIONS,
-            request: EXCHANGE,
-            response: EXCHANGE,
-            ..RrOptions::default()
-        };
-        let Target { name, addr } = self.to[step];
-        let session = RrSession::start(&self.targets.host, addr, &options)?;
-        session.measure(WARM);
-        let window = check(session.measure(now.window), name)?;
-        let latency = &window.latency;
-        let latencies = [latency.p50(), latency.p99(), latency.p999()].map(|l| l.as_secs_f64());
-        Ok(latencies.into_iter().chain([window.rate()]).collect())
-    }
-}
-
-struct Connect<'a> {
-    targets: &'a Targets,
-    to: Vec<Target>,
-}
-
-impl Measure for Connect<'_> {
-    fn steps(&self) -> Vec<Step> {
-        self.to.iter().map(|target| Step::of(format!("connect {}", target.name), "1/s")).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let options = ConnectOptions {
-            concurrent: CONNECTIONS,
-            request: EXCHANGE,
-            response: EXCHANGE,
-            close: Close::Client,
-            ..ConnectOptions::default()
-        };
-        let Target { name, addr } = self.to[step];
-        let session = ConnectSession::start(&self.targets.host, addr, &options)?;
-        session.measure(WARM);
-        Ok(vec![check(session.measure(now.window), name)?.rate()])
-    }
+/// Requests and responses to this address, on all connections.
+pub(crate) fn requests(host: &Host, to: SocketAddr) -> lab::Result<RrSession> {
+    let options = RrOptions {
+        connections: CONNECTIONS,
+        request: EXCHANGE,
+        response: EXCHANGE,
+        ..RrOptions::default()
+    };
+    RrSession::start(host, to, &options)
 }

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use lab::peer::{Peer, Program, Proxy, ProxyOptions};
+use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
 use lab::traffic::IdleSession;
-use lab::usage::process_memory;
+use lab::usage::{ProcessMemory, process_memory};
 use lab::{Host, Process};
 use trial::bench::Bar;
 
 use super::targets::{Targets, peer_options};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
 
 const CASES: [&str; 2] = ["idle memory relay", "idle memory haproxy"];
@@ -30,44 +30,32 @@ pub(super) fn part(connections: usize) -> Part<Targets> {
         .claims([claim.bar(Bar::AtMost(1.0))])
         .rounds(|_| 1)
         .stage(move |targets: &Targets, _| {
-            let _server = echo_server(&targets.host, SERVER.into())?;
-            Ok(Box::new(Idle { targets, connections, _server }))
+            let there = 1 + usize::from(installed(Program::Haproxy).is_some());
+            let server = echo_server(&targets.host, SERVER.into())?;
+            let step = |case: &&str| Step::of(*case, "B");
+            let measure = Measure::new(CASES.into_iter().take(there), step, move |case, _| {
+                let _server = &server;
+                let relayed = *case == CASES[0];
+                Ok(vec![memory(targets, relayed, connections)?.pss as f64])
+            });
+            Ok(measure
+                .note(format!("Idle memory: PSS of the process with {connections} connections.")))
         })
 }
 
-/// One relay and one HAProxy, full of idle connections.
-struct Idle<'a> {
-    targets: &'a Targets,
-    connections: usize,
-    _server: Process,
-}
-
-impl Measure for Idle<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let there = 1 + usize::from(self.targets.has(Program::Haproxy));
-        CASES[..there].iter().map(|case| Step::of(*case, "B")).collect()
+/// The memory of a relay, or of HAProxy, that is full of idle connections.
+fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Result<ProcessMemory> {
+    let Targets { lab, host, .. } = targets;
+    let open = |to| IdleSession::open(host, to, connections, OPENING);
+    if relayed {
+        let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &[])?;
+        let _session = open(relay.addr())?;
+        return Ok(process_memory(relay.pid())?);
     }
-
-    fn measure(&mut self, step: usize, _: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (Targets { lab, host, .. }, connections) = (self.targets, self.connections);
-        let open = |to| IdleSession::open(host, to, connections, OPENING);
-        let memory = if step == 0 {
-            let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &[])?;
-            let _session = open(relay.addr())?;
-            process_memory(relay.pid())?
-        } else {
-            let options =
-                ProxyOptions { connections, ..peer_options(HAPROXY.into(), SERVER.into()) };
-            let haproxy = Peer::proxy(lab, host, Proxy::Haproxy { splice: false }, &options)?;
-            let _session = open(haproxy.listen())?;
-            haproxy.memory()?
-        };
-        Ok(vec![memory.pss as f64])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!("Idle memory: PSS of the process with {} connections.", self.connections)]
-    }
+    let options = ProxyOptions { connections, ..peer_options(HAPROXY.into(), SERVER.into()) };
+    let haproxy = Peer::proxy(lab, host, Proxy::Haproxy { splice: false }, &options)?;
+    let _session = open(haproxy.listen())?;
+    Ok(haproxy.memory()?)
 }
 
 /// The far end is a process of its own: both ends in this one would need twice the open files.

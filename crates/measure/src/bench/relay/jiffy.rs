@@ -12,7 +12,7 @@ use trial::bench::{Bar, Host};
 use super::flood::Flood;
 use super::targets::Targets;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time};
 
 /// Bytes of a write, as in the proposal.
 const WRITE: usize = 64 << 10;
@@ -27,36 +27,23 @@ pub(super) fn part() -> Part<Targets> {
     let time = Time { once: 0.0, steps: 2, windows: 1.25, more: 0.1 };
     let about =
         "The proposal's experiment: sockmap's ingress redirect, stock and with a sized buffer";
-    Part::new("jiffy", about, time)
-        .claims([claim.bar(Bar::AtLeast(100.0))])
-        .stage(|targets, _| Ok(Box::new(Jiffy { targets, sized: sized() })))
-}
-
-struct Jiffy<'a> {
-    targets: &'a Targets,
-    sized: usize,
-}
-
-impl Measure for Jiffy<'_> {
-    fn steps(&self) -> Vec<Step> {
-        vec![Step::of("sockmap stock", "B/s"), Step::of("sockmap sized", "B/s")]
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let buffer = [None, Some(self.sized)][step];
-        let redirected = self.targets.host.run(|| Redirected::start(buffer))??;
-        std::thread::sleep(now.window / 4);
-        Ok(vec![redirected.rate(now.window)])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "sockmap sized: a receive buffer of {} bytes, for {WANTED} bytes a second at a jiffy \
-             of {:?}, within {LIMIT}.",
-            self.sized,
+    Part::new("jiffy", about, time).claims([claim.bar(Bar::AtLeast(100.0))]).stage(
+        |targets: &Targets, _| {
+            let sized = sized();
+            let cases = [("sockmap stock", None), ("sockmap sized", Some(sized))];
+            let step = |(case, _): &(&str, Option<usize>)| Step::of(*case, "B/s");
+            let measure = Measure::new(cases, step, |(_, buffer), now| {
+                let redirected = targets.host.run(|| Redirected::start(*buffer))??;
+                std::thread::sleep(now.window / 4);
+                Ok(vec![redirected.rate(now.window)])
+            });
+            Ok(measure.note(format!(
+            "sockmap sized: a receive buffer of {sized} bytes, for {WANTED} bytes a second at a \
+                 jiffy of {:?}, within {LIMIT}.",
             jiffy()
-        )]
-    }
+        )))
+        },
+    )
 }
 
 /// The receive buffer, in bytes, that the wanted rate takes.

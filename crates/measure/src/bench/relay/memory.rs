@@ -1,6 +1,6 @@
 //! Memory behind a slow receiver: a sender offers all it can, the receiver reads as fast as it
-//! can for a moment and then 1 MB/s, and the machine's used memory is watched. The stock sockmap, without a governor, stands beside our
-//! engines, with a cap so that it cannot hurt the host.
+//! can for a moment and then 1 MB/s, and the machine's used memory is watched. The stock sockmap,
+//! without a governor, stands beside our engines, with a cap so that it cannot hurt the host.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 use super::flood::Flood;
 use super::targets::Targets;
 use crate::bench::Stop;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
 
 const ENGINES: [&str; 4] = ["auto", "copy", "splice", "sockmap"];
@@ -27,20 +27,34 @@ const END_BUFFER: usize = 128 << 10;
 /// Relays of this part listen here and up.
 const PORT: u16 = 900;
 
-/// What a case came to.
-struct Held {
-    /// The most bytes that were accepted from the sender and not yet read by the receiver.
-    under_way: u64,
-    /// The most that the machine's used memory grew.
-    memory: u64,
-}
-
 pub(super) fn part(time: Duration) -> Part<Targets> {
     let steps = ENGINES.len() + 1;
     let cost = Time { once: 0.0, steps, windows: 0.0, more: time.as_secs_f64() + 0.3 };
     Part::new("memory", "Memory behind a slow receiver", cost)
         .rounds(|_| 1)
-        .stage(move |targets, _| Ok(Box::new(Memory { targets, time })))
+        .stage(move |targets, _| {
+            let memory = Memory { targets, time };
+            let names = ENGINES.map(|engine| format!("relay-{engine}"));
+            let cases = names.into_iter().chain(["sockmap stock".into()]).enumerate();
+            let step = |(_, name): &(usize, String)| Step {
+                name: format!("slow receiver, {name}"),
+                gives: ["under way", "memory"]
+                    .map(|what| (format!("slow, {what}, {name}"), "B"))
+                    .into(),
+            };
+            let measure = Measure::new(cases, step, move |(number, _), now| {
+                let held = targets.host.run(|| match ENGINES.get(*number) {
+                    Some(engine) => memory.through_relay(engine, PORT + *number as u16, now.stop),
+                    None => memory.through_stock(now.stop),
+                })??;
+                Ok(held.map(|bytes| bytes as f64).into())
+            });
+            Ok(measure.note(format!(
+                "Slow receiver: {RATE} bytes a second for {time:?}; the relay's budget is {} bytes, \
+                 the ends' own socket buffers come on top; the sender stops at {CAP} bytes under way.",
+                relay::Config::DEFAULT_BUDGET,
+            )))
+        })
 }
 
 /// Every engine, and the stock sockmap.
@@ -49,35 +63,9 @@ struct Memory<'a> {
     time: Duration,
 }
 
-impl Measure for Memory<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let names = ENGINES.map(|engine| format!("relay-{engine}"));
-        let step = |name: String| Step {
-            gives: ["under way", "memory"]
-                .map(|what| (format!("slow, {what}, {name}"), "B"))
-                .into(),
-            name: format!("slow receiver, {name}"),
-        };
-        names.into_iter().chain(["sockmap stock".into()]).map(step).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let held = self.targets.host.run(|| match ENGINES.get(step) {
-            Some(engine) => self.through_relay(engine, PORT + step as u16, now.stop),
-            None => self.through_stock(now.stop),
-        })??;
-        Ok(vec![held.under_way as f64, held.memory as f64])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "Slow receiver: {RATE} bytes a second for {:?}; the relay's budget is {} bytes, the \
-             ends' own socket buffers come on top; the sender stops at {CAP} bytes under way.",
-            self.time,
-            relay::Config::DEFAULT_BUDGET,
-        )]
-    }
-}
+/// The most bytes that were accepted from the sender and not yet read by the receiver, and the most
+/// that the machine's used memory grew.
+type Held = [u64; 2];
 
 impl Memory<'_> {
     fn through_relay(&self, engine: &str, port: u16, stop: &Stop) -> anyhow::Result<Held> {
@@ -110,15 +98,15 @@ impl Memory<'_> {
         set_socket_recv_buffer_size(&receiver, END_BUFFER)?;
         let before = system_memory()?;
         let flood = Flood::start(sender, receiver, 64 << 10, CAP, Some(RATE))?;
-        let mut held = Held { under_way: 0, memory: 0 };
+        let [mut under_way, mut memory] = [0; 2];
         let start = Instant::now();
         while start.elapsed() < self.time {
             stop.check()?;
             std::thread::sleep(Duration::from_millis(100));
-            held.memory = held.memory.max(system_memory()?.saturating_sub(before));
-            held.under_way = held.under_way.max(flood.sent().saturating_sub(flood.received()));
+            memory = memory.max(system_memory()?.saturating_sub(before));
+            under_way = under_way.max(flood.sent().saturating_sub(flood.received()));
         }
         ensure!(flood.received() > 0, Absent("nothing arrived".into()));
-        Ok(held)
+        Ok([under_way, memory])
     }
 }

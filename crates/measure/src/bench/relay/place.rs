@@ -11,14 +11,8 @@ use trial::bench::Bar;
 
 use super::targets::Targets;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 use crate::bench::relay_process::RelayProcess;
-
-/// A worker's time on one CPU.
-struct OnCpu {
-    cpu: usize,
-    time: Counter,
-}
 
 const ALL: &str = "forwarding, all cpus";
 const CHOSEN: &str = "forwarding, chosen cpus";
@@ -28,56 +22,41 @@ pub(super) fn part() -> Part<Targets> {
     let time = Time { once: 0.2, steps: 1, windows: 1.0, more: 0.0 };
     Part::new("place", "Where forwarding runs", time)
         .claims([claim.bar(Bar::AtLeast(0.99))])
-        .stage(|targets, _| Ok(Box::new(Place::start(targets)?)))
+        .stage(|targets, _| measure(targets))
 }
 
 /// Bulk traffic through a relay on the last CPU, from a client on the first.
-struct Place<'a> {
-    targets: &'a Targets,
-    session: BulkSession,
-    relay: RelayProcess,
-    online: Vec<usize>,
-    chosen: usize,
-}
-
-impl Place<'_> {
-    fn start(targets: &Targets) -> anyhow::Result<Place<'_>> {
-        let online = lanes::LaneMap::detect()?.allowed().iter().collect::<Vec<_>>();
-        let (Some(&client), Some(&chosen)) = (online.first(), online.last()) else {
-            anyhow::bail!("no CPU is open to this process");
-        };
-        let to = targets.bulk_server.address();
-        let (listen, cpus) = (([127, 0, 0, 1], 999).into(), chosen.to_string());
-        let more = ["--engine", "auto", "--cpus", cpus.as_str()];
-        let relay = RelayProcess::start(&targets.lab, &targets.host, listen, to, &more)?;
-        let options = BulkOptions { client_cpus: vec![client], ..BulkOptions::default() };
-        let session = BulkSession::start(&targets.host, relay.addr(), &options)?;
-        Ok(Place { targets, session, relay, online, chosen })
-    }
-}
-
-impl Measure for Place<'_> {
-    fn steps(&self) -> Vec<Step> {
-        let gives = [ALL, CHOSEN].map(|case| (case.into(), "s")).into();
-        vec![Step { name: "forwarding on chosen CPUs".into(), gives }]
-    }
-
-    fn measure(&mut self, _: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let mut counters = count(self.relay.pid(), &self.online)?;
-        self.session.measure(&self.targets.bulk_server, now.window)?;
+fn measure(targets: &Targets) -> anyhow::Result<Measure<'_>> {
+    let online = lanes::LaneMap::detect()?.allowed().iter().collect::<Vec<_>>();
+    let (Some(&client), Some(&chosen)) = (online.first(), online.last()) else {
+        anyhow::bail!("no CPU is open to this process");
+    };
+    let to = targets.bulk_server.address();
+    let (listen, cpus) = (([127, 0, 0, 1], 999).into(), chosen.to_string());
+    let more = ["--engine", "auto", "--cpus", cpus.as_str()];
+    let relay = RelayProcess::start(&targets.lab, &targets.host, listen, to, &more)?;
+    let options = BulkOptions { client_cpus: vec![client], ..BulkOptions::default() };
+    let session = BulkSession::start(&targets.host, relay.addr(), &options)?;
+    let gives = [ALL, CHOSEN].map(|case| (case.into(), "s"));
+    let step =
+        |(): &()| Step { name: "forwarding on chosen CPUs".into(), gives: gives.clone().into() };
+    Ok(Measure::new([()], step, move |(), now| {
+        let mut counters = count(relay.pid(), &online)?;
+        session.measure(&targets.bulk_server, now.window)?;
         let (mut on_chosen, mut all) = (0, 0);
-        for counter in &mut counters {
-            let nanoseconds = counter.time.read()?;
+        for (cpu, time) in &mut counters {
+            let nanoseconds = time.read()?;
             all += nanoseconds;
-            on_chosen += if counter.cpu == self.chosen { nanoseconds } else { 0 };
+            on_chosen += if *cpu == chosen { nanoseconds } else { 0 };
         }
         ensure!(all > 0, Absent("the relay's workers used no CPU time".into()));
         Ok([all, on_chosen].map(|nanoseconds| nanoseconds as f64 / 1e9).into())
-    }
+    }))
 }
 
-/// A counter of CPU time for every worker of the relay on every CPU, running.
-fn count(pid: u32, cpus: &[usize]) -> anyhow::Result<Vec<OnCpu>> {
+/// A counter of CPU time for every worker of the relay on every CPU, which it comes with,
+/// running.
+fn count(pid: u32, cpus: &[usize]) -> anyhow::Result<Vec<(usize, Counter)>> {
     let mut counters = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let thread = thread?;
@@ -92,7 +71,7 @@ fn count(pid: u32, cpus: &[usize]) -> anyhow::Result<Vec<OnCpu>> {
                 .build()
                 .context("perf_event_open(2) for a worker's CPU time")?;
             time.enable()?;
-            counters.push(OnCpu { cpu, time });
+            counters.push((cpu, time));
         }
     }
     anyhow::ensure!(!counters.is_empty(), "the relay has no worker threads");

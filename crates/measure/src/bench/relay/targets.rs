@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
+use lab::peer::{Peer, Proxy, ProxyOptions, installed};
 use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
 use lab::{Host, Lab};
 
@@ -14,7 +14,7 @@ use crate::bench::relay_process::RelayProcess;
 pub(crate) const EXCHANGE: usize = 256;
 
 /// One thing to connect to, for one sort of traffic.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) name: &'static str,
     pub(super) addr: SocketAddr,
@@ -24,8 +24,10 @@ pub(super) struct Target {
 pub struct Targets {
     pub(super) bulk_server: BulkServer,
     _echo_server: EchoServer,
-    bulk: Vec<Target>,
-    exchange: Vec<Target>,
+    /// Targets of bulk streams.
+    pub(super) bulk: Vec<Target>,
+    /// Targets of exchanges: the relay as users get it, not each engine, and the peers.
+    pub(super) exchange: Vec<Target>,
     _relays: Vec<RelayProcess>,
     _peers: Vec<Peer>,
     pub(super) host: Host,
@@ -65,17 +67,13 @@ impl Targets {
         let echo_server = EchoServer::start(&host, next(), echo)?;
         let mut bulk = vec![Target { name: "direct", addr: bulk_server.address() }];
         let mut exchange = vec![Target { name: "direct", addr: echo_server.address() }];
-        let ends = [(bulk_server.address(), true), (echo_server.address(), false)];
         let (mut relays, mut peers) = (Vec::new(), Vec::new());
+        let mut lists =
+            [(bulk_server.address(), &mut bulk), (echo_server.address(), &mut exchange)];
         for (name, engine) in RELAYS {
-            for (to, is_bulk) in ends {
-                let relay = RelayProcess::start(&lab, &host, next(), to, &["--engine", engine])?;
-                let target = Target { name, addr: relay.addr() };
-                if is_bulk {
-                    bulk.push(target)
-                } else {
-                    exchange.push(target)
-                }
+            for (to, list) in &mut lists {
+                let relay = RelayProcess::start(&lab, &host, next(), *to, &["--engine", engine])?;
+                list.push(Target { name, addr: relay.addr() });
                 relays.push(relay);
             }
         }
@@ -85,13 +83,13 @@ impl Targets {
                 found.absent(name, format!("{program} is not installed (make peers)"));
                 continue;
             }
-            for (to, is_bulk) in ends {
-                let listen = next();
-                peers.push(Peer::proxy(&lab, &host, proxy, &peer_options(listen, to))?);
-                let target = Target { name, addr: listen };
-                if is_bulk { bulk.push(target) } else { exchange.push(target) }
+            for (to, list) in &mut lists {
+                let addr = next();
+                peers.push(Peer::proxy(&lab, &host, proxy, &peer_options(addr, *to))?);
+                list.push(Target { name, addr });
             }
         }
+        exchange.retain(|target| ["direct", "relay", "haproxy", "nginx"].contains(&target.name));
         Ok(Targets {
             bulk_server,
             _echo_server: echo_server,
@@ -102,22 +100,6 @@ impl Targets {
             host,
             lab,
         })
-    }
-
-    /// Targets of bulk streams.
-    pub(super) fn bulk(&self) -> &[Target] {
-        &self.bulk
-    }
-
-    /// Targets of exchanges: the relay as users get it, not each engine, and the peers.
-    pub(super) fn exchange(&self) -> Vec<Target> {
-        let same = ["relay-copy", "relay-splice", "relay-sockmap", "haproxy-splice", "nginx-256k"];
-        self.exchange.iter().filter(|t| !same.contains(&t.name)).cloned().collect()
-    }
-
-    /// Whether a peer's program is there.
-    pub(super) fn has(&self, program: Program) -> bool {
-        installed(program).is_some()
     }
 }
 

@@ -102,11 +102,11 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
         &self.hosts
     }
 
-    /// Those that there can be.
-    pub(super) fn arms(&self) -> Vec<Arm> {
+    /// Those of these arms that there can be.
+    pub(super) fn those_of(&self, arms: impl IntoIterator<Item = Arm>) -> Vec<Arm> {
         let there =
             |arm: &Arm| !matches!(arm, Arm::Kernel(Kernel::Rfs, _)) || self.entries.is_some();
-        Arm::ALL.into_iter().filter(there).collect()
+        arms.into_iter().filter(there).collect()
     }
 
     /// What was done to the machine, for the reader.

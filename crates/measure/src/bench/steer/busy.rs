@@ -1,8 +1,8 @@
 //! Datagrams on a machine that has much else to do, against kernel RFS.
 //!
-//! Programs spin on all CPUs. A sender on the first CPU sends datagrams, each with its time, to a consumer on
-//! the last one. Both are ordinary programs and wait for their turns beside those that spin, whoever
-//! steers; what differs is how the packets get to the consumer's socket.
+//! Programs spin on all CPUs. A sender on the first CPU sends datagrams, each with its time, to a
+//! consumer on the last one. Both are ordinary programs and wait for their turns beside those that
+//! spin, whoever steers; what differs is how the packets get to the consumer's socket.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -17,7 +17,9 @@ use trial::bench::Bar;
 use super::arms::{Arm, Device, Kernel, Switch};
 use super::hosts::Hosts;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::found::Found;
+use crate::bench::worker::join;
 
 const RFS: Arm = Arm::Kernel(Kernel::Rfs, Device::Passing);
 const ARMS: [Arm; 2] = [Arm::Steer, RFS];
@@ -49,62 +51,36 @@ pub(super) fn part() -> Part<()> {
     let about = "Datagrams lost and late beside programs that spin, against kernel RFS";
     Part::new("busy", about, time)
         .claims([lost.bar(Bar::AtMost(0.0)), p99.bar(Bar::AtMost(1.1))])
-        .stage(|(), found| {
-            let switch = Switch::new(Box::new(Hosts::new()?), found)?;
-            let there = switch.arms();
-            let arms: Vec<Arm> = ARMS.into_iter().filter(|arm| there.contains(arm)).collect();
-            let sockets = Sockets::new(switch.hosts())?;
-            let outcomes = arms.iter().map(|_| Outcome::default()).collect();
-            Ok(Box::new(Busy { switch, arms, sockets, outcomes }))
-        })
+        .stage(|(), found| measure(found))
 }
 
 /// Both arms.
-struct Busy {
-    switch: Switch<Box<Hosts>>,
-    arms: Vec<Arm>,
-    sockets: Sockets,
-    /// By arm, of this round.
-    outcomes: Vec<Outcome>,
-}
-
-impl Measure for Busy {
-    fn steps(&self) -> Vec<Step> {
-        let step = |arm: &Arm| Step {
-            name: format!("busy machine, {}", arm.name()),
-            gives: vec![(case("lost", *arm), ""), (case("p99", *arm), "s")],
-        };
-        self.arms.iter().map(step).collect()
-    }
-
-    fn turns(&self) -> Turns {
-        Turns::ThereAndBack
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        self.switch.set(self.arms[step])?;
-        let more = self.sockets.exchange(self.switch.hosts(), now.window / 2)?;
-        let outcome = &mut self.outcomes[step];
-        outcome.sent += more.sent;
-        outcome.delays.extend(more.delays);
-        if !now.is_last_turn {
-            return Ok(Vec::new());
-        }
-        let mut outcome = std::mem::take(outcome);
-        let p99 = outcome.p99().ok_or_else(|| Absent("nothing came".into()))?;
-        let lost = outcome.sent.saturating_sub(outcome.delays.len() as u64);
-        Ok(vec![lost as f64 / outcome.sent as f64, p99.as_secs_f64()])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let spinners = spinners(self.switch.hosts());
-        vec![format!(
-            "busy machine: {spinners} programs that spin, by turns on all CPUs; {BURST} datagrams \
-             a millisecond from one CPU to a consumer on another. Lost is the share that did not \
-             come; p99 is from before a datagram was sent until its consumer had it, the \
-             consumer's wait for its turn included."
-        )]
-    }
+fn measure(found: &mut Found) -> anyhow::Result<Measure<'static>> {
+    let mut switch = Switch::new(Box::new(Hosts::new()?), found)?;
+    let arms = switch.those_of(ARMS);
+    let sockets = Sockets::new(switch.hosts())?;
+    let spinners = spinners(switch.hosts());
+    let step = |arm: &Arm| Step {
+        name: format!("busy machine, {}", arm.name()),
+        gives: vec![(case("lost", *arm), ""), (case("p99", *arm), "s")],
+    };
+    let slice = move |arm: &Arm, outcome: &mut Outcome, now: &mut Now<'_>| {
+        switch.set(*arm)?;
+        sockets.exchange(switch.hosts(), now.window / 2, outcome)
+    };
+    let figures = |_: &Arm, Outcome { sent, mut delays }: Outcome| {
+        delays.sort_unstable();
+        let p99 = delays.get(delays.len() * 99 / 100);
+        let p99 = p99.ok_or_else(|| Absent("nothing came".into()))?;
+        let lost = sent.saturating_sub(delays.len() as u64);
+        Ok(vec![lost as f64 / sent as f64, p99.as_secs_f64()])
+    };
+    Ok(Measure::there_and_back(arms, step, slice, figures).note(format!(
+        "busy machine: {spinners} programs that spin, by turns on all CPUs; {BURST} datagrams a \
+         millisecond from one CPU to a consumer on another. Lost is the share that did not come; \
+         p99 is from before a datagram was sent until its consumer had it, the consumer's wait \
+         for its turn included."
+    )))
 }
 
 fn spinners(hosts: &Hosts) -> usize {
@@ -113,13 +89,6 @@ fn spinners(hosts: &Hosts) -> usize {
 
 fn case(measure: &str, arm: Arm) -> String {
     format!("busy machine, {measure}, {}", arm.name())
-}
-
-impl Outcome {
-    fn p99(&mut self) -> Option<Duration> {
-        self.delays.sort_unstable();
-        self.delays.get(self.delays.len() * 99 / 100).copied()
-    }
 }
 
 /// The two ends of one flow.
@@ -139,7 +108,7 @@ impl Sockets {
         Ok(Sockets { sender, receiver })
     }
 
-    fn exchange(&self, hosts: &Hosts, time: Duration) -> anyhow::Result<Outcome> {
+    fn exchange(&self, hosts: &Hosts, time: Duration, outcome: &mut Outcome) -> anyhow::Result<()> {
         let (first, last) = (hosts.cpus().first(), hosts.cpus().iter().max());
         let (first, last) = first.zip(last).context("no CPU is open to this process")?;
         let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -161,10 +130,9 @@ impl Sockets {
             let sent = &sent;
             let sending = scope.spawn(move || self.send(first, start, end, sent));
             let receiving = scope.spawn(move || self.receive(last, start, end, sent));
-            let sent = sending.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
-            let delays =
-                receiving.join().map_err(|_| anyhow::anyhow!("the consumer panicked"))??;
-            Ok(Outcome { sent, delays })
+            outcome.sent += join(sending)?;
+            outcome.delays.extend(join(receiving)?);
+            Ok(())
         })
     }
 

@@ -118,13 +118,13 @@ impl Drop for Attended {
     }
 }
 
-/// Why this process cannot have the two hosts, or has nothing to measure on them.
-pub(crate) fn obstacle() -> anyhow::Result<Option<&'static str>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(Some("test hosts need root"));
-    }
-    let one = LaneMap::detect()?.allowed().len() < 2;
-    Ok(one.then_some("threads cannot move: one CPU is open to this process"))
+/// That this process can have the two hosts, and something to measure on them.
+pub(crate) fn ensure_possible() -> anyhow::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    ensure!(is_root, Absent("test hosts need root".into()));
+    let many = LaneMap::detect()?.allowed().len() > 1;
+    ensure!(many, Absent("threads cannot move: one CPU is open to this process".into()));
+    Ok(())
 }
 
 impl Rpc {
@@ -183,9 +183,7 @@ impl Rpc {
 impl Hosts {
     /// As many CPUs for the consumers as are open to this process.
     pub(super) fn new() -> anyhow::Result<Hosts> {
-        if let Some(reason) = obstacle()? {
-            return Err(Absent(reason.into()).into());
-        }
+        ensure_possible()?;
         let lanes = LaneMap::detect()?;
         let lab = Lab::new("bench-steer")?;
         let [client, server] = [lab.host("client")?, lab.host("server")?];

@@ -12,7 +12,7 @@ use trial::bench::Bar;
 
 use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
+use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
 /// Answers of a thread between two of its moves: a few seconds on a host that is busy with 512
 /// connections.
@@ -32,47 +32,31 @@ pub(super) fn part() -> Part<()> {
     let about = "How often the packet was processed in its consumer's lane";
     Part::new("lane", about, time).claims(ARMS.map(claim)).stage(|(), _| {
         let rpc = Rpc::start(Behaviour { stay: STAY, look: true, connections: CONNECTIONS })?;
-        Ok(Box::new(InLane { rpc, program: PassProgram::load()? }))
-    })
-}
-
-/// With steering and without, under the same connections.
-struct InLane {
-    rpc: Rpc,
-    program: PassProgram,
-}
-
-impl Measure for InLane {
-    fn steps(&self) -> Vec<Step> {
-        let step = |steered| {
-            let counts = cases(steered).map(|case| (case, "receives"));
-            let moves = (format!("moves of threads{}", ending(steered)), "1/s");
+        let program = PassProgram::load()?;
+        let step = |steered: &bool| {
+            let counts = cases(*steered).map(|case| (case, "receives"));
+            let moves = (format!("moves of threads{}", ending(*steered)), "1/s");
             Step {
-                name: format!("{NAME}{}", ending(steered)),
+                name: format!("{NAME}{}", ending(*steered)),
                 gives: counts.into_iter().chain([moves]).collect(),
             }
         };
-        ARMS.map(step).into()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        if ARMS[step] {
-            let _steering = self.rpc.steer(Lanes::PerCpu, true)?;
-            look(&self.rpc, now.window)
-        } else {
-            let _hook = self.rpc.pass(&self.program)?;
-            look(&self.rpc, now.window)
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
+        let measure = Measure::new(ARMS, step, move |steered, now| {
+            if *steered {
+                let _steering = rpc.steer(Lanes::PerCpu, true)?;
+                look(&rpc, now.window)
+            } else {
+                let _hook = rpc.pass(&program)?;
+                look(&rpc, now.window)
+            }
+        });
+        Ok(measure.note(format!(
             "{NAME}: of all receives, the share whose connection's last packet had been processed \
              on the CPU that received, with a lane per CPU. A thread moved to the next CPU after \
              {STAY} answers on 8 connections; the first receives after a move, which tell the \
              steering of it, count as well."
-        )]
-    }
+        )))
+    })
 }
 
 fn look(rpc: &Rpc, window: Duration) -> anyhow::Result<Vec<f64>> {

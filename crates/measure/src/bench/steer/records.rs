@@ -10,9 +10,9 @@ use anyhow::ensure;
 use steer::Counters;
 use trial::bench::Bar;
 
-use super::hosts::{Attended, Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 
 /// After each switch: all flows have been received of since.
 const SETTLE: Duration = Duration::from_millis(60);
@@ -36,71 +36,43 @@ pub(super) fn part() -> Part<()> {
     let time = Time { once: 2.0, steps: 2 * ARMS.len(), windows: 0.5, more: 0.07 };
     Part::new("records", "Records written, with the knob on and off", time)
         .claims(claims.map(claim))
-        .stage(|(), _| Ok(Box::new(Records::start()?)))
+        .stage(|(), _| measure())
 }
 
 /// Both values of the knob, in both sorts of lanes, under the same connections.
-struct Records {
-    // Dropped before the hosts.
-    steering: Attended,
-    rpc: Rpc,
-    /// By arm, of this round.
-    sums: [Sum; ARMS.len()],
-}
-
-impl Records {
-    fn start() -> anyhow::Result<Records> {
-        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
-        let steering = rpc.steer(Lanes::PerCpu, false)?;
-        rpc.settle();
-        Ok(Records { steering, rpc, sums: Default::default() })
-    }
-}
-
-impl Measure for Records {
-    fn steps(&self) -> Vec<Step> {
-        let what = [(PER_RECEIVE, ""), ("records written", "1/s"), ("displaced per receive", "")];
-        let step = |(lanes, on)| Step {
-            name: case("records", lanes, on),
-            gives: what.map(|(what, unit)| (case(what, lanes, on), unit)).into(),
-        };
-        ARMS.map(step).into()
-    }
-
-    fn turns(&self) -> Turns {
-        Turns::ThereAndBack
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let (lanes, on) = ARMS[step];
-        self.steering.follow(&self.rpc.lanes(lanes)?)?;
-        self.steering.set_llc_affinity(on)?;
+fn measure() -> anyhow::Result<Measure<'static>> {
+    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let steering = rpc.steer(Lanes::PerCpu, false)?;
+    rpc.settle();
+    // Whole, so that the steering is dropped before the hosts.
+    let there = (steering, rpc);
+    let what = [(PER_RECEIVE, ""), ("records written", "1/s"), ("displaced per receive", "")];
+    let step = |&(lanes, on): &(Lanes, bool)| Step {
+        name: case("records", lanes, on),
+        gives: what.map(|(what, unit)| (case(what, lanes, on), unit)).into(),
+    };
+    let slice = move |&(lanes, on): &(Lanes, bool), sum: &mut Sum, now: &mut Now<'_>| {
+        let (steering, rpc) = &there;
+        steering.follow(&rpc.lanes(lanes)?)?;
+        steering.set_llc_affinity(on)?;
         std::thread::sleep(SETTLE);
-        let before = self.steering.counters()?;
-        let window = self.rpc.measure(now.window / 2)?;
-        self.sums[step].add(&before, &self.steering.counters()?, window.elapsed);
-        if !now.is_last_turn {
-            return Ok(Vec::new());
-        }
-        let sum = std::mem::take(&mut self.sums[step]);
+        let before = steering.counters()?;
+        let window = rpc.measure(now.window / 2)?;
+        sum.add(&before, &steering.counters()?, window.elapsed);
+        Ok(())
+    };
+    let figures = |_: &_, sum: Sum| {
         ensure!(sum.receives > 0, Absent("the programs saw no receive".into()));
-        let receives = sum.receives as f64;
-        Ok(vec![
-            sum.written as f64 / receives,
-            sum.written as f64 / sum.seconds,
-            sum.evicted as f64 / receives,
-        ])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        vec![format!(
-            "Records were counted per receive and send of {THREADS} threads with {CONNECTIONS} \
-             connections, once each had a record; 'displaced' are those that took \
-             another flow's place. A thread moved to the next CPU after {STAY} answers, \
-             and was pinned there until then. Lanes were overridden: all CPUs in one, and a lane \
-             per CPU."
-        )]
-    }
+        let [receives, written, evicted] =
+            [sum.receives, sum.written, sum.evicted].map(|count| count as f64);
+        Ok(vec![written / receives, written / sum.seconds, evicted / receives])
+    };
+    Ok(Measure::there_and_back(ARMS, step, slice, figures).note(format!(
+        "Records were counted per receive and send of {THREADS} threads with {CONNECTIONS} \
+         connections, once each had a record; 'displaced' are those that took another flow's \
+         place. A thread moved to the next CPU after {STAY} answers, and was pinned there until \
+         then. Lanes were overridden: all CPUs in one, and a lane per CPU."
+    )))
 }
 
 fn case(what: &str, lanes: Lanes, on: bool) -> String {

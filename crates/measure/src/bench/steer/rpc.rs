@@ -16,7 +16,8 @@ use super::arms::{Arm, Device, Kernel, Switch};
 use super::hosts::{Behaviour, CONNECTIONS, Rpc, THREADS};
 use crate::bench::claim::Claim;
 use crate::bench::exchanges::{add, check};
-use crate::bench::experiment::{Measure, Now, Part, Step, Time, Turns};
+use crate::bench::experiment::{Measure, Now, Part, Step, Time};
+use crate::bench::found::Found;
 
 /// Answers of a thread between two of its moves: some 200 moves a second, about as many as the
 /// scheduler makes where it places such threads.
@@ -40,72 +41,51 @@ pub(super) fn part() -> Part<()> {
     };
     let time = Time { once: 1.0, steps: 2 * Arm::ALL.len(), windows: 0.5, more: 1.2 };
     let about = "Requests and responses, against kernel RFS, kernel RPS and no steering";
-    Part::new("rpc", about, time).claims(Arm::ALL[1..].iter().copied().flat_map(claims)).stage(
-        |(), found| {
-            let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
-            let switch = Switch::new(rpc, found)?;
-            let arms = switch.arms();
-            let slices = arms.iter().map(|_| (None, Duration::ZERO)).collect();
-            Ok(Box::new(Arms { switch, arms, slices }))
-        },
-    )
+    Part::new("rpc", about, time)
+        .claims(Arm::ALL[1..].iter().copied().flat_map(claims))
+        .stage(|(), found| measure(found))
 }
 
 /// All arms, under the same connections.
-struct Arms {
-    switch: Switch<Rpc>,
-    arms: Vec<Arm>,
-    /// By arm, what it exchanged in this round, and the CPU time.
-    slices: Vec<(Option<ExchangeWindow>, Duration)>,
-}
-
-impl Measure for Arms {
-    fn steps(&self) -> Vec<Step> {
-        let step = |arm: &Arm| Step {
-            name: format!("rpc, {}", arm.name()),
-            gives: MEASURES.map(|(measure, unit)| (case(measure, *arm), unit)).into(),
-        };
-        self.arms.iter().map(step).collect()
-    }
-
-    fn turns(&self) -> Turns {
-        Turns::ThereAndBack
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let arm = self.arms[step];
-        self.switch.set(arm)?;
-        let rpc = self.switch.hosts();
+fn measure(found: &mut Found) -> anyhow::Result<Measure<'static>> {
+    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let mut switch = Switch::new(rpc, found)?;
+    let (arms, entries) = (switch.those_of(Arm::ALL), switch.note());
+    let step = |arm: &Arm| Step {
+        name: format!("rpc, {}", arm.name()),
+        gives: MEASURES.map(|(measure, unit)| (case(measure, *arm), unit)).into(),
+    };
+    // What an arm exchanged, and the CPU time.
+    type Sum = (Option<ExchangeWindow>, Duration);
+    let slice = move |arm: &Arm, (sum, busy): &mut Sum, now: &mut Now<'_>| {
+        switch.set(*arm)?;
+        let rpc = switch.hosts();
         rpc.settle();
         let before = SystemCpu::now()?;
         let window = rpc.measure(now.window / 2)?;
-        let (sum, busy) = &mut self.slices[step];
         *busy += SystemCpu::now()?.since(&before).busy;
         add(sum, window);
-        if !now.is_last_turn {
-            return Ok(Vec::new());
-        }
-        let (window, busy) = std::mem::take(&mut self.slices[step]);
+        Ok(())
+    };
+    let figures = |arm: &Arm, (window, busy): Sum| {
         let window = check(window.context("nothing was measured")?, &arm.name())?;
         let per_exchange = busy.as_secs_f64() / window.exchanges as f64;
         Ok(vec![window.rate(), window.latency.p99().as_secs_f64(), per_exchange])
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let notes = [
-            format!(
-                "rpc: {CONNECTIONS} connections, a request of 64 bytes in flight on each; a server \
-                 with {THREADS} threads, each of which moved to the next CPU after {STAY} answers \
-                 and was pinned there until then. The clients ran on the CPU to which the device's \
-                 packets come. steer had a lane per CPU."
-            ),
+    };
+    let mut measure = Measure::there_and_back(arms, step, slice, figures);
+    measure.notes.extend(entries);
+    Ok(measure
+        .note(format!(
+            "rpc: {CONNECTIONS} connections, a request of 64 bytes in flight on each; a server \
+             with {THREADS} threads, each of which moved to the next CPU after {STAY} answers and \
+             was pinned there until then. The clients ran on the CPU to which the device's \
+             packets come. steer had a lane per CPU."
+        ))
+        .note(
             "rpc: a veth with an XDP program handles packets as a network card's driver does, \
              which costs what it does not cost without. So the other arms had a program as well, \
-             one that lets everything pass, except where it says 'no program on the veth'."
-                .into(),
-        ];
-        self.switch.note().into_iter().chain(notes).collect()
-    }
+             one that lets everything pass, except where it says 'no program on the veth'.",
+        ))
 }
 
 fn case(measure: &str, arm: Arm) -> String {

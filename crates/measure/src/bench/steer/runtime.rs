@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use bpf::{RunTime, Statistics};
-use lab::End;
 use rand::seq::SliceRandom as _;
 use steer::RunTimes;
 use trial::bench::Bar;
@@ -20,7 +19,7 @@ use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
 use super::least::{Least, Sockets};
 use super::rpc::STAY;
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time, Turns};
+use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use crate::bench::found::Found;
 use crate::pmu::Pmu;
 
@@ -40,43 +39,32 @@ const PROGRAMS: [Programs; 3] = [Programs::Cachelane, Programs::Least, Programs:
 /// Whose cycles are counted.
 const CYCLES: [Arm; 2] = [Arm::Steer, Arm::Kernel(Kernel::Rfs, arms::Device::Passing)];
 
-/// Cases that are compared, and what is claimed of them.
-const COMPARED: [(&str, [&str; 2], Option<f64>); 4] = [
-    ("run time: steer / parse and redirect only", [STEER, REDIRECT], Some(1.5)),
-    ("run time: record / tuple and hash only", [RECORD, HASH], Some(1.3)),
-    (
-        "run time, 64 connections: steer / parse and redirect only",
-        ["run time, 64 connections, steer", "run time, 64 connections, parse and redirect only"],
-        None,
-    ),
-    (
-        "run time, 64 connections: record / tuple and hash only",
-        ["run time, 64 connections, record", "run time, 64 connections, tuple and hash only"],
-        None,
-    ),
-];
-const STEER: &str = "run time, steer";
-const REDIRECT: &str = "run time, parse and redirect only";
-const RECORD: &str = "run time, record";
-const HASH: &str = "run time, tuple and hash only";
+/// Figures that are compared, and what is claimed of them with many connections.
+const COMPARED: [([&str; 2], f64); 2] =
+    [(["steer", "parse and redirect only"], 1.5), (["record", "tuple and hash only"], 1.3)];
 
 pub(super) fn part() -> Part<()> {
-    let claims =
-        COMPARED.map(|(name, [of, to], bar)| Claim::ratio(name, of, to).bar(bar.map(Bar::AtMost)));
+    let claims = ["run time", "run time, 64 connections"].map(|which| {
+        COMPARED.map(|([of, to], most)| {
+            let [of_case, to_case] = [of, to].map(|what| format!("{which}, {what}"));
+            let bar = (which == "run time").then_some(Bar::AtMost(most));
+            Claim::ratio(format!("{which}: {of} / {to}"), of_case, to_case).bar(bar)
+        })
+    });
     let [of, to] = CYCLES.map(cycles_case);
-    let cycles = Claim::ratio("cycles per packet: steer / kernel rfs", of, to);
+    let per_packet = Claim::ratio("cycles per packet: steer / kernel rfs", of, to);
     // The programs of both stages, each there and back, make one step.
     let steps = 2 + 2 * CYCLES.len();
     let slices = (4 * PROGRAMS.len() + 2 * CYCLES.len()) as f64 / steps as f64;
     let time = Time { once: 2.0, steps, windows: slices / 2.0, more: slices * 1.5 };
     let about = "How long the programs run, against the least that such programs can do";
     Part::new("runtime", about, time)
-        .claims(claims)
-        .claims([cycles])
+        .claims(claims.into_iter().flatten())
+        .claims([per_packet])
         // With few, all that the programs look at stays in the CPU's own caches.
-        .stage(|(), _| Ok(Box::new(RunTimesOf::start("run time, 64 connections", THREADS)?)))
-        .stage(|(), _| Ok(Box::new(RunTimesOf::start("run time", CONNECTIONS)?)))
-        .stage(|(), found| Ok(Box::new(Cycles::start(found)?)))
+        .stage(|(), _| run_times("run time, 64 connections", THREADS))
+        .stage(|(), _| run_times("run time", CONNECTIONS))
+        .stage(|(), found| cycles(found))
 }
 
 /// What one kind of programs did in a round.
@@ -99,37 +87,23 @@ const FIGURES: [&str; 8] = [
     "queue",
 ];
 
-/// All kinds, under the same connections.
-struct RunTimesOf {
-    rpc: Rpc,
-    name: &'static str,
-    _statistics: Statistics,
-}
-
-impl RunTimesOf {
-    fn start(name: &'static str, connections: usize) -> anyhow::Result<RunTimesOf> {
-        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections })?;
-        let statistics = Statistics::enable().context("the statistics of BPF programs")?;
-        Ok(RunTimesOf { rpc, name, _statistics: statistics })
-    }
-}
-
-impl Measure for RunTimesOf {
-    /// One: the kinds are put together.
-    fn steps(&self) -> Vec<Step> {
-        let gives = FIGURES.map(|what| (format!("{}, {what}", self.name), "s"));
-        vec![Step { name: self.name.into(), gives: gives.into() }]
-    }
-
-    fn measure(&mut self, _: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
+/// All kinds, under the same connections. They are put together in one step.
+fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'static>> {
+    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections })?;
+    let statistics = Statistics::enable().context("the statistics of BPF programs")?;
+    let step = |(): &()| {
+        let gives = FIGURES.map(|what| (format!("{name}, {what}"), "s"));
+        Step { name: name.into(), gives: gives.into() }
+    };
+    let measure = Measure::new([()], step, move |(), now| {
+        let _statistics = &statistics;
         let mut sums = [Sum::default(); PROGRAMS.len()];
         let mut order: Vec<usize> = (0..PROGRAMS.len()).collect();
         order.shuffle(now.rng);
         for number in order.iter().chain(order.iter().rev()) {
             now.stop.check()?;
-            let (rpc, host) = (&self.rpc, &self.rpc.end().host);
-            let programs = PROGRAMS[*number];
-            let measured = host.run(|| measure(rpc, rpc.end(), programs, now.window / 2))??;
+            let (rpc, slice) = (&rpc, now.window / 2);
+            let measured = rpc.end().host.run(|| measure(rpc, PROGRAMS[*number], slice))??;
             let sum = &mut sums[*number];
             sum.times = sum.times + measured.times;
             sum.receives += measured.receives;
@@ -154,20 +128,21 @@ impl Measure for RunTimesOf {
         ];
         let seconds = |(mean, what): (Option<f64>, &str)| Ok(mean.ok_or_else(|| none(what))? / 1e9);
         means.into_iter().zip(FIGURES).map(seconds).collect()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let note = "Run times are the kernel's statistics of BPF programs, some 60 ns of which are \
-                    the clock's where the programs do nothing ('queue'). The record side runs for \
-                    the clients' sockets as well, which are another namespace's ('stranger'): \
-                    these runs are taken off.";
-        // Once, of both.
-        (self.name == "run time").then(|| note.into()).into_iter().collect()
-    }
+    });
+    // Once, of both.
+    Ok(match name {
+        "run time" => measure.note(
+            "Run times are the kernel's statistics of BPF programs, some 60 ns of which are the \
+             clock's where the programs do nothing ('queue'). The record side runs for the \
+             clients' sockets as well, which are another namespace's ('stranger'): these runs are \
+             taken off.",
+        ),
+        _ => measure,
+    })
 }
 
-fn measure(rpc: &Rpc, end: &End, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
-    let device = Device::find(&end.device)?;
+fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
+    let device = Device::find(&rpc.end().device)?;
     let lanes = rpc.lanes(Lanes::PerCpu)?;
     let during = |look: &dyn Fn() -> anyhow::Result<Sum>| {
         rpc.settle();
@@ -209,52 +184,28 @@ fn cycles_case(arm: Arm) -> String {
 }
 
 /// Cycles of all CPUs for each packet, where they can be counted.
-struct Cycles {
-    switch: Switch<Rpc>,
-    pmu: Pmu,
-    arms: Vec<Arm>,
-    /// By arm, of this round: cycles, and packets.
-    sums: Vec<(f64, u64)>,
-}
-
-impl Cycles {
-    fn start(found: &mut Found) -> anyhow::Result<Cycles> {
-        let pmu = Pmu::detect().map_err(|reason| {
-            found.absent("cycles per packet", &reason);
-            Absent(reason)
-        })?;
-        let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
-        let switch = Switch::new(rpc, found)?;
-        let there = switch.arms();
-        let arms: Vec<Arm> = CYCLES.into_iter().filter(|arm| there.contains(arm)).collect();
-        let sums = vec![(0.0, 0); arms.len()];
-        Ok(Cycles { switch, pmu, arms, sums })
-    }
-}
-
-impl Measure for Cycles {
-    fn steps(&self) -> Vec<Step> {
-        self.arms.iter().map(|arm| Step::of(cycles_case(*arm), "")).collect()
-    }
-
-    fn turns(&self) -> Turns {
-        Turns::ThereAndBack
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        self.switch.set(self.arms[step])?;
-        let rpc = self.switch.hosts();
+fn cycles(found: &mut Found) -> anyhow::Result<Measure<'static>> {
+    let pmu = Pmu::detect().map_err(|reason| {
+        found.absent("cycles per packet", &reason);
+        Absent(reason)
+    })?;
+    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let mut switch = Switch::new(rpc, found)?;
+    let arms = switch.those_of(CYCLES);
+    let step = |arm: &Arm| Step::of(cycles_case(*arm), "");
+    let slice = move |arm: &Arm, (cycles, all): &mut (f64, u64), now: &mut Now<'_>| {
+        switch.set(*arm)?;
+        let rpc = switch.hosts();
         rpc.settle();
-        let (packets, counting) = (rpc.end().counters()?.rx_packets, self.pmu.start()?);
+        let (packets, counting) = (rpc.end().counters()?.rx_packets, pmu.start()?);
         thread::sleep(now.window / 2);
-        let sum = &mut self.sums[step];
-        sum.0 += counting.stop()?.cycles;
-        sum.1 += rpc.end().counters()?.rx_packets.wrapping_sub(packets);
-        if !now.is_last_turn {
-            return Ok(Vec::new());
-        }
-        let (cycles, packets) = std::mem::take(sum);
+        *cycles += counting.stop()?.cycles;
+        *all += rpc.end().counters()?.rx_packets.wrapping_sub(packets);
+        Ok(())
+    };
+    let figures = |_: &Arm, (cycles, packets): (f64, u64)| {
         ensure!(packets > 0, Absent("no packet arrived".into()));
         Ok(vec![cycles / packets as f64])
-    }
+    };
+    Ok(Measure::there_and_back(arms, step, slice, figures))
 }

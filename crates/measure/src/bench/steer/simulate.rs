@@ -11,7 +11,7 @@ pub use crate::simulation::{Machine, Simulation, Threads};
 use crate::simulation::{Outcome, WARM_UP};
 
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Experiment, Measure, Now, Part, Plan, Step, Time};
+use crate::bench::experiment::{Experiment, Measure, Part, Plan, Step, Time};
 use crate::bench::found::Found;
 
 /// Seconds that a simulated receive takes.
@@ -72,7 +72,7 @@ impl Experiment for Simulated {
                 time,
             )
             .claims(self.simulations.iter().flat_map(of))
-            .stage(move |(), _| Ok(Box::new(Runs(simulated.clone())))),
+            .stage(move |(), _| Ok(simulated.clone().measure())),
         ]
     }
 
@@ -89,16 +89,39 @@ impl Experiment for Simulated {
     }
 
     fn notes(&self, (): &(), plan: &Plan) -> Vec<String> {
-        notes(self, plan)
+        let Simulated { simulations, receives_per_second, receives } = self;
+        let said = "This is a simulation: nothing was measured, and the host only computed it. \
+                    What it assumes is in docs/mechanisms/steer.md. On and off are the values of \
+                    llc_affinity.";
+        let runs = format!(
+            "Each run of the simulation is {receives} receives, at {receives_per_second} per \
+             second; seeds from {}, the same for on and off.",
+            plan.seed
+        );
+        let of = |simulation: &Simulation| {
+            let Simulation { machine, threads, records, queues } = simulation;
+            format!(
+                "simulation {machine}: {} CPUs in {} lanes, {} threads, {} connections, {records} \
+                 records, {queues} queues; at each receive a thread has moved with probability {}, \
+                 inside its lane with probability {:.3}.",
+                machine.cpus(),
+                machine.lanes(),
+                threads.threads,
+                threads.connections,
+                threads.moves,
+                threads.in_lane
+            )
+        };
+        [said.into(), runs].into_iter().chain(simulations.iter().map(of)).collect()
     }
 }
 
-/// Every machine with both values of the knob.
-struct Runs(Simulated);
-
-impl Measure for Runs {
-    fn steps(&self) -> Vec<Step> {
-        let step = |simulation: &Simulation, arm: &str| {
+impl Simulated {
+    /// Every machine with both values of the knob.
+    fn measure(self) -> Measure<'static> {
+        let Simulated { simulations, receives_per_second, receives } = self;
+        type Case = (Simulation, (bool, &'static str));
+        let step = |(simulation, (_, arm)): &Case| {
             let counts = COUNTS.map(|(name, _)| (case(simulation, name, arm), "/s"));
             let in_lane = (case(simulation, "in consumer's lane", arm), "%");
             Step {
@@ -106,50 +129,19 @@ impl Measure for Runs {
                 gives: counts.into_iter().chain([in_lane]).collect(),
             }
         };
-        let of = |simulation| ARMS.map(|(_, arm)| step(simulation, arm));
-        self.0.simulations.iter().flat_map(of).collect()
-    }
-
-    fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let Simulated { simulations, receives_per_second, receives } = &self.0;
-        let (simulation, (llc_affinity, _)) = (&simulations[step / 2], ARMS[step % 2]);
-        // The same for both.
-        let seed = now.seed.wrapping_add(now.round as u64);
-        let outcome = simulation.run(llc_affinity, seed, *receives).context("simulation")?;
-        let share = |count: u64| count as f64 / outcome.receives as f64;
-        let counts = COUNTS.map(|(_, count)| share(count(&outcome)) * receives_per_second);
-        Ok(counts.into_iter().chain([100.0 * share(outcome.in_lane)]).collect())
+        let with_arms = |one: Simulation| ARMS.map(|arm| (one.clone(), arm));
+        let cases = simulations.into_iter().flat_map(with_arms);
+        Measure::new(cases, step, move |(simulation, (llc_affinity, _)), now| {
+            // The same for both.
+            let seed = now.seed.wrapping_add(now.round as u64);
+            let outcome = simulation.run(*llc_affinity, seed, receives).context("simulation")?;
+            let share = |count: u64| count as f64 / outcome.receives as f64;
+            let counts = COUNTS.map(|(_, count)| share(count(&outcome)) * receives_per_second);
+            Ok(counts.into_iter().chain([100.0 * share(outcome.in_lane)]).collect())
+        })
     }
 }
 
 fn case(simulation: &Simulation, what: &str, arm: &str) -> String {
     format!("simulation {}, {arm}: {what}", simulation.machine)
-}
-
-fn notes(simulated: &Simulated, plan: &Plan) -> Vec<String> {
-    let Simulated { simulations, receives_per_second, receives } = simulated;
-    let said =
-        "This is a simulation: nothing was measured, and the host only computed it. What it \
-                assumes is in docs/mechanisms/steer.md. On and off are the values of llc_affinity."
-            .to_owned();
-    let runs = format!(
-        "Each run of the simulation is {receives} receives, at {receives_per_second} per second; \
-         seeds from {}, the same for on and off.",
-        plan.seed
-    );
-    let of = |simulation: &Simulation| {
-        let Simulation { machine, threads, records, queues } = simulation;
-        format!(
-            "simulation {machine}: {} CPUs in {} lanes, {} threads, {} connections, {records} \
-             records, {queues} queues; at each receive a thread has moved with probability {}, \
-             inside its lane with probability {:.3}.",
-            machine.cpus(),
-            machine.lanes(),
-            threads.threads,
-            threads.connections,
-            threads.moves,
-            threads.in_lane
-        )
-    };
-    [said, runs].into_iter().chain(simulations.iter().map(of)).collect()
 }
