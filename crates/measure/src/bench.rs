@@ -5,6 +5,7 @@
 
 pub mod bridge;
 mod claim;
+mod command;
 mod driver;
 pub(crate) mod exchanges;
 mod experiment;

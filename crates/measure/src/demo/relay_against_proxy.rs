@@ -73,11 +73,11 @@ impl Ways {
         let none =
             "neither HAProxy nor nginx is installed to compare with (Debian package haproxy)";
         let (name, proxy) = proxy.ok_or_else(|| Absent(none.into()))?;
-        let on = stage.relay(to, &["--engine", "auto"])?;
+        let on = stage.relay(to, "--engine auto")?;
         Ok(Ways { name, off: stage.proxy(proxy, to)?, on })
     }
 
     fn choose(&self, on: bool) -> SocketAddr {
-        if on { self.on.addr() } else { self.off.listen() }
+        if on { self.on.addr } else { self.off.listen() }
     }
 }

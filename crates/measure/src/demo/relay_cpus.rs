@@ -19,8 +19,8 @@ pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
     let none = || Absent("there is one CPU, so no other one to forward on".into());
     let Places { senders, other, lane } = Places::choose(&LaneMap::detect()?).ok_or_else(none)?;
     let to = stage.bulk.address();
-    let relay = stage.relay(to, &["--engine", "auto", "--cpus", &senders.to_string()])?;
-    let knobs = Client::connect(relay.control())?;
+    let relay = stage.relay(to, &format!("--engine auto --cpus {senders}"))?;
+    let knobs = Client::connect(&relay.control)?;
     let arms = format!(
         "one running relay carries a bulk stream while its knob is flipped; off: forwarding on \
          the sender's CPU, {senders}; on: on CPU {other}, in {lane}."
@@ -69,7 +69,7 @@ impl Mechanism for Cpus<'_> {
         anyhow::ensure!(in_force == cpu, "{KNOB} is {in_force} after it was set to {cpu}");
         if self.session.is_none() {
             let options = BulkOptions { client_cpus: vec![self.cpus[0]], ..BulkOptions::default() };
-            let session = BulkSession::start(&self.stage.host, self.relay.addr(), &options)?;
+            let session = BulkSession::start(&self.stage.host, self.relay.addr, &options)?;
             self.session = Some(session);
         }
         Ok(())

@@ -52,7 +52,7 @@ impl Stage {
     }
 
     /// Starts a relay to `to`, with more arguments as a user gives them.
-    pub(super) fn relay(&self, to: SocketAddr, more: &[&str]) -> anyhow::Result<RelayProcess> {
+    pub(super) fn relay(&self, to: SocketAddr, more: &str) -> anyhow::Result<RelayProcess> {
         RelayProcess::start(&self.lab, &self.host, self.free_address()?, to, more)
     }
 

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use frames::AlienFree;
 use lab::{End, Host, Lab, LinkOptions, Process};
-use serde_json::Value;
 use trial::bench::Bar;
 use xsk::{Attach, Device, ProgramOptions};
 
 use super::Ground;
 use crate::bench::claim::Claim;
+use crate::bench::command;
 use crate::bench::experiment::{Absent, Measure, Part, Time};
 use crate::bench::peer::{Builder, Peer, Program};
 use crate::bench::places::Places;
@@ -26,8 +26,6 @@ use crate::bench::places::Places;
 const SIZE: &str = "60";
 /// From when the sender runs until what arrives is measured.
 const WARM: Duration = Duration::from_millis(300);
-/// How long a process may take besides its measurement.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,10 +158,7 @@ struct Net {
     cpus: [usize; 2],
     /// The plain loop's program.
     plain: Result<PathBuf, String>,
-    command: PathBuf,
-    /// Control sockets of what runs here.
-    runtime_dir: PathBuf,
-    _lab: Lab,
+    lab: Lab,
 }
 
 impl Net {
@@ -178,9 +173,7 @@ impl Net {
             second: [second.a, second.b],
             cpus: [near[0], near[near.len() - 1]],
             plain: builder.build(Program::XdpPlain),
-            command: std::env::current_exe().context("cannot find this program")?,
-            runtime_dir: lab.dir().join("run"),
-            _lab: lab,
+            lab,
         })
     }
 
@@ -206,7 +199,7 @@ impl Net {
         match who {
             Who::Plain => Ok(1.0 / self.plain(from, "none", 0)?.run("tx", 1, window)?),
             Who::Cachelane => {
-                let sent = self.xsk(&from.host, &self.send_args(from, Some(window)))?;
+                let sent = self.xsk(&from.host, &for_window(&self.send_args(from), window))?;
                 packets_a_second(sent, "tx", window)
             }
         }
@@ -214,7 +207,7 @@ impl Net {
 
     fn drop(&self, who: Who, window: Duration) -> anyhow::Result<f64> {
         let [from, to] = &self.first;
-        let sender = self.xsk(&from.host, &self.send_args(from, None))?;
+        let sender = self.xsk(&from.host, &self.send_args(from))?;
         std::thread::sleep(WARM);
         let pps = match who {
             Who::Plain => Ok(1.0 / self.plain(to, "native", 1)?.run("rx", 1, window)?),
@@ -224,14 +217,14 @@ impl Net {
                 packets_a_second(dropped, "rx", window)
             }
         };
-        end(sender)?;
+        command::end(sender, "the sender")?;
         pps
     }
 
     fn forward(&self, mode: AlienFree, window: Duration) -> anyhow::Result<f64> {
         let [source, left] = &self.first;
         let [right, _] = &self.second;
-        let sender = self.xsk(&source.host, &self.send_args(source, None))?;
+        let sender = self.xsk(&source.host, &self.send_args(source))?;
         std::thread::sleep(WARM);
         let [a, b] = self.cpus;
         // Told of two lanes, so that auto is not recycle by another name.
@@ -242,24 +235,16 @@ impl Net {
         );
         let forwarded = self.xsk(&left.host, &for_window(&args, window))?;
         let pps = packets_a_second(forwarded, "tx", window);
-        end(sender)?;
+        command::end(sender, "the sender")?;
         pps
     }
 
-    fn send_args(&self, from: &End, window: Option<Duration>) -> Vec<String> {
-        let args = format!("send {} --size {SIZE} --cpus {}", from.device, self.cpus[0]);
-        match window {
-            Some(window) => for_window(&args, window),
-            None => args.split(' ').map(Into::into).collect(),
-        }
+    fn send_args(&self, from: &End) -> String {
+        format!("send {} --size {SIZE} --cpus {}", from.device, self.cpus[0])
     }
 
-    /// Starts `cachelane xsk`, as a user would.
-    fn xsk(&self, host: &Host, args: &[String]) -> anyhow::Result<Process> {
-        let runtime_dir = format!("CACHELANE_RUNTIME_DIR={}", self.runtime_dir.display());
-        let command = host.command("env").arg(runtime_dir).arg(&self.command);
-        let command = command.args(["--quiet", "xsk"]).args(args).arg("--json");
-        Ok(command.stdout(Stdio::piped()).spawn()?)
+    fn xsk(&self, host: &Host, args: &str) -> anyhow::Result<Process> {
+        command::start(&self.lab, host, &format!("xsk {args} --json"), Stdio::piped())
     }
 
     fn plain(&self, end: &End, program: &str, cpu: usize) -> anyhow::Result<Peer> {
@@ -269,26 +254,14 @@ impl Net {
     }
 }
 
-fn for_window(args: &str, window: Duration) -> Vec<String> {
-    let time = format!("{}ms", window.as_millis().max(1));
-    args.split(' ').map(Into::into).chain(["--for".into(), time]).collect()
+fn for_window(args: &str, window: Duration) -> String {
+    format!("{args} --for {}ms", window.as_millis().max(1))
 }
 
 /// What it says at its end, of the packets in one direction.
-fn packets_a_second(mut process: Process, way: &str, window: Duration) -> anyhow::Result<f64> {
-    let status = process.wait_within(window + PATIENCE)?;
-    ensure!(status.success(), "cachelane xsk ended with {status}");
-    let stdout = process.pipes().stdout.take().context("no output")?;
-    let report: Value = serde_json::from_reader(stdout).context("its report")?;
+fn packets_a_second(process: Process, way: &str, window: Duration) -> anyhow::Result<f64> {
     // Nothing stands for a rate where there was no time.
-    let pps = report[way]["pps"].as_f64().unwrap_or_default();
+    let pps = command::report(process, window)?[way]["pps"].as_f64().unwrap_or_default();
     ensure!(pps > 0.0, Absent("no packets".into()));
     Ok(pps)
-}
-
-/// Ends a sender.
-fn end(mut process: Process) -> anyhow::Result<()> {
-    let status = process.stop(PATIENCE)?;
-    ensure!(status.success(), "the sender ended with {status}");
-    Ok(())
 }

@@ -27,6 +27,27 @@ pub(super) enum Client {
     Program(Vec<String>),
 }
 
+impl Client {
+    /// Borrows from the lender at this socket, with so many workers, who read every byte; the
+    /// clients in other languages have one.
+    pub(super) fn command(&self, socket: &Path, workers: usize) -> anyhow::Result<Command> {
+        let mut command = match self {
+            Client::Rust => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["--quiet", "borrow", "--worker", &workers.to_string()]);
+                command
+            }
+            Client::Program(args) => {
+                let mut command = Command::new(&args[0]);
+                command.args(&args[1..]);
+                command
+            }
+        };
+        command.arg(socket);
+        Ok(command)
+    }
+}
+
 /// A borrower in each language, or why there is none.
 pub(super) fn clients(
     builder: &Builder,

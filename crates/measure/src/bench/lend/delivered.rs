@@ -4,7 +4,6 @@
 //! Workers read every byte. Of what is lent, that counts which was returned.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -13,10 +12,11 @@ use trial::bench::Bar;
 
 use super::Ground;
 use super::clients::{Client, clients};
-use super::wire::{Delivered, Lending, Pace, Traffic, WORKERS, Wire, build_rings};
+use super::wire::{Delivered, Pace, Traffic, WORKERS, Wire};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 use crate::bench::found::Found;
+use crate::bench::peer::Program;
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn all<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Measure<'a>>
     let both = |who| [Pace::Driver, Pace::Socket].map(|pace| Case::Workers(who, pace));
     let who = receivers.who().into_iter().chain([Who::Private]);
     let mut cases: Vec<Case> = who.flat_map(both).collect();
-    for (name, client) in clients(&ground.builder, receivers.wire.dir()) {
+    for (name, client) in clients(&ground.builder, receivers.wire.lab.dir()) {
         match client {
             Ok(client) => cases.push(Case::Alone(name, client)),
             Err(reason) => {
@@ -86,7 +86,9 @@ fn all<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Measure<'a>>
     Ok(Measure::new(cases, step, move |case, now| {
         let delivered = match case {
             Case::Workers(who, pace) => receivers.measure(*who, flood(*pace), now.window),
-            Case::Alone(_, client) => receivers.alone(client, now.window),
+            Case::Alone(_, client) => {
+                receivers.lent("", client, 1, flood(Pace::Driver), now.window)
+            }
         };
         Ok(vec![delivered?.pps])
     }))
@@ -125,7 +127,7 @@ impl Receivers {
         let root = rustix::process::geteuid().is_root();
         ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
         let wire = Wire::build(ground.places.near())?;
-        let rings = build_rings(&ground.builder);
+        let rings = ground.builder.build(Program::AfPacket);
         Ok(Receivers {
             wire,
             rings: rings.map_err(|reason| found.absent("af_packet", reason)).ok(),
@@ -155,37 +157,23 @@ impl Receivers {
                 measured
             }
             Who::Lend | Who::Private => {
-                let command = |wire: &Wire, lending: &_| wire.workers(lending, WORKERS);
                 let more = if who == Who::Private { " --private" } else { "" };
-                self.lent(more, command, WORKERS, traffic, window)
+                self.lent(more, &Client::Rust, WORKERS, traffic, window)
             }
         }
-    }
-
-    /// What reaches one borrower of this kind.
-    fn alone(&self, client: &Client, window: Duration) -> anyhow::Result<Delivered> {
-        let command = |wire: &Wire, lending: &Lending| match client {
-            Client::Rust => wire.workers(lending, 1),
-            Client::Program(args) => {
-                let mut command = Command::new(&args[0]);
-                command.args(&args[1..]).arg(&lending.socket);
-                command
-            }
-        };
-        self.lent("", command, 1, flood(Pace::Driver), window)
     }
 
     /// What reaches borrowers of a lender with these options.
     fn lent(
         &self,
         more: &str,
-        command: impl FnOnce(&Wire, &Lending) -> Command,
+        client: &Client,
         borrowers: usize,
         traffic: Traffic,
         window: Duration,
     ) -> anyhow::Result<Delivered> {
         let mut lending = self.wire.lend(more)?;
-        let there = self.wire.borrow(command(&self.wire, &lending))?;
+        let there = self.wire.borrow(client.command(&lending.socket, borrowers)?)?;
         lending.await_borrowers(borrowers)?;
         let sender = self.wire.send(traffic)?;
         let measured = costs(|| lending.returned_in(window), window);

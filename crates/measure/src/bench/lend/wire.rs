@@ -3,9 +3,9 @@
 //!
 //! As many packets as can be come as a network card's driver hands them on, in pages
 //! ([`LiveSender`]), or as another host's socket sends them, in socket buffers; at a rate they come
-//! from a socket. The sender has one CPU, on which the kernel's receiving half of the veth runs as well; all that
-//! receives in user space has the other. Packets go to a hardware address that is not the
-//! receiver's, so that its IP drops them at once where they are not lent.
+//! from a socket. The sender has one CPU, on which the kernel's receiving half of the veth runs as
+//! well; all that receives in user space has the other. Packets go to a hardware address that is not
+//! the receiver's, so that its IP drops them at once where they are not lent.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,17 +14,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use knobs::{Client, Current};
 use lab::traffic::{LiveOptions, LiveSender};
-use lab::{End, Host, Lab, LinkOptions, Mac, Process};
+use lab::{End, Lab, LinkOptions, Mac, Process};
 
+use crate::bench::command::{self, PATIENCE};
 use crate::bench::experiment::Absent;
-use crate::bench::peer::{Builder, Peer, Program};
+use crate::bench::peer::Peer;
 
 /// Workers that share the flows.
 pub(super) const WORKERS: usize = 4;
 /// From when the sender runs until what arrives is measured.
 const WARM: Duration = Duration::from_millis(300);
-/// How long anything may take besides its measurement.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The hosts, and what runs on them.
 pub(super) struct Wire {
@@ -32,8 +31,7 @@ pub(super) struct Wire {
     pub(super) to: End,
     /// The sender's CPU, and the receivers'.
     pub(super) cpus: [usize; 2],
-    command: PathBuf,
-    lab: Lab,
+    pub(super) lab: Lab,
 }
 
 /// What is sent.
@@ -77,14 +75,8 @@ impl Wire {
         // NAPI, as every network card has it; with its XDP program a veth has it anyway.
         let gro = link.b.host.command("ethtool").args(["-K", &link.b.device, "gro", "on"]);
         gro.run()?;
-        let command = std::env::current_exe().context("cannot find this program")?;
         let cpus = [cpus[0], cpus[cpus.len() - 1]];
-        Ok(Wire { from: link.a, to: link.b, cpus, command, lab })
-    }
-
-    /// A folder of its own.
-    pub(super) fn dir(&self) -> &Path {
-        self.lab.dir()
+        Ok(Wire { from: link.a, to: link.b, cpus, lab })
     }
 
     /// Sends until it is stopped.
@@ -112,7 +104,7 @@ impl Wire {
             FIRST_PORT + FLOWS - 1,
             self.cpus[0]
         );
-        let sender = self.cachelane(&self.from.host, &args)?;
+        let sender = command::start(&self.lab, &self.from.host, &args, Stdio::null())?;
         std::thread::sleep(WARM);
         Ok(Sender::Socket(sender))
     }
@@ -126,16 +118,8 @@ impl Wire {
             self.cpus[1],
             socket.display()
         );
-        let process = self.cachelane(&self.to.host, &args)?;
-        let path = self.runtime_dir().join(format!("lend-{}.sock", process.pid()));
-        let until = Instant::now() + PATIENCE;
-        let client = loop {
-            match Client::connect(&path) {
-                Ok(client) if socket.exists() => break client,
-                _ if Instant::now() > until => anyhow::bail!("cachelane lend does not answer"),
-                _ => std::thread::sleep(Duration::from_millis(5)),
-            }
-        };
+        let mut process = command::start(&self.lab, &self.to.host, &args, Stdio::null())?;
+        let (_, client) = command::await_control(&self.lab, &mut process, "lend")?;
         Ok(Lending { process, client, socket })
     }
 
@@ -157,27 +141,6 @@ impl Wire {
             command.spawn().context("a borrower")
         };
         Ok(Borrowers(std::thread::scope(|scope| scope.spawn(spawn).join()).expect("no panic")?))
-    }
-
-    /// `cachelane borrow` with so many workers, who read every byte.
-    pub(super) fn workers(&self, lending: &Lending, workers: usize) -> Command {
-        let mut command = Command::new(&self.command);
-        command
-            .args(["--quiet", "borrow"])
-            .arg(&lending.socket)
-            .args(["--worker", &workers.to_string()]);
-        command
-    }
-
-    fn runtime_dir(&self) -> PathBuf {
-        self.lab.dir().join("run")
-    }
-
-    /// Starts the command, as a user would.
-    fn cachelane(&self, host: &Host, args: &str) -> anyhow::Result<Process> {
-        let runtime_dir = format!("CACHELANE_RUNTIME_DIR={}", self.runtime_dir().display());
-        let command = host.command("env").arg(runtime_dir).arg(&self.command).arg("--quiet");
-        Ok(command.args(args.split(' ')).stdout(Stdio::null()).spawn()?)
     }
 }
 
@@ -219,7 +182,7 @@ impl Lending {
 
     /// Ends it.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        end(self.process, "the lender")
+        command::end(self.process, "the lender")
     }
 }
 
@@ -233,16 +196,9 @@ impl Sender {
     pub(super) fn end(self) -> anyhow::Result<()> {
         match self {
             Sender::Driver(sender) => Ok(sender.stop()?),
-            Sender::Socket(process) => end(process, "the sender"),
+            Sender::Socket(process) => command::end(process, "the sender"),
         }
     }
-}
-
-/// Ends a process of ours.
-fn end(mut process: Process, what: &str) -> anyhow::Result<()> {
-    let status = process.stop(PATIENCE)?;
-    ensure!(status.success(), "{what} ended with {status}");
-    Ok(())
 }
 
 /// A program that borrows, until dropped.
@@ -254,9 +210,4 @@ impl Drop for Borrowers {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// The program of the AF_PACKET rings, or why there is none.
-pub(super) fn build_rings(builder: &Builder) -> Result<PathBuf, String> {
-    builder.build(Program::AfPacket)
 }

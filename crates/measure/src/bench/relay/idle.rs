@@ -48,8 +48,8 @@ fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Resul
     let Targets { lab, host, .. } = targets;
     let open = |to| IdleSession::open(host, to, connections, OPENING);
     if relayed {
-        let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &[])?;
-        let _session = open(relay.addr())?;
+        let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), "")?;
+        let _session = open(relay.addr)?;
         return Ok(process_memory(relay.pid())?);
     }
     let options = ProxyOptions { connections, ..peer_options(HAPROXY.into(), SERVER.into()) };

@@ -72,12 +72,12 @@ impl Memory<'_> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let (targets, to) = (self.targets, listener.local_addr()?);
         let addr = ([127, 0, 0, 1], port).into();
-        let more = ["--engine", engine];
+        let more = format!("--engine {engine}");
         let relay = RelayProcess::start(&targets.lab, &targets.host, addr, to, &more)?;
-        let sender = TcpStream::connect(relay.addr())?;
+        let sender = TcpStream::connect(relay.addr)?;
         let (receiver, _) = listener.accept()?;
         let held = self.watch(sender, receiver, stop)?;
-        let by_kernel = Client::connect(relay.control())?.counter("relay.bytes_redirected")?;
+        let by_kernel = Client::connect(&relay.control)?.counter("relay.bytes_redirected")?;
         let expected = engine == "sockmap";
         let moved = || Absent(format!("{engine}: sockmap moved {by_kernel} bytes"));
         ensure!((by_kernel > 0) == expected, moved());

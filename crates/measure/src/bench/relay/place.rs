@@ -32,11 +32,11 @@ fn measure(targets: &Targets) -> anyhow::Result<Measure<'_>> {
         anyhow::bail!("no CPU is open to this process");
     };
     let to = targets.bulk_server.address();
-    let (listen, cpus) = (([127, 0, 0, 1], 999).into(), chosen.to_string());
-    let more = ["--engine", "auto", "--cpus", cpus.as_str()];
+    let listen = ([127, 0, 0, 1], 999).into();
+    let more = format!("--engine auto --cpus {chosen}");
     let relay = RelayProcess::start(&targets.lab, &targets.host, listen, to, &more)?;
     let options = BulkOptions { client_cpus: vec![client], ..BulkOptions::default() };
-    let session = BulkSession::start(&targets.host, relay.addr(), &options)?;
+    let session = BulkSession::start(&targets.host, relay.addr, &options)?;
     let gives = [ALL, CHOSEN].map(|case| (case.into(), "s"));
     let step =
         |(): &()| Step { name: "forwarding on chosen CPUs".into(), gives: gives.clone().into() };

@@ -53,10 +53,6 @@ const PEERS: [(&str, Proxy); 4] = [
 impl Targets {
     pub(super) fn start(lab: Lab, found: &mut Found) -> anyhow::Result<Targets> {
         let host = lab.host("host")?;
-        // Short connections use up ports faster than TIME_WAIT frees them; this lets the test
-        // host's clients use them again (RFC 6191).
-        host.set_sysctl("net.ipv4.tcp_tw_reuse", "1")?;
-        host.set_sysctl("net.ipv4.ip_local_port_range", "10000 65535")?;
         let mut port = 1000;
         let mut next = || {
             port += 1;
@@ -71,9 +67,10 @@ impl Targets {
         let mut lists =
             [(bulk_server.address(), &mut bulk), (echo_server.address(), &mut exchange)];
         for (name, engine) in RELAYS {
+            let more = format!("--engine {engine}");
             for (to, list) in &mut lists {
-                let relay = RelayProcess::start(&lab, &host, next(), *to, &["--engine", engine])?;
-                list.push(Target { name, addr: relay.addr() });
+                let relay = RelayProcess::start(&lab, &host, next(), *to, &more)?;
+                list.push(Target { name, addr: relay.addr });
                 relays.push(relay);
             }
         }

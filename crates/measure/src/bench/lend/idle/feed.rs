@@ -7,12 +7,12 @@ use anyhow::{Context as _, ensure};
 use frames::{Accounting, FramePool, LaneCache};
 use lab::{End, Lab, LinkOptions, Process};
 use lend::Distributor;
-use serde_json::Value;
 use tempfile::TempDir;
 use xsk::{Attach, Device, Packet, Program, ProgramOptions, Socket, SocketOptions, Umem};
 
 use super::worker::{BATCH, Outcome, Worker, run};
 use super::{WORKERS, Who};
+use crate::bench::command::{self, PATIENCE};
 use crate::bench::experiment::Absent;
 use crate::bench::lend::books::Ledger;
 use crate::bench::lend::lending::{QUOTA, SIZE, fill, lend, ports, shared_pool};
@@ -166,9 +166,6 @@ fn drain(distributor: &mut Distributor, cache: &mut LaneCache) -> anyhow::Result
     Ok(())
 }
 
-/// How long anything may take besides its measurement.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// The data thread's queue of the veth.
 struct Receiver {
     socket: Socket,
@@ -230,25 +227,19 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     fn start(&self) -> anyhow::Result<Process> {
-        let command = std::env::current_exe().context("cannot find this program")?;
-        let runtime_dir = format!("CACHELANE_RUNTIME_DIR={}", self.lab.dir().join("run").display());
         let (first, last) = (self.first, self.first + WORKERS as u16 - 1);
         let count = (self.rate * self.window.as_secs_f64()).ceil();
         let args = format!(
-            "send {} --json --size {SIZE} --sport {first}-{last} --rate {:.0} --count {count} --cpus {}",
+            "xsk send {} --json --size {SIZE} --sport {first}-{last} --rate {:.0} --count {count} \
+             --cpus {}",
             self.from.device, self.rate, self.cpu
         );
-        let command = self.from.host.command("env").arg(runtime_dir).arg(command);
-        let command = command.args(["--quiet", "xsk"]).args(args.split(' '));
-        Ok(command.stdout(Stdio::piped()).spawn()?)
+        command::start(self.lab, &self.from.host, &args, Stdio::piped())
     }
 
     /// How many packets were due, and in which time: more than were sent where the sender was late.
-    fn sent(&self, mut sending: Process) -> anyhow::Result<(u64, f64)> {
-        let status = sending.wait_within(PATIENCE)?;
-        ensure!(status.success(), "cachelane xsk send ended with {status}");
-        let stdout = sending.pipes().stdout.take().context("no output")?;
-        let report: Value = serde_json::from_reader(stdout).context("its report")?;
+    fn sent(&self, sending: Process) -> anyhow::Result<(u64, f64)> {
+        let report = command::report(sending, Duration::ZERO)?;
         let sent = report["tx"]["packets"].as_u64().context("its report has no packets")?;
         let seconds = report["active_seconds"].as_f64();
         let seconds = seconds.ok_or_else(|| Absent("nothing was sent".into()))?;
