@@ -141,7 +141,7 @@ struct Common {
 /// The names of an experiment's parts, as values of an argument.
 fn parts<X: Experiment>(experiment: &X) -> PossibleValuesParser {
     let parts = experiment.parts();
-    let value = |part: &bench::Part<_>| PossibleValue::new(part.name()).help(part.about());
+    let value = |part: &bench::Part<_>| PossibleValue::new(part.name).help(part.about);
     PossibleValuesParser::new(parts.iter().map(value).collect::<Vec<_>>())
 }
 
@@ -177,7 +177,7 @@ fn measure<X: Experiment>(
     quiet: bool,
     heading: &str,
 ) -> anyhow::Result<Exit> {
-    let (rounds, window) = experiment.default_extent();
+    let (rounds, window) = X::EXTENT;
     let plan = Plan {
         parts: only,
         rounds: common.rounds.map_or(rounds, |rounds| rounds as usize),

@@ -42,10 +42,8 @@ impl Default for Bridge {
 
 impl Experiment for Bridge {
     type Ground = Ground;
-
-    fn name(&self) -> &'static str {
-        "bridge"
-    }
+    const NAME: &'static str = "bridge";
+    const EXTENT: (usize, Duration) = (6, Duration::from_secs(1));
 
     fn parts(&self) -> Vec<Part<Ground>> {
         vec![
@@ -56,10 +54,6 @@ impl Experiment for Bridge {
             changes::part(),
             rules::part(),
         ]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (6, Duration::from_secs(1))
     }
 
     fn ground(&self, found: &mut Found) -> anyhow::Result<Ground> {

@@ -32,7 +32,7 @@ pub struct Outcome {
 pub(super) fn seconds<X: Experiment>(experiment: &X, plan: &Plan) -> f64 {
     let parts = experiment.parts();
     let chosen = parts.iter().filter(|part| plan.has(part.name));
-    experiment.ground_time() + chosen.map(|part| part.seconds(plan)).sum::<f64>()
+    X::GROUND_TIME + chosen.map(|part| part.seconds(plan)).sum::<f64>()
 }
 
 /// A time for people, who need not know it exactly.
@@ -51,9 +51,9 @@ pub fn in_words(seconds: f64) -> String {
 pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::Result<Outcome> {
     if !plan.quiet {
         let time = in_words(seconds(experiment, plan));
-        eprintln!("bench {}: takes about {time}", experiment.name());
+        eprintln!("bench {}: takes about {time}", X::NAME);
     }
-    let mut found = Found::new(BenchOutput::new(experiment.name(), Host::detect()));
+    let mut found = Found::new(BenchOutput::new(X::NAME, Host::detect()));
     let begun = Instant::now();
     let ground = experiment.ground(&mut found)?;
     tracing::debug!("ground: {:.2?}", begun.elapsed());

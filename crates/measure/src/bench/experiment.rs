@@ -20,18 +20,16 @@ pub trait Experiment {
     type Ground;
 
     /// As it is called.
-    fn name(&self) -> &'static str;
+    const NAME: &'static str;
+
+    /// Times that each case is measured, and for how long, if nobody says otherwise.
+    const EXTENT: (usize, Duration);
+
+    /// Seconds that [`ground`](Self::ground) takes.
+    const GROUND_TIME: f64 = 0.5;
 
     /// Its parts, in the order in which they run.
     fn parts(&self) -> Vec<Part<Self::Ground>>;
-
-    /// Times that each case is measured, and for how long, if nobody says otherwise.
-    fn default_extent(&self) -> (usize, Duration);
-
-    /// Seconds that [`ground`](Self::ground) takes.
-    fn ground_time(&self) -> f64 {
-        0.5
-    }
 
     /// Sets up what its parts share.
     ///
@@ -67,8 +65,10 @@ pub struct Plan {
 
 /// A part of an experiment whose ground is a `G`.
 pub struct Part<G> {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
     pub(super) claims: Vec<Claim>,
     pub(super) time: Time,
     /// How many rounds of so many it takes.
@@ -116,16 +116,6 @@ impl<G> Part<G> {
     pub(super) fn rounds(mut self, rounds: fn(usize) -> usize) -> Part<G> {
         self.rounds = rounds;
         self
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// What it is, in a line.
-    pub fn about(&self) -> &'static str {
-        self.about
     }
 
     /// Seconds that it takes.
@@ -239,3 +229,10 @@ impl fmt::Display for Absent {
 }
 
 impl std::error::Error for Absent {}
+
+/// That this user may have AF_XDP sockets and hosts of their own.
+pub(super) fn ensure_root() -> anyhow::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    anyhow::ensure!(is_root, Absent("AF_XDP on test hosts needs root".into()));
+    Ok(())
+}

@@ -41,17 +41,11 @@ pub struct Ground {
 
 impl Experiment for Frames {
     type Ground = Ground;
-
-    fn name(&self) -> &'static str {
-        "frames"
-    }
+    const NAME: &'static str = "frames";
+    const EXTENT: (usize, Duration) = (8, Duration::from_millis(250));
 
     fn parts(&self) -> Vec<Part<Ground>> {
         vec![memory::part(), homes::part(), tradeoff::part(), threads::part(), xsk::part()]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_millis(250))
     }
 
     fn ground(&self, found: &mut Found) -> anyhow::Result<Ground> {

@@ -31,17 +31,11 @@ pub struct Ground {
 
 impl Experiment for Lend {
     type Ground = Ground;
-
-    fn name(&self) -> &'static str {
-        "lend"
-    }
+    const NAME: &'static str = "lend";
+    const EXTENT: (usize, Duration) = (6, Duration::from_millis(300));
 
     fn parts(&self) -> Vec<Part<Ground>> {
         vec![accounting::part(), idle::part(), delivered::part(), crossover::part()]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (6, Duration::from_millis(300))
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {

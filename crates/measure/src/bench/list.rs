@@ -51,7 +51,7 @@ pub fn all() -> Vec<Listed> {
 }
 
 fn list<X: Experiment>(experiment: &X) -> Listed {
-    let (rounds, window) = experiment.default_extent();
+    let (rounds, window) = X::EXTENT;
     let plan = Plan { parts: Vec::new(), rounds, window, seed: 1, quiet: true };
     let seconds = seconds(experiment, &plan);
     let parts = experiment.parts().into_iter().map(|part| ListedPart {
@@ -59,7 +59,7 @@ fn list<X: Experiment>(experiment: &X) -> Listed {
         about: part.about,
         ratios: part.claims.into_iter().map(|claim| (claim.name, claim.bar)).collect(),
     });
-    Listed { name: experiment.name(), rounds, window, seconds, parts: parts.collect() }
+    Listed { name: X::NAME, rounds, window, seconds, parts: parts.collect() }
 }
 
 impl Listed {

@@ -26,23 +26,43 @@ const HEADERS: [(&str, &str); 4] = [
     ("spsc.h", include_str!("frames/peers/spsc.h")),
 ];
 
-/// One of the programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Program {
-    /// DPDK's mempool.
-    Mempool {
-        /// Objects pass between threads by a ring like ours, not by rte_ring.
-        equal_ring: bool,
-    },
-    /// mimalloc.
-    Mimalloc,
-    /// A plain AF_XDP loop.
-    XdpPlain,
-    /// AF_PACKET rings.
-    AfPacket,
-    /// A borrower that reads every byte.
-    LendReader,
+/// A program: its name, its source, and what the compiler is told besides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    name: &'static str,
+    source: &'static str,
+    flags: &'static [&'static str],
+    /// Whether it is built with DPDK.
+    dpdk: bool,
 }
+
+impl Program {
+    const fn new(name: &'static str, source: &'static str) -> Program {
+        Program { name, source, flags: &[], dpdk: false }
+    }
+}
+
+/// DPDK's mempool.
+pub(super) const MEMPOOL: Program = Program {
+    dpdk: true,
+    ..Program::new("dpdk_mempool", include_str!("frames/peers/dpdk_mempool.c"))
+};
+/// The same, whose objects pass between threads by a ring like ours, not by rte_ring.
+pub(super) const MEMPOOL_EQUAL_RING: Program =
+    Program { name: "dpdk_mempool_equal_ring", flags: &["-DSPSC"], ..MEMPOOL };
+pub(super) const MIMALLOC: Program = Program {
+    flags: &["-lmimalloc"],
+    ..Program::new("mimalloc", include_str!("frames/peers/mimalloc.c"))
+};
+/// A plain AF_XDP loop.
+pub(super) const XDP_PLAIN: Program =
+    Program::new("xdp_plain", include_str!("frames/peers/xdp_plain.c"));
+/// AF_PACKET rings.
+pub(super) const AF_PACKET: Program =
+    Program::new("af_packet", include_str!("lend/peers/af_packet.c"));
+/// A borrower that reads every byte.
+pub(super) const LEND_READER: Program =
+    Program::new("lend_reader", include_str!("lend/peers/lend_reader.c"));
 
 /// A folder in which programs are built.
 #[derive(Debug)]
@@ -56,42 +76,6 @@ pub(super) struct Peer {
     /// None only while it is dropped.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn name(self) -> &'static str {
-        match self {
-            Program::Mempool { equal_ring: false } => "dpdk_mempool",
-            Program::Mempool { equal_ring: true } => "dpdk_mempool_equal_ring",
-            Program::Mimalloc => "mimalloc",
-            Program::XdpPlain => "xdp_plain",
-            Program::AfPacket => "af_packet",
-            Program::LendReader => "lend_reader",
-        }
-    }
-
-    fn source(self) -> &'static str {
-        match self {
-            Program::Mempool { .. } => include_str!("frames/peers/dpdk_mempool.c"),
-            Program::Mimalloc => include_str!("frames/peers/mimalloc.c"),
-            Program::XdpPlain => include_str!("frames/peers/xdp_plain.c"),
-            Program::AfPacket => include_str!("lend/peers/af_packet.c"),
-            Program::LendReader => include_str!("lend/peers/lend_reader.c"),
-        }
-    }
-
-    /// What the compiler is told besides, or why it cannot be.
-    fn flags(self) -> Result<Vec<String>, String> {
-        match self {
-            Program::Mempool { equal_ring } => {
-                let mut flags = dpdk_flags()?;
-                flags.extend(equal_ring.then(|| "-DSPSC".into()));
-                Ok(flags)
-            }
-            Program::Mimalloc => Ok(vec!["-lmimalloc".into()]),
-            Program::XdpPlain | Program::AfPacket | Program::LendReader => Ok(Vec::new()),
-        }
-    }
 }
 
 /// As DPDK's documentation says to build a program.
@@ -121,15 +105,17 @@ impl Builder {
     }
 
     /// Builds a program, or says why not.
-    pub(super) fn build(&self, program: Program) -> Result<PathBuf, String> {
-        let binary = self.0.path().join(program.name());
+    pub(super) fn build(&self, program: &Program) -> Result<PathBuf, String> {
+        let dpdk = if program.dpdk { dpdk_flags()? } else { Vec::new() };
+        let binary = self.0.path().join(program.name);
         let source = binary.with_extension("c");
-        fs::write(&source, program.source())
+        fs::write(&source, program.source)
             .map_err(|error| format!("cannot write {}: {error}", source.display()))?;
         let output = Command::new("cc")
             .args(["-O3", "-pthread", "-o"])
             .args([&binary, &source])
-            .args(program.flags()?)
+            .args(dpdk)
+            .args(program.flags)
             .output()
             .map_err(|error| format!("the C compiler, cc, cannot be run: {error} (make peers)"))?;
         if output.status.success() { Ok(binary) } else { Err(compiler_said(&output)) }
@@ -231,14 +217,14 @@ mod tests {
     use super::*;
 
     /// A peer that is not installed is no defect; one that is, and cannot be built, is.
-    fn built(builder: &Builder, program: Program) -> Option<PathBuf> {
+    fn built(builder: &Builder, program: &Program) -> Option<PathBuf> {
         match builder.build(program) {
             Ok(binary) => Some(binary),
             Err(reason) if reason.contains("cannot be run") || reason.contains("installed") => {
-                eprintln!("skipped: {}: {reason}", program.name());
+                eprintln!("skipped: {}: {reason}", program.name);
                 None
             }
-            Err(reason) => panic!("{}: {reason}", program.name()),
+            Err(reason) => panic!("{}: {reason}", program.name),
         }
     }
 
@@ -246,9 +232,8 @@ mod tests {
     fn a_peer_answers_each_request_and_refuses_what_it_cannot_do() {
         let builder = Builder::new().unwrap();
         let window = Duration::from_millis(5);
-        for equal_ring in [false, true] {
-            let program = Program::Mempool { equal_ring };
-            let Some(binary) = built(&builder, program) else { continue };
+        for program in [MEMPOOL, MEMPOOL_EQUAL_RING] {
+            let Some(binary) = built(&builder, &program) else { continue };
             let args = ["ring_mp_mc", "8192", "0"].map(String::from);
             let mut peer = Peer::start(&binary, &args).unwrap();
             for (pattern, threads) in [("single", 1), ("bulk32", 2), ("alien", 2), ("all", 4)] {
@@ -270,7 +255,7 @@ mod tests {
             return;
         }
         let builder = Builder::new().unwrap();
-        let Some(binary) = built(&builder, Program::XdpPlain) else { return };
+        let Some(binary) = built(&builder, &XDP_PLAIN) else { return };
         let lab = Lab::new("plain-xdp").unwrap();
         let hosts = [lab.host("a").unwrap(), lab.host("b").unwrap()];
         let link = lab.link(&hosts[0], &hosts[1], LinkOptions::default()).unwrap();

@@ -13,13 +13,13 @@ pub(super) struct Places {
 
 /// CPUs, for people.
 pub(crate) fn text(cpus: &[usize]) -> String {
-    match cpus {
-        [one] => format!("CPU {one}"),
-        cpus => {
-            let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
-            format!("CPUs {}", cpus.join(" and "))
-        }
-    }
+    let plural = if cpus.len() == 1 { "" } else { "s" };
+    format!("CPU{plural} {}", numbers(cpus))
+}
+
+fn numbers(cpus: &[usize]) -> String {
+    let texts: Vec<_> = cpus.iter().map(usize::to_string).collect();
+    texts.join(" and ")
 }
 
 impl Places {
@@ -42,6 +42,11 @@ impl Places {
         &self.near
     }
 
+    /// Where a first thread is, and a second one: the same where there is one CPU.
+    pub(super) fn two(&self) -> [usize; 2] {
+        [self.near[0], self.near[self.near.len() - 1]]
+    }
+
     /// CPUs that share none, or if there are none such, those that do.
     pub(super) fn far(&self) -> &[usize] {
         self.far.as_deref().unwrap_or(&self.near)
@@ -49,13 +54,9 @@ impl Places {
 
     /// What a reader should know of them.
     pub(super) fn notes(&self) -> Vec<String> {
-        let cpus = |cpus: &[usize]| {
-            let texts: Vec<_> = cpus.iter().map(usize::to_string).collect();
-            texts.join(" and ")
-        };
-        let near = format!("Threads were pinned, by turns, to CPU {}.", cpus(&self.near));
+        let near = format!("Threads were pinned, by turns, to CPU {}.", numbers(&self.near));
         let far = match &self.far {
-            Some(far) => format!("In two lanes: CPU {}.", cpus(far)),
+            Some(far) => format!("In two lanes: CPU {}.", numbers(far)),
             None => "The host has one lane: 'two lanes' says what the pool was told, not how far \
                      the CPUs are apart."
                 .into(),

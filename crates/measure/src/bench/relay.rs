@@ -35,10 +35,9 @@ impl Default for Relay {
 
 impl Experiment for Relay {
     type Ground = Targets;
-
-    fn name(&self) -> &'static str {
-        "relay"
-    }
+    const NAME: &'static str = "relay";
+    const EXTENT: (usize, Duration) = (8, Duration::from_millis(500));
+    const GROUND_TIME: f64 = 1.0;
 
     fn parts(&self) -> Vec<Part<Targets>> {
         vec![
@@ -51,14 +50,6 @@ impl Experiment for Relay {
             memory::part(self.memory_time),
             idle::part(self.idle),
         ]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_millis(500))
-    }
-
-    fn ground_time(&self) -> f64 {
-        1.0
     }
 
     fn ground(&self, found: &mut Found) -> anyhow::Result<Targets> {

@@ -23,17 +23,11 @@ pub struct Steer;
 
 impl Experiment for Steer {
     type Ground = ();
-
-    fn name(&self) -> &'static str {
-        "steer"
-    }
+    const NAME: &'static str = "steer";
+    const EXTENT: (usize, Duration) = (6, Duration::from_secs(1));
 
     fn parts(&self) -> Vec<Part<()>> {
         vec![records::part(), rpc::part(), runtime::part(), lane::part(), busy::part()]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (6, Duration::from_secs(1))
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {

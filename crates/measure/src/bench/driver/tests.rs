@@ -12,10 +12,8 @@ struct Made {
 
 impl Experiment for Made {
     type Ground = Made;
-
-    fn name(&self) -> &'static str {
-        "made"
-    }
+    const NAME: &'static str = "made";
+    const EXTENT: (usize, Duration) = (6, Duration::from_secs(1));
 
     fn parts(&self) -> Vec<Part<Made>> {
         let time = Time { once: 1.0, steps: 3, windows: 1.0, more: 0.5 };
@@ -31,10 +29,6 @@ impl Experiment for Made {
             .claims([Claim::ratio("d / e", "d", "e")])
             .stage(|_: &Made, _| Err(Absent("no host has it".into()).into()));
         vec![part, none]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (6, Duration::from_secs(1))
     }
 
     fn ground(&self, _: &mut Found) -> anyhow::Result<Made> {

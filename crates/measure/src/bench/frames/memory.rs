@@ -15,7 +15,7 @@ use super::pools::{QueuePool, frame_pool, queue_pool};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Time};
 use crate::bench::found::Found;
-use crate::bench::peer::{Builder, Peer, Program};
+use crate::bench::peer::{Builder, MEMPOOL, MEMPOOL_EQUAL_RING, MIMALLOC, Peer};
 
 /// Objects of every pool.
 const OBJECTS: u32 = 8192;
@@ -80,9 +80,9 @@ fn patterns_of(subject: &str) -> &'static [Pattern] {
 
 /// The peers in C, or why they are absent.
 fn peers(builder: &Builder, cpus: &[usize]) -> Vec<(&'static str, Result<Peer, String>)> {
-    let mempool = builder.build(Program::Mempool { equal_ring: false });
-    let equal = builder.build(Program::Mempool { equal_ring: true });
-    let mimalloc = builder.build(Program::Mimalloc);
+    let mempool = builder.build(&MEMPOOL);
+    let equal = builder.build(&MEMPOOL_EQUAL_RING);
+    let mimalloc = builder.build(&MIMALLOC);
     let start = |binary: &Result<PathBuf, String>, handler| match binary {
         Ok(binary) => Peer::start(binary, &mempool_args(handler, OBJECTS, cpus)),
         Err(reason) => Err(reason.clone()),

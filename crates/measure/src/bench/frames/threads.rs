@@ -6,7 +6,7 @@ use super::memory::{Subjects, mempool_args};
 use super::patterns::Pattern;
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time};
-use crate::bench::peer::{Peer, Program};
+use crate::bench::peer::{MEMPOOL, Peer};
 
 /// Threads on each of two CPUs.
 const PER_CPU: [usize; 3] = [1, 4, 8];
@@ -22,7 +22,7 @@ pub(super) fn part() -> Part<Ground> {
         .claims(PATTERNS.into_iter().flat_map(claims))
         .stage(|ground: &Ground, found| {
             let cpus = ground.places.near();
-            let binary = ground.builder.build(Program::Mempool { equal_ring: false });
+            let binary = ground.builder.build(&MEMPOOL);
             let peers = [("dpdk", "ring_mp_mc"), ("dpdk, stack handler", "stack")];
             let start = |(name, handler)| {
                 let args = mempool_args(handler, OBJECTS, cpus);

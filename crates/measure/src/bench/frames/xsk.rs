@@ -18,8 +18,8 @@ use xsk::{Attach, Device, ProgramOptions};
 use super::Ground;
 use crate::bench::claim::Claim;
 use crate::bench::command;
-use crate::bench::experiment::{Absent, Measure, Part, Time};
-use crate::bench::peer::{Builder, Peer, Program};
+use crate::bench::experiment::{Absent, Measure, Part, Time, ensure_root};
+use crate::bench::peer::{Builder, Peer, XDP_PLAIN};
 use crate::bench::places::Places;
 
 /// Bytes of a packet: 64 with the check sequence.
@@ -28,100 +28,70 @@ const SIZE: &str = "60";
 const WARM: Duration = Duration::from_millis(300);
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
-    Send(Mode, Who),
-    Drop(Who),
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Send(Mode),
+    Drop,
     Forward(AlienFree),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Mode {
     Skb,
     Native,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Who {
     Cachelane,
     Plain,
 }
 
-const CASES: [Case; 9] = [
-    Case::Send(Mode::Skb, Who::Cachelane),
-    Case::Send(Mode::Skb, Who::Plain),
-    Case::Send(Mode::Native, Who::Cachelane),
-    Case::Send(Mode::Native, Who::Plain),
-    Case::Drop(Who::Cachelane),
-    Case::Drop(Who::Plain),
-    Case::Forward(AlienFree::Recycle),
-    Case::Forward(AlienFree::Defer),
-    Case::Forward(AlienFree::Auto),
+const PLAIN: &str = "plain loop";
+const WHO: [(Who, &str); 2] = [(Who::Cachelane, "cachelane"), (Who::Plain, PLAIN)];
+/// What both do, and the least that cachelane's should be of the plain loop's.
+const OF_BOTH: [(&str, Work, f64); 3] = [
+    ("xsk send skb mode", Work::Send(Mode::Skb), 1.15),
+    ("xsk send copy mode", Work::Send(Mode::Native), 1.15),
+    ("xsk drop", Work::Drop, 1.0),
 ];
 
 pub(super) fn part() -> Part<Ground> {
-    let against_plain = [
-        ("xsk send skb mode", 1.15, [Who::Cachelane, Who::Plain].map(|w| Case::Send(Mode::Skb, w))),
-        (
-            "xsk send copy mode",
-            1.15,
-            [Who::Cachelane, Who::Plain].map(|w| Case::Send(Mode::Native, w)),
-        ),
-        ("xsk drop", 1.0, [Who::Cachelane, Who::Plain].map(Case::Drop)),
-    ];
-    let against_plain = against_plain.map(|(name, least, [of, to])| {
-        let name = format!("{name}: cachelane / plain loop");
-        Claim::ratio(name, of.name(), to.name()).bar(Bar::AtLeast(least))
+    let against_plain = OF_BOTH.map(|(work, _, least)| {
+        let [of, to] = WHO.map(|(_, who)| format!("{work}, {who}"));
+        Claim::ratio(format!("{work}: cachelane / plain loop"), of, to).bar(Bar::AtLeast(least))
     });
-    let auto = Case::Forward(AlienFree::Auto).name();
-    let knob = [AlienFree::Recycle, AlienFree::Defer].map(|other| {
-        Claim::ratio(format!("xsk forward: auto / {other}"), &auto, Case::Forward(other).name())
+    let [recycle, defer, auto] = AlienFree::ALL;
+    let knob = [recycle, defer].map(|other| {
+        Claim::ratio(format!("xsk forward: auto / {other}"), forward(auto), forward(other))
     });
-    let time = Time { once: 1.0, steps: CASES.len(), windows: 1.0, more: 0.5 };
+    let steps = OF_BOTH.len() * WHO.len() + AlienFree::ALL.len();
+    let time = Time { once: 1.0, steps, windows: 1.0, more: 0.5 };
     Part::new("xsk", "cachelane xsk on a veth against a plain AF_XDP loop (needs root)", time)
         .claims(against_plain)
         .claims(knob)
         .stage(|ground: &Ground, found| {
-            let root = rustix::process::geteuid().is_root();
-            ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
+            ensure_root()?;
             let net = Net::build(&ground.builder, &ground.places)?;
-            let mut cases = CASES.to_vec();
+            let there = 1 + usize::from(net.plain.is_ok());
             if let Err(reason) = &net.plain {
-                found.absent(Who::Plain.name(), reason);
-                cases.retain(|case| case.who() != Some(Who::Plain));
+                found.absent(PLAIN, reason);
             }
-            let step = |case: &Case| ground.step(case.name(), "pps");
-            Ok(Measure::new(cases, step, move |case, now| {
-                ground.counting(now.window, |pps| pps, || net.measure(*case, now.window))
+            let of_both = OF_BOTH.iter().flat_map(|(work, what, _)| {
+                WHO[..there].iter().map(move |(who, name)| (format!("{work}, {name}"), *what, *who))
+            });
+            let forwarding =
+                AlienFree::ALL.map(|mode| (forward(mode), Work::Forward(mode), Who::Cachelane));
+            let cases: Vec<_> = of_both.chain(forwarding).collect();
+            let step = |(name, ..): &(String, Work, Who)| ground.step(name.clone(), "pps");
+            Ok(Measure::new(cases, step, move |(_, work, who), now| {
+                ground.counting(now.window, |pps| pps, || net.measure(*work, *who, now.window))
             }))
         })
 }
 
-impl Case {
-    fn name(self) -> String {
-        match self {
-            Case::Send(Mode::Skb, who) => format!("xsk send skb mode, {}", who.name()),
-            Case::Send(Mode::Native, who) => format!("xsk send copy mode, {}", who.name()),
-            Case::Drop(who) => format!("xsk drop, {}", who.name()),
-            Case::Forward(mode) => format!("xsk forward, {mode}"),
-        }
-    }
-
-    fn who(self) -> Option<Who> {
-        match self {
-            Case::Send(_, who) | Case::Drop(who) => Some(who),
-            Case::Forward(_) => None,
-        }
-    }
-}
-
-impl Who {
-    fn name(self) -> &'static str {
-        match self {
-            Who::Cachelane => "cachelane",
-            Who::Plain => "plain loop",
-        }
-    }
+fn forward(mode: AlienFree) -> String {
+    format!("xsk forward, {mode}")
 }
 
 /// Sending in skb mode: the part of the experiment that the demo shows.
@@ -167,22 +137,21 @@ impl Net {
         let [a, m, b] = [lab.host("a")?, lab.host("m")?, lab.host("b")?];
         let first = lab.link(&a, &m, LinkOptions::default())?;
         let second = lab.link(&m, &b, LinkOptions::default())?;
-        let near = places.near();
         Ok(Net {
             first: [first.a, first.b],
             second: [second.a, second.b],
-            cpus: [near[0], near[near.len() - 1]],
-            plain: builder.build(Program::XdpPlain),
+            cpus: places.two(),
+            plain: builder.build(&XDP_PLAIN),
             lab,
         })
     }
 
     /// Packets a second.
-    fn measure(&self, case: Case, window: Duration) -> anyhow::Result<f64> {
-        match case {
-            Case::Send(mode, who) => self.send(mode, who, window),
-            Case::Drop(who) => self.drop(who, window),
-            Case::Forward(mode) => self.forward(mode, window),
+    fn measure(&self, work: Work, who: Who, window: Duration) -> anyhow::Result<f64> {
+        match work {
+            Work::Send(mode) => self.send(mode, who, window),
+            Work::Drop => self.drop(who, window),
+            Work::Forward(mode) => self.forward(mode, window),
         }
     }
 

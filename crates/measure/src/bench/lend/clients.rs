@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::bench::peer::{Builder, Program};
+use crate::bench::peer::{Builder, LEND_READER};
 
 /// The package in Python.
 const PACKAGE: [(&str, &str); 5] = [
@@ -53,7 +53,7 @@ pub(super) fn clients(
     builder: &Builder,
     dir: &Path,
 ) -> [(&'static str, Result<Client, String>); 3] {
-    let c = builder.build(Program::LendReader);
+    let c = builder.build(&LEND_READER);
     let c = c.map(|binary| Client::Program(vec![binary.display().to_string()]));
     [("rust", Ok(Client::Rust)), ("c", c), ("python", python(dir))]
 }

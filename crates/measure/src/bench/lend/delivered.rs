@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use lab::usage::CpuUse;
 use trial::bench::Bar;
 
@@ -14,9 +14,9 @@ use super::Ground;
 use super::clients::{Client, clients};
 use super::wire::{Delivered, Pace, Traffic, WORKERS, Wire};
 use crate::bench::claim::Claim;
-use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
+use crate::bench::experiment::{Measure, Part, Step, Time, ensure_root};
 use crate::bench::found::Found;
-use crate::bench::peer::Program;
+use crate::bench::peer::AF_PACKET;
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +124,11 @@ pub(super) struct Receivers {
 impl Receivers {
     /// Builds them, where this user may.
     pub(super) fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<Receivers> {
-        let root = rustix::process::geteuid().is_root();
-        ensure!(root, Absent("AF_XDP on test hosts needs root".into()));
-        let wire = Wire::build(ground.places.near())?;
-        let rings = ground.builder.build(Program::AfPacket);
-        Ok(Receivers {
-            wire,
-            rings: rings.map_err(|reason| found.absent("af_packet", reason)).ok(),
-        })
+        ensure_root()?;
+        let wire = Wire::build(ground.places.two())?;
+        let rings = ground.builder.build(&AF_PACKET);
+        let rings = rings.map_err(|reason| found.absent("af_packet", reason)).ok();
+        Ok(Receivers { wire, rings })
     }
 
     /// Who is there.

@@ -68,14 +68,13 @@ pub(super) struct Delivered {
 }
 
 impl Wire {
-    pub(super) fn build(cpus: &[usize]) -> anyhow::Result<Wire> {
+    pub(super) fn build(cpus: [usize; 2]) -> anyhow::Result<Wire> {
         let lab = Lab::new("bench-lend")?;
         let [a, b] = [lab.host("a")?, lab.host("b")?];
         let link = lab.link(&a, &b, LinkOptions::default())?;
         // NAPI, as every network card has it; with its XDP program a veth has it anyway.
         let gro = link.b.host.command("ethtool").args(["-K", &link.b.device, "gro", "on"]);
         gro.run()?;
-        let cpus = [cpus[0], cpus[cpus.len() - 1]];
         Ok(Wire { from: link.a, to: link.b, cpus, lab })
     }
 

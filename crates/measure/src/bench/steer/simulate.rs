@@ -47,10 +47,9 @@ const ARMS: [(bool, &str); 2] = [(true, "on"), (false, "off")];
 
 impl Experiment for Simulated {
     type Ground = ();
-
-    fn name(&self) -> &'static str {
-        "steer simulation"
-    }
+    const NAME: &'static str = "steer simulation";
+    const EXTENT: (usize, Duration) = (8, Duration::from_secs(1));
+    const GROUND_TIME: f64 = 0.0;
 
     fn parts(&self) -> Vec<Part<()>> {
         let claim = |simulation: &Simulation, (name, count): (&str, &str)| {
@@ -74,14 +73,6 @@ impl Experiment for Simulated {
             .claims(self.simulations.iter().flat_map(of))
             .stage(move |(), _| Ok(simulated.clone().measure())),
         ]
-    }
-
-    fn default_extent(&self) -> (usize, Duration) {
-        (8, Duration::from_secs(1))
-    }
-
-    fn ground_time(&self) -> f64 {
-        0.0
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {

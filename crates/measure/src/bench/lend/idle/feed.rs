@@ -13,7 +13,7 @@ use xsk::{Attach, Device, Packet, Program, ProgramOptions, Socket, SocketOptions
 use super::worker::{BATCH, Outcome, Worker, run};
 use super::{WORKERS, Who};
 use crate::bench::command::{self, PATIENCE};
-use crate::bench::experiment::Absent;
+use crate::bench::experiment::{Absent, ensure_root};
 use crate::bench::lend::books::Ledger;
 use crate::bench::lend::lending::{QUOTA, SIZE, fill, lend, ports, shared_pool};
 
@@ -44,7 +44,7 @@ impl Net {
         let link = match feed {
             Feed::Memory | Feed::MemorySpread => None,
             Feed::Veth => {
-                ensure!(rustix::process::geteuid().is_root(), "AF_XDP on test hosts needs root");
+                ensure_root()?;
                 let lab = Lab::new("bench-lend")?;
                 let [a, b] = [lab.host("a")?, lab.host("b")?];
                 let link = lab.link(&a, &b, LinkOptions::default())?;
