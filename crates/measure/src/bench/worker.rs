@@ -73,6 +73,17 @@ impl Run {
         self.started.get().is_none_or(|started| started.elapsed() >= self.window)
     }
 
+    /// Works until the time is over, looking at the clock after each block.
+    #[inline]
+    pub(super) fn repeat(&self, mut block: impl FnMut()) {
+        loop {
+            block();
+            if self.is_over() {
+                break;
+            }
+        }
+    }
+
     /// This thread will send no more.
     pub(super) fn end_sending(&self) {
         // Release: what it sent is seen by who sees that it ended.

@@ -113,7 +113,7 @@ fn work<'a>(work: impl FnOnce(&Run) -> u64 + Send + 'a) -> Work<'a> {
 
 fn single<H: Handle>(mut handle: H, run: &Run) -> u64 {
     let (mut count, mut waiting) = (0, Waiting::default());
-    loop {
+    run.repeat(|| {
         for _ in 0..BLOCK {
             match handle.get() {
                 None => waiting.turn(),
@@ -124,17 +124,14 @@ fn single<H: Handle>(mut handle: H, run: &Run) -> u64 {
             }
         }
         handle.turn();
-        if run.is_over() {
-            break;
-        }
-    }
+    });
     count
 }
 
 fn bulk<H: Handle>(mut handle: H, run: &Run) -> u64 {
     let (mut count, mut waiting) = (0, Waiting::default());
     let mut batch = Vec::with_capacity(BATCH);
-    loop {
+    run.repeat(|| {
         for _ in 0..BLOCK / BATCH {
             if !handle.get_many(&mut batch) {
                 waiting.turn();
@@ -145,16 +142,13 @@ fn bulk<H: Handle>(mut handle: H, run: &Run) -> u64 {
             handle.turn();
             count += BATCH as u64;
         }
-        if run.is_over() {
-            break;
-        }
-    }
+    });
     count
 }
 
 fn alien_get<H: Handle>(mut handle: H, mut to: Producer<Batch<H::Item>>, run: &Run) -> u64 {
     let mut waiting = Waiting::default();
-    loop {
+    run.repeat(|| {
         for _ in 0..BLOCK / BATCH {
             let batch = loop {
                 match handle.get_batch() {
@@ -168,10 +162,7 @@ fn alien_get<H: Handle>(mut handle: H, mut to: Producer<Batch<H::Item>>, run: &R
             push(&mut to, batch, &mut waiting);
             handle.turn();
         }
-        if run.is_over() {
-            break;
-        }
-    }
+    });
     run.end_sending();
     0
 }
@@ -190,14 +181,11 @@ fn alien_put<H: Handle>(mut handle: H, mut from: Consumer<Batch<H::Item>>, run: 
 
 fn pass_send(mut to: Producer<Batch<u32>>, run: &Run) -> u64 {
     let mut waiting = Waiting::default();
-    loop {
+    run.repeat(|| {
         for _ in 0..BLOCK / BATCH {
             push(&mut to, black_box([7; BATCH]), &mut waiting);
         }
-        if run.is_over() {
-            break;
-        }
-    }
+    });
     run.end_sending();
     0
 }
@@ -264,7 +252,7 @@ fn all<H: Handle>(mut handle: H, mut ends: Ends<Batch<H::Item>>, me: usize, run:
     };
     let (mut count, mut waiting, mut to) = (0, Waiting::default(), next(me));
     let mut batch = None;
-    loop {
+    run.repeat(|| {
         for _ in 0..BLOCK / BATCH {
             batch = batch.take().or_else(|| handle.get_batch());
             let mut sent = false;
@@ -281,10 +269,7 @@ fn all<H: Handle>(mut handle: H, mut ends: Ends<Batch<H::Item>>, me: usize, run:
                 waiting.turn();
             }
         }
-        if run.is_over() {
-            break;
-        }
-    }
+    });
     batch.into_iter().for_each(|batch| handle.put_batch(batch));
     run.end_sending();
     loop {

@@ -42,25 +42,14 @@ impl Books for Table {
     #[inline]
     fn take(&mut self, frames: &mut Frames) -> Tokens {
         let mut tokens = [0; BATCH];
-        let mut slots = tokens.iter_mut();
-        self.0.lend_many(all(frames), 0, |token| {
-            if let Some(slot) = slots.next() {
-                *slot = token;
-            }
-        });
+        self.0.lend_many(all(frames), 0, one_by_one(&mut tokens, |slot, token| *slot = token));
         tokens
     }
 
     #[inline]
     fn give_back(&mut self, tokens: &Tokens, free: &mut Frames) {
-        let mut slots = free.iter_mut();
-        let freed = |frame| {
-            if let Some(slot) = slots.next() {
-                put(slot, frame);
-            }
-        };
         let refused = |why| panic!("a token that is out: {why:?}");
-        self.0.give_back_many(tokens.iter().copied(), 0, freed, refused);
+        self.0.give_back_many(tokens.iter().copied(), 0, one_by_one(free, put), refused);
     }
 }
 
@@ -89,6 +78,17 @@ impl Books for Singly {
 /// Takes the frames out.
 pub(super) fn all(frames: &mut Frames) -> impl ExactSizeIterator<Item = Frame> {
     frames.iter_mut().map(|frame| frame.take().expect("all are there"))
+}
+
+/// Puts what comes into one slot after the other.
+#[inline]
+fn one_by_one<S, T>(slots: &mut [S], put: impl Fn(&mut S, T)) -> impl FnMut(T) {
+    let mut slots = slots.iter_mut();
+    move |each| {
+        if let Some(slot) = slots.next() {
+            put(slot, each);
+        }
+    }
 }
 
 /// Puts a frame where none is.
@@ -170,23 +170,13 @@ impl Books for Ledger<Frame> {
     #[inline]
     fn take(&mut self, frames: &mut Frames) -> Tokens {
         let mut tokens = [0; BATCH];
-        let mut slots = tokens.iter_mut();
-        self.take_all(all(frames), |id| {
-            if let Some(slot) = slots.next() {
-                *slot = id;
-            }
-        });
+        self.take_all(all(frames), one_by_one(&mut tokens, |slot, id| *slot = id));
         tokens
     }
 
     #[inline]
     fn give_back(&mut self, tokens: &Tokens, free: &mut Frames) {
-        let mut slots = free.iter_mut();
-        self.give_back_all(tokens.iter().copied(), |frame| {
-            if let Some(slot) = slots.next() {
-                put(slot, frame);
-            }
-        });
+        self.give_back_all(tokens.iter().copied(), one_by_one(free, put));
     }
 }
 

@@ -66,57 +66,54 @@ impl<'a> Traffic<'a> {
 
     /// Its threads, two for each flow.
     pub(super) fn work(&'a self) -> anyhow::Result<Vec<Work<'a>>> {
-        if self.setting.pattern == Pattern::AllToAll {
-            let rings = all_rings(2 * self.setting.flows, ALL_RING).into_iter().enumerate();
+        let Setting { pattern, flows, .. } = self.setting;
+        if pattern == Pattern::AllToAll {
+            let rings = all_rings(2 * flows, ALL_RING).into_iter().enumerate();
             return rings
-                .map(|(number, ends)| {
-                    let thread = self.thread(number)?;
-                    Ok(self.pinned(number, move || thread.all_to_all(ends)))
-                })
+                .map(|(number, ends)| self.thread(number, |thread| thread.all_to_all(ends)))
                 .collect();
         }
         let mut all = Vec::new();
-        for pair in 0..self.setting.flows {
+        for pair in 0..flows {
             let [a, b] = [2 * pair, 2 * pair + 1];
-            let [first, second] = [self.thread(a)?, self.thread(b)?];
             let (to, from) = RingBuffer::new(ALIEN_RING);
             let (back, returned) = RingBuffer::new(ALIEN_RING);
-            let (first, second): (Work<'a>, Work<'a>) = match self.setting.pattern {
-                Pattern::PingPong => (
-                    self.pinned(a, move || first.ping(to, returned)),
-                    self.pinned(b, move || second.pong(from, back)),
-                ),
-                Pattern::Bursts => (
-                    self.pinned(a, move || first.send_bursts(to)),
-                    self.pinned(b, move || second.receive_bursts(from)),
-                ),
-                Pattern::Stop => (
-                    self.pinned(a, move || first.send_and_stop(to)),
-                    self.pinned(b, move || second.receive_and_go_on(from)),
-                ),
-                Pattern::OneWay | Pattern::AllToAll => (
-                    self.pinned(a, move || first.send(to)),
-                    self.pinned(b, move || second.receive(from)),
-                ),
-            };
-            all.extend([first, second]);
+            all.extend(match pattern {
+                Pattern::PingPong => [
+                    self.thread(a, |thread| thread.ping(to, returned))?,
+                    self.thread(b, |thread| thread.pong(from, back))?,
+                ],
+                Pattern::Bursts => [
+                    self.thread(a, |thread| thread.send_by_turns(to, BURST, false))?,
+                    self.thread(b, |thread| thread.receive_bursts(from))?,
+                ],
+                Pattern::Stop => [
+                    self.thread(a, |thread| thread.send_by_turns(to, STRETCH, true))?,
+                    self.thread(b, |thread| thread.receive_and_go_on(from))?,
+                ],
+                Pattern::OneWay | Pattern::AllToAll => [
+                    self.thread(a, |thread| thread.send(to))?,
+                    self.thread(b, |thread| thread.receive(from))?,
+                ],
+            });
         }
         Ok(all)
     }
 
-    fn thread(&'a self, number: usize) -> anyhow::Result<Thread<'a>> {
-        let home = u16::try_from(number % self.cpus.len())?;
-        let cache = self.pool.cache(home)?;
-        Ok(Thread { traffic: self, number, cache, batch: Vec::with_capacity(BATCH), byte: 0 })
-    }
-
-    fn pinned(&'a self, number: usize, work: impl FnOnce() + Send + 'a) -> Work<'a> {
-        let cpu = self.cpus[number % self.cpus.len()];
-        Box::new(move || {
-            lanes::pin(cpu)?;
-            work();
+    /// What a thread of this number does, on its CPU.
+    fn thread(
+        &'a self,
+        number: usize,
+        work: impl FnOnce(Thread<'a>) + Send + 'a,
+    ) -> anyhow::Result<Work<'a>> {
+        let home = number % self.cpus.len();
+        let cache = self.pool.cache(u16::try_from(home)?)?;
+        Ok(Box::new(move || {
+            lanes::pin(self.cpus[home])?;
+            let batch = Vec::with_capacity(BATCH);
+            work(Thread { traffic: self, number, cache, batch, byte: 0 });
             Ok(())
-        })
+        }))
     }
 
     fn stopped(&self) -> bool {
@@ -142,52 +139,37 @@ impl Thread<'_> {
         while self.take(&mut from) && self.make() && self.deliver(&mut to) {}
     }
 
-    fn send_bursts(mut self, mut to: Producer<Frame>) {
-        for bursts in 1.. {
-            for _ in 0..BURST / BATCH {
+    /// Sends so many frames, parks if it should, and waits for its next turn.
+    fn send_by_turns(mut self, mut to: Producer<Frame>, frames: usize, parks: bool) {
+        for turn in 1.. {
+            for _ in 0..frames / BATCH {
                 if !(self.make() && self.deliver(&mut to)) {
                     return;
                 }
             }
-            if !self.wait_for_turn(bursts) {
+            if parks {
+                self.cache.park();
+            }
+            if !self.wait_for_turn(turn) {
                 return;
             }
         }
+    }
+
+    /// Receives so many frames, unless the traffic stops.
+    fn take_all(&mut self, from: &mut Consumer<Frame>, frames: usize) -> bool {
+        (0..frames / BATCH).all(|_| self.take(from))
     }
 
     fn receive_bursts(mut self, mut from: Consumer<Frame>) {
-        loop {
-            for _ in 0..BURST / BATCH {
-                if !self.take(&mut from) {
-                    return;
-                }
-            }
+        while self.take_all(&mut from, BURST) {
             self.give_turn();
-        }
-    }
-
-    fn send_and_stop(mut self, mut to: Producer<Frame>) {
-        for stretches in 1.. {
-            for _ in 0..STRETCH / BATCH {
-                if !(self.make() && self.deliver(&mut to)) {
-                    return;
-                }
-            }
-            self.cache.park();
-            if !self.wait_for_turn(stretches) {
-                return;
-            }
         }
     }
 
     fn receive_and_go_on(mut self, mut from: Consumer<Frame>) {
         let mut own: std::collections::VecDeque<Vec<Frame>> = Default::default();
-        loop {
-            for _ in 0..STRETCH / BATCH {
-                if !self.take(&mut from) {
-                    return;
-                }
-            }
+        while self.take_all(&mut from, STRETCH) {
             for _ in 0..STRETCH / BATCH {
                 if own.len() == OWN / BATCH
                     && let Some(oldest) = own.pop_front()
@@ -237,54 +219,61 @@ impl Thread<'_> {
         }
     }
 
-    /// Gets a batch and writes into it; false if the traffic stops.
-    fn make(&mut self) -> bool {
-        let mut batch = std::mem::take(&mut self.batch);
+    /// Waits until something is so; false if the traffic stops.
+    #[inline]
+    fn wait(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
         let mut waiting = Waiting::default();
-        loop {
-            self.cache.get_bulk(BATCH - batch.len(), &mut batch);
-            if batch.len() == BATCH {
-                break;
-            }
-            self.cache.maintain();
-            waiting.turn();
+        while !is_so(self) {
             if self.traffic.stopped() {
                 return false;
             }
+            waiting.turn();
         }
-        self.write(&mut batch);
-        self.batch = batch;
         true
+    }
+
+    /// The same, by a thread that turns its loop meanwhile, as the pool asks for.
+    #[inline]
+    fn wait_in_turns(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
+        self.wait(|thread| {
+            let so = is_so(thread);
+            if !so {
+                thread.cache.maintain();
+            }
+            so
+        })
+    }
+
+    /// Gets a batch and writes into it; false if the traffic stops.
+    fn make(&mut self) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        let full = self.wait_in_turns(|thread| {
+            thread.cache.get_bulk(BATCH - batch.len(), &mut batch);
+            batch.len() == BATCH
+        });
+        if full {
+            self.write(&mut batch);
+            self.batch = batch;
+        }
+        full
     }
 
     /// Sends the batch; false if the traffic stops.
     fn deliver(&mut self, to: &mut Producer<Frame>) -> bool {
-        let mut waiting = Waiting::default();
-        while !push(to, &mut self.batch) {
-            if self.traffic.stopped() {
-                return false;
-            }
-            waiting.turn();
-        }
+        let sent = self.wait(|thread| push(to, &mut thread.batch));
         self.cache.maintain();
-        true
+        sent
     }
 
     /// Receives a batch, reads it and puts it; false if the traffic stops.
     fn take(&mut self, from: &mut Consumer<Frame>) -> bool {
-        let mut waiting = Waiting::default();
-        while !pop(from, &mut self.batch) {
-            if self.traffic.stopped() {
-                return false;
-            }
-            // A thread that waits turns its loop, too.
+        let received = self.wait_in_turns(|thread| pop(from, &mut thread.batch));
+        if received {
+            self.read();
+            self.put();
             self.cache.maintain();
-            waiting.turn();
         }
-        self.read();
-        self.put();
-        self.cache.maintain();
-        true
+        received
     }
 
     fn put(&mut self) {
@@ -318,15 +307,10 @@ impl Thread<'_> {
 
     /// Waits until the receiver has given so many turns; false if the traffic stops.
     fn wait_for_turn(&mut self, number: u64) -> bool {
-        let mut waiting = Waiting::default();
         // Acquire, with the release of `give_turn`: what the receiver put is there.
-        while self.traffic.turns[self.number / 2].load(Ordering::Acquire) < number {
-            if self.traffic.stopped() {
-                return false;
-            }
-            waiting.turn();
-        }
-        true
+        self.wait(|thread| {
+            thread.traffic.turns[thread.number / 2].load(Ordering::Acquire) >= number
+        })
     }
 
     fn give_turn(&self) {
