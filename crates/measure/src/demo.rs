@@ -79,40 +79,59 @@ struct Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    fn new(arms: String, mechanism: impl Mechanism + 'a) -> Ready<'a> {
-        Ready { mechanism: Box::new(mechanism), arms }
+    /// A mechanism that is set while what `begin` gives, for the first window, goes on.
+    fn kept<T: 'a>(
+        arms: String,
+        begin: impl FnMut() -> anyhow::Result<T> + 'a,
+        set: impl FnMut(&mut T, bool) -> anyhow::Result<()> + 'a,
+        measure: impl FnMut(&T, Duration) -> anyhow::Result<f64> + 'a,
+    ) -> Ready<'a> {
+        Ready { mechanism: Box::new(Kept { there: None, begin, set, measure }), arms }
     }
 
     /// A mechanism that begins every window anew, with what `start` gives for the arm, once what it
     /// gave for the window before is dropped.
     fn anew<T: 'a>(
         arms: String,
-        start: impl FnMut(bool) -> anyhow::Result<T> + 'a,
-        measure: impl FnMut(&T, Duration) -> anyhow::Result<f64> + 'a,
+        mut start: impl FnMut(bool) -> anyhow::Result<T> + 'a,
+        mut measure: impl FnMut(&T, Duration) -> anyhow::Result<f64> + 'a,
     ) -> Ready<'a> {
-        Ready::new(arms, Anew { there: None, start, measure })
+        let set = move |there: &mut Option<T>, on| {
+            *there = None;
+            *there = Some(start(on)?);
+            Ok(())
+        };
+        let measure = move |there: &Option<T>, window| {
+            measure(there.as_ref().context("nothing was started")?, window)
+        };
+        Ready::kept(arms, || Ok(None), set, measure)
     }
 }
 
-struct Anew<T, S, M> {
+/// What begins with the first window, and is set before each.
+struct Kept<T, B, S, M> {
     there: Option<T>,
-    start: S,
+    begin: B,
+    set: S,
     measure: M,
 }
 
-impl<T, S, M> Mechanism for Anew<T, S, M>
+impl<T, B, S, M> Mechanism for Kept<T, B, S, M>
 where
-    S: FnMut(bool) -> anyhow::Result<T>,
+    B: FnMut() -> anyhow::Result<T>,
+    S: FnMut(&mut T, bool) -> anyhow::Result<()>,
     M: FnMut(&T, Duration) -> anyhow::Result<f64>,
 {
     fn set(&mut self, on: bool) -> anyhow::Result<()> {
-        self.there = None;
-        self.there = Some((self.start)(on)?);
-        Ok(())
+        let there = match &mut self.there {
+            Some(there) => there,
+            none => none.insert((self.begin)()?),
+        };
+        (self.set)(there, on)
     }
 
     fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
-        (self.measure)(self.there.as_ref().context("nothing was started")?, window)
+        (self.measure)(self.there.as_ref().context("nothing was begun")?, window)
     }
 }
 

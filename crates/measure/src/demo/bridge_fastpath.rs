@@ -1,14 +1,13 @@
 //! The knob `bridge.fastpath`, flipped while two hosts behind a Linux bridge exchange requests and
 //! responses: the bridge forwards them itself (off), or cachelane does (on).
 
-use std::time::Duration;
+use std::rc::Rc;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use lab::ErrorKind;
-use lab::traffic::RrSession;
 
+use super::Ready;
 use super::stage::Stage;
-use super::{Mechanism, Ready};
 use crate::bench::Absent;
 use crate::bench::bridge::net::{ARMS, Net};
 use crate::bench::bridge::tcp::Servers;
@@ -30,7 +29,15 @@ pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
         "two hosts behind a Linux bridge exchange single bytes over {CONNECTIONS} TCP \
          connections; off: the bridge forwards; on: cachelane does, straight from host to host."
     );
-    Ok(Ready::new(arms, Forwarding { session: None, servers, net }))
+    let net = Rc::new(net);
+    let (of_net, set_net) = (Rc::clone(&net), net);
+    Ok(Ready::kept(
+        arms,
+        // The same connections for all windows.
+        move || servers.exchange(&of_net, CONNECTIONS),
+        move |_, on| set_net.set(ARMS[usize::from(on)].1),
+        |session, window| Ok(check(session.measure(window), "the bridge")?.rate()),
+    ))
 }
 
 /// Whether the error says that this host cannot, and not that something went wrong.
@@ -42,26 +49,4 @@ fn lacks_something(error: &anyhow::Error) -> bool {
             matches!(e.kind(), ErrorKind::NotPermitted | ErrorKind::Missing { .. })
         })
     })
-}
-
-struct Forwarding {
-    /// The same connections for all windows; they are made for the first.
-    session: Option<RrSession>,
-    servers: Servers,
-    net: Net,
-}
-
-impl Mechanism for Forwarding {
-    fn set(&mut self, on: bool) -> anyhow::Result<()> {
-        self.net.set(ARMS[usize::from(on)].1)?;
-        if self.session.is_none() {
-            self.session = Some(self.servers.exchange(&self.net, CONNECTIONS)?);
-        }
-        Ok(())
-    }
-
-    fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
-        let session = self.session.as_ref().context("no connections")?;
-        Ok(check(session.measure(window), "the bridge")?.rate())
-    }
 }

@@ -1,17 +1,14 @@
 //! The knob `relay.cpus`, flipped while a stream flows: the relay's worker and its connection on
 //! a CPU of their own (on), or on the CPU that the sender uses (off).
 
-use std::time::Duration;
-
-use anyhow::Context as _;
+use anyhow::ensure;
 use knobs::Client;
 use lab::traffic::{BulkOptions, BulkSession};
 use lanes::LaneMap;
 
+use super::Ready;
 use super::stage::Stage;
-use super::{Mechanism, Ready};
 use crate::bench::Absent;
-use crate::bench::relay_process::RelayProcess;
 
 const KNOB: &str = "relay.cpus";
 
@@ -20,13 +17,24 @@ pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
     let Places { senders, other, lane } = Places::choose(&LaneMap::detect()?).ok_or_else(none)?;
     let to = stage.bulk.address();
     let relay = stage.relay(to, &format!("--engine auto --cpus {senders}"))?;
-    let knobs = Client::connect(&relay.control)?;
+    let mut knobs = Client::connect(&relay.control)?;
     let arms = format!(
         "one running relay carries a bulk stream while its knob is flipped; off: forwarding on \
          the sender's CPU, {senders}; on: on CPU {other}, in {lane}."
     );
-    let cpus = [senders, other];
-    Ok(Ready::new(arms, Cpus { stage, cpus, session: None, knobs, relay }))
+    let begin = move || {
+        let options = BulkOptions { client_cpus: vec![senders], ..BulkOptions::default() };
+        Ok(BulkSession::start(&stage.host, relay.addr, &options)?)
+    };
+    let set = move |_: &mut _, on| {
+        let cpu = if on { other } else { senders }.to_string();
+        let in_force = knobs.set(KNOB, &cpu)?;
+        ensure!(in_force == cpu, "{KNOB} is {in_force} after it was set to {cpu}");
+        Ok(())
+    };
+    Ok(Ready::kept(arms, begin, set, |session, window| {
+        Ok(session.measure(&stage.bulk, window)?.rate())
+    }))
 }
 
 /// Where the sender is, and where forwarding can be instead.
@@ -49,35 +57,6 @@ impl Places {
             None => (others().next()?, "another lane"),
         };
         Some(Places { senders, other, lane })
-    }
-}
-
-struct Cpus<'a> {
-    stage: &'a Stage,
-    /// Off and on.
-    cpus: [usize; 2],
-    /// One stream for all windows; it starts with the first.
-    session: Option<BulkSession>,
-    knobs: Client,
-    relay: RelayProcess,
-}
-
-impl Mechanism for Cpus<'_> {
-    fn set(&mut self, on: bool) -> anyhow::Result<()> {
-        let cpu = self.cpus[usize::from(on)].to_string();
-        let in_force = self.knobs.set(KNOB, &cpu)?;
-        anyhow::ensure!(in_force == cpu, "{KNOB} is {in_force} after it was set to {cpu}");
-        if self.session.is_none() {
-            let options = BulkOptions { client_cpus: vec![self.cpus[0]], ..BulkOptions::default() };
-            let session = BulkSession::start(&self.stage.host, self.relay.addr, &options)?;
-            self.session = Some(session);
-        }
-        Ok(())
-    }
-
-    fn measure(&mut self, window: Duration) -> anyhow::Result<f64> {
-        let session = self.session.as_ref().context("no stream")?;
-        Ok(session.measure(&self.stage.bulk, window)?.rate())
     }
 }
 

@@ -2,16 +2,15 @@
 //! was before it.
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use lab::traffic::{FrameCapture, FrameSender};
+use anyhow::Context as _;
+use lab::traffic::PacedFrames;
 use trial::bench::Bar;
 
 use super::Ground;
-use super::net::{ARMS, Arm, Net, PATIENCE};
+use super::net::{ARMS, Arm, Net};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
@@ -21,10 +20,8 @@ const PORTS: usize = 1000;
 const CHANGES: usize = 9;
 /// Between two frames.
 const PACE: Duration = Duration::from_micros(20);
-/// How long frames go on after a change.
+/// How long frames go on before a change, and after it.
 const AFTER: Duration = Duration::from_millis(50);
-/// A protocol that no host's stack sends.
-const PROTOCOL: [u8; 2] = [0x88, 0xb5];
 
 pub(super) fn part() -> Part<Ground> {
     let title = format!("announced change to effect, {PORTS} ports: cachelane - linux bridge");
@@ -65,61 +62,13 @@ fn change(net: &Net, arm: Arm) -> anyhow::Result<Duration> {
     let (input, mut lines) = std::io::pipe().context("a pipe to bridge")?;
     let _process = net.host().command("bridge").args(["-batch", "-"]).stdin(input).spawn()?;
     lines.write_all(b"link set dev p1 isolated on\nlink set dev p0 isolated off\n")?;
-    let sender = FrameSender::open(&net.a().host, &net.a().device)?;
-    let mut capture = FrameCapture::open(&net.b().host, &net.b().device)?;
-    let head = [&net.b().mac.0[..], &net.a().mac.0, &PROTOCOL].concat();
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let sending = scope.spawn(|| send(&sender, &head, &stop));
-        // The port was announced to have changed just before.
-        let told = net.settle(arm).and_then(|()| tell(&mut lines, &mut capture, &head));
-        stop.store(true, Relaxed);
-        let sent = sending.join().ok().context("the sender has panicked")?;
-        let (told, last) = told?;
-        Ok(sent.get(last).copied().unwrap_or(told).saturating_duration_since(told))
-    })
-}
-
-/// Sends numbered frames until it is told to stop. Returns when each was sent.
-fn send(sender: &FrameSender, head: &[u8], stop: &AtomicBool) -> Vec<Instant> {
-    let mut sent = Vec::new();
-    while !stop.load(Relaxed) {
-        let mut frame = [head, &(sent.len() as u64).to_be_bytes()].concat();
-        frame.resize(60, 0);
-        sent.push(Instant::now());
-        // What is dropped does not arrive.
-        let _ = sender.send(&frame);
-        thread::sleep(PACE);
-    }
-    sent
-}
-
-/// Makes the change once frames arrive. Returns when, and the number of the last that arrived.
-fn tell(
-    lines: &mut impl std::io::Write,
-    capture: &mut FrameCapture,
-    head: &[u8],
-) -> anyhow::Result<(Instant, usize)> {
-    let begin = Instant::now();
-    let mut last = None;
-    while last.is_none() || begin.elapsed() < AFTER {
-        ensure!(begin.elapsed() < PATIENCE, Absent("no frame arrived".into()));
-        last = newest(capture, head)?.or(last);
-        thread::sleep(Duration::from_millis(1));
-    }
+    let frames = PacedFrames::start(net.a(), net.b(), PACE)?;
+    // The port was announced to have changed just before.
+    net.settle(arm)?;
+    thread::sleep(AFTER);
     let told = Instant::now();
     lines.write_all(b"link set dev p0 isolated on\n")?;
     thread::sleep(AFTER);
-    let last = newest(capture, head)?.or(last);
-    Ok((told, last.ok_or_else(|| Absent("no frame arrived".into()))?))
-}
-
-/// The highest number among the frames that wait.
-fn newest(capture: &mut FrameCapture, head: &[u8]) -> anyhow::Result<Option<usize>> {
-    let frames = capture.waiting()?;
-    let number = |bytes: &[u8]| {
-        let number = bytes.strip_prefix(head)?.first_chunk()?;
-        Some(u64::from_be_bytes(*number) as usize)
-    };
-    Ok(frames.iter().filter_map(|frame| number(&frame.bytes)).max())
+    let last = frames.last()?.ok_or_else(|| Absent("no frame arrived".into()))?;
+    Ok(last.saturating_duration_since(told))
 }

@@ -16,7 +16,7 @@ use crate::pmu::Pmu;
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(300);
 /// How long the bridge may take to forward again after a change.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// So long that nothing is forgotten while a bench runs.
 const AGEING: Duration = Duration::from_secs(24 * 3600);
 /// What br_netfilter does by itself where it is there: bridged packets pass the IP tables, and
@@ -166,12 +166,15 @@ impl Net {
 
     /// Waits until frames that are under way go the arm's way.
     pub(super) fn settle(&self, arm: Arm) -> anyhow::Result<()> {
-        let forwarded = || self.fast().and_then(|fast| Ok(fast.counters()?.forwarded()));
-        let (begin, before) = (Instant::now(), forwarded()?);
-        while arm != Arm::Linux && forwarded()? == before {
+        let gone = || match arm {
+            Arm::Linux => Ok(self.b().counters()?.rx_packets),
+            Arm::Cachelane(_) => anyhow::Ok(self.fast()?.counters()?.forwarded()),
+        };
+        let (begin, before) = (Instant::now(), gone()?);
+        while gone()? == before {
             if begin.elapsed() > PATIENCE {
                 let why = self.obstacle()?.unwrap_or_else(|| "nothing stands against it".into());
-                bail!(Absent(format!("the fast path forwards nothing: {why}")));
+                bail!(Absent(format!("{arm:?} forwards nothing: {why}")));
             }
             thread::sleep(Duration::from_millis(1));
         }

@@ -4,15 +4,15 @@
 //! The kernel's are set as its documentation advises (Documentation/networking/scaling.rst): all
 //! CPUs for the device's one queue; for RFS, 32768 flows, all of them that queue's.
 
+use std::any::Any;
 use std::ops::Deref;
 
 use anyhow::Context as _;
 use lab::PassProgram;
 use lanes::CpuSet;
-use xsk::Hook;
 
 use super::flow_entries::{ADVISED, FlowEntries};
-use super::hosts::{Attended, Hosts, Lanes};
+use super::hosts::{Hosts, Lanes};
 use crate::bench::found::Found;
 
 /// Who steers, and what is on the device.
@@ -69,21 +69,13 @@ impl Arm {
 
 /// Switches between arms on the same hosts; with it goes all that it has set.
 pub(super) struct Switch<H> {
-    // Dropped before the hosts.
-    there: There,
+    /// What is on the device. Dropped before the hosts.
+    there: Option<Box<dyn Any>>,
     hosts: H,
     passing: PassProgram,
     /// None where the kernel has no RFS.
     entries: Option<FlowEntries>,
     cpus: String,
-}
-
-/// What is on the device.
-#[expect(dead_code, reason = "held for as long as it is to be there")]
-enum There {
-    Steering(Attended),
-    Hook(Hook),
-    Nothing,
 }
 
 impl<H: Deref<Target = Hosts>> Switch<H> {
@@ -94,7 +86,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
         });
         let cpus = mask(hosts.cpus());
         let passing = PassProgram::load()?;
-        Ok(Switch { hosts, passing, entries: entries.ok(), cpus, there: There::Nothing })
+        Ok(Switch { hosts, passing, entries: entries.ok(), cpus, there: None })
     }
 
     /// What it switches on.
@@ -120,7 +112,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
 
     /// Has an arm steer from now on.
     pub(super) fn set(&mut self, arm: Arm) -> anyhow::Result<()> {
-        self.there = There::Nothing;
+        self.there = None;
         let kernel = match arm {
             Arm::Steer => Kernel::Nothing,
             Arm::Kernel(kernel, _) => kernel,
@@ -132,9 +124,9 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
         }
         self.attribute("rps_cpus", if rps { &self.cpus } else { "0" })?;
         self.there = match arm {
-            Arm::Steer => There::Steering(self.hosts.steer(Lanes::PerCpu, true)?),
-            Arm::Kernel(_, Device::Passing) => There::Hook(self.hosts.pass(&self.passing)?),
-            Arm::Kernel(_, Device::Bare) => There::Nothing,
+            Arm::Steer => Some(Box::new(self.hosts.steer(Lanes::PerCpu, true)?)),
+            Arm::Kernel(_, Device::Passing) => Some(Box::new(self.hosts.pass(&self.passing)?)),
+            Arm::Kernel(_, Device::Bare) => None,
         };
         Ok(())
     }

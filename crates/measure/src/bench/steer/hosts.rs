@@ -37,17 +37,6 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// An exchange that takes longer waits for a packet to be sent again.
 const STUCK: Duration = Duration::from_millis(150);
 
-/// How the server's threads behave.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Behaviour {
-    /// Answers of a thread between two of its moves.
-    pub(crate) stay: u64,
-    /// Look at each receive where its packet was processed.
-    pub(crate) look: bool,
-    /// Connections of all threads together.
-    pub(crate) connections: usize,
-}
-
 /// The server, its clients, and the link between them. Exchanges go on for as long as it is there.
 #[derive(Debug)]
 pub(crate) struct Rpc {
@@ -128,21 +117,23 @@ pub(crate) fn ensure_possible() -> anyhow::Result<()> {
 }
 
 impl Rpc {
-    /// Builds the hosts and waits until each connection is served.
-    pub(crate) fn start(behaviour: Behaviour) -> anyhow::Result<Rpc> {
+    /// Builds the hosts and waits until each connection is served. A thread of the server stays on
+    /// its CPU for `stay` answers; where it looks, it does so at each receive where the packet was
+    /// processed.
+    pub(crate) fn start(stay: u64, look: bool, connections: usize) -> anyhow::Result<Rpc> {
         let hosts = Hosts::new()?;
         let Hosts { client, end, cpus, .. } = &hosts;
         let options = EchoOptions {
             threads: THREADS,
             request: MESSAGE,
-            per_thread: Some(behaviour.connections / THREADS),
-            moves: Some(Moves { cpus: cpus.iter().collect(), every: behaviour.stay }),
-            look: behaviour.look,
+            per_thread: Some(connections / THREADS),
+            moves: Some(Moves { cpus: cpus.iter().collect(), every: stay }),
+            look,
             ..EchoOptions::default()
         };
         let server = EchoServer::start(&end.host, end.socket(7000), options)?;
         let options = RrOptions {
-            connections: behaviour.connections,
+            connections,
             request: MESSAGE,
             response: MESSAGE,
             cpu: cpus.first(),
@@ -150,7 +141,7 @@ impl Rpc {
         };
         let session = RrSession::start(&client.host, server.address(), &options)?;
         let until = Instant::now() + PATIENCE;
-        while server.counters().open < behaviour.connections as u64 {
+        while server.counters().open < connections as u64 {
             ensure!(Instant::now() < until, "the server does not take all connections");
             std::thread::sleep(Duration::from_millis(5));
         }

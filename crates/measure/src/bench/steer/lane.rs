@@ -10,7 +10,7 @@ use anyhow::ensure;
 use lab::PassProgram;
 use trial::bench::Bar;
 
-use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc};
+use super::hosts::{CONNECTIONS, Lanes, Rpc};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
@@ -31,7 +31,7 @@ pub(super) fn part() -> Part<()> {
     let time = Time { once: 1.0, steps: 2, windows: 1.0, more: 0.6 };
     let about = "How often the packet was processed in its consumer's lane";
     Part::new("lane", about, time).claims(ARMS.map(claim)).stage(|(), _| {
-        let rpc = Rpc::start(Behaviour { stay: STAY, look: true, connections: CONNECTIONS })?;
+        let rpc = Rpc::start(STAY, true, CONNECTIONS)?;
         let program = PassProgram::load()?;
         let step = |steered: &bool| {
             let counts = cases(*steered).map(|case| (case, "receives"));

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use steer::Counters;
 use trial::bench::Bar;
 
-use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use super::hosts::{CONNECTIONS, Lanes, Rpc, THREADS};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 
@@ -41,7 +41,7 @@ pub(super) fn part() -> Part<()> {
 
 /// Both values of the knob, in both sorts of lanes, under the same connections.
 fn measure() -> anyhow::Result<Measure<'static>> {
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let rpc = Rpc::start(STAY, false, CONNECTIONS)?;
     let steering = rpc.steer(Lanes::PerCpu, false)?;
     rpc.settle();
     // Whole, so that the steering is dropped before the hosts.

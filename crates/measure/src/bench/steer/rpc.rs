@@ -13,7 +13,7 @@ use lab::usage::SystemCpu;
 use trial::bench::Bar;
 
 use super::arms::{Arm, Device, Kernel, Switch};
-use super::hosts::{Behaviour, CONNECTIONS, Rpc, THREADS};
+use super::hosts::{CONNECTIONS, Rpc, THREADS};
 use crate::bench::claim::Claim;
 use crate::bench::exchanges::{add, check};
 use crate::bench::experiment::{Measure, Now, Part, Step, Time};
@@ -48,7 +48,7 @@ pub(super) fn part() -> Part<()> {
 
 /// All arms, under the same connections.
 fn measure(found: &mut Found) -> anyhow::Result<Measure<'static>> {
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let rpc = Rpc::start(STAY, false, CONNECTIONS)?;
     let mut switch = Switch::new(rpc, found)?;
     let (arms, entries) = (switch.those_of(Arm::ALL), switch.note());
     let step = |arm: &Arm| Step {

@@ -15,7 +15,7 @@ use trial::bench::Bar;
 use xsk::Device;
 
 use super::arms::{self, Arm, Kernel, Switch};
-use super::hosts::{Behaviour, CONNECTIONS, Lanes, Rpc, THREADS};
+use super::hosts::{CONNECTIONS, Lanes, Rpc, THREADS};
 use super::least::{Least, Sockets};
 use super::rpc::STAY;
 use crate::bench::claim::Claim;
@@ -89,7 +89,7 @@ const FIGURES: [&str; 8] = [
 
 /// All kinds, under the same connections. They are put together in one step.
 fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'static>> {
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections })?;
+    let rpc = Rpc::start(STAY, false, connections)?;
     let statistics = Statistics::enable().context("the statistics of BPF programs")?;
     let step = |(): &()| {
         let gives = FIGURES.map(|what| (format!("{name}, {what}"), "s"));
@@ -189,7 +189,7 @@ fn cycles(found: &mut Found) -> anyhow::Result<Measure<'static>> {
         found.absent("cycles per packet", &reason);
         Absent(reason)
     })?;
-    let rpc = Rpc::start(Behaviour { stay: STAY, look: false, connections: CONNECTIONS })?;
+    let rpc = Rpc::start(STAY, false, CONNECTIONS)?;
     let mut switch = Switch::new(rpc, found)?;
     let arms = switch.those_of(CYCLES);
     let step = |arm: &Arm| Step::of(cycles_case(*arm), "");
