@@ -31,11 +31,7 @@ pub(crate) struct Pmu {
 }
 
 /// Counters that run, on every CPU, for every process and the kernel.
-pub(crate) struct Counting {
-    fills: Vec<Counter>,
-    cycles: Vec<Counter>,
-    instructions: Vec<Counter>,
-}
+pub(crate) struct Counting([Vec<Counter>; 3]);
 
 /// What all CPUs together have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -77,27 +73,22 @@ impl Pmu {
 
     /// Starts counting.
     pub(crate) fn start(&self) -> io::Result<Counting> {
-        let mut counting = Counting {
-            fills: on_all(&self.cpus, self.fills)?,
-            cycles: on_all(&self.cpus, Hardware::CPU_CYCLES)?,
-            instructions: on_all(&self.cpus, Hardware::INSTRUCTIONS)?,
-        };
-        let Counting { fills, cycles, instructions } = &mut counting;
-        for counter in fills.iter_mut().chain(cycles).chain(instructions) {
-            counter.enable()?;
-        }
-        Ok(counting)
+        let mut counters = [
+            on_all(&self.cpus, self.fills)?,
+            on_all(&self.cpus, Hardware::CPU_CYCLES)?,
+            on_all(&self.cpus, Hardware::INSTRUCTIONS)?,
+        ];
+        counters.iter_mut().flatten().try_for_each(Counter::enable)?;
+        Ok(Counting(counters))
     }
 }
 
 impl Counting {
     /// What has been counted since the start.
-    pub(crate) fn stop(mut self) -> io::Result<Counts> {
-        Ok(Counts {
-            fills: sum(&mut self.fills)?,
-            cycles: sum(&mut self.cycles)?,
-            instructions: sum(&mut self.instructions)?,
-        })
+    pub(crate) fn stop(self) -> io::Result<Counts> {
+        let [mut fills, mut cycles, mut instructions] = self.0;
+        let (fills, cycles) = (sum(&mut fills)?, sum(&mut cycles)?);
+        Ok(Counts { fills, cycles, instructions: sum(&mut instructions)? })
     }
 }
 

@@ -5,7 +5,6 @@
 //! Every part uses two CPUs, whatever the host has: what a frame costs when it changes hands is a
 //! matter between two of them.
 
-mod batch;
 mod homes;
 mod memory;
 mod passing;

@@ -17,18 +17,13 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Has a case come before those that come up later, whatever is measured first.
-    pub(crate) fn expect(&mut self, case: &str, unit: &'static str) {
-        self.case(case, unit);
-    }
-
     /// Adds one run of a case.
     pub(crate) fn add(&mut self, case: &str, unit: &'static str, value: f64) {
         self.case(case, unit).push(value);
     }
 
     /// The runs of a case, which is the last in the order if it is new.
-    fn case(&mut self, case: &str, unit: &'static str) -> &mut Vec<f64> {
+    pub(crate) fn case(&mut self, case: &str, unit: &'static str) -> &mut Vec<f64> {
         self.runs.entry(case.to_owned()).or_insert_with(|| {
             self.order.push((case.to_owned(), unit));
             Vec::new()

@@ -19,7 +19,7 @@ pub(super) type Work<'a> = Box<dyn FnOnce(&Run) -> u64 + Send + 'a>;
 /// What the threads of one measurement share.
 #[derive(Debug)]
 pub(super) struct Run {
-    threads: usize,
+    pub(super) threads: usize,
     window: Duration,
     ready: Barrier,
     started: OnceLock<Instant>,
@@ -63,11 +63,6 @@ pub(super) fn measure(
 }
 
 impl Run {
-    /// Threads of this measurement.
-    pub(super) fn threads(&self) -> usize {
-        self.threads
-    }
-
     /// Whether the time is over.
     pub(super) fn is_over(&self) -> bool {
         self.started.get().is_none_or(|started| started.elapsed() >= self.window)

@@ -12,7 +12,7 @@ use frames::{
 use trial::bench::Bar;
 
 use super::Ground;
-use super::batch::BATCH;
+use super::pools::BATCH;
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
@@ -33,45 +33,32 @@ enum Kind {
     BesideNeed,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::PutAway, Kind::GetInVain, Kind::BesideNeed];
-
-    fn name(self) -> &'static str {
-        match self {
-            Kind::PutAway => "put away from home",
-            Kind::GetInVain => "get in vain",
-            Kind::BesideNeed => "turn beside one in need",
-        }
-    }
-
-    fn case(self, homes: u16) -> String {
-        format!("{}, {homes} homes", self.name())
-    }
-
-    /// Seconds each.
-    fn measure(self, homes: u16, window: Duration) -> anyhow::Result<f64> {
-        let pool = pool(homes)?;
-        match self {
-            Kind::PutAway => put_away(&pool, homes, window),
-            Kind::GetInVain => get_in_vain(&pool, window),
-            Kind::BesideNeed => beside_need(&pool, window),
-        }
-    }
-}
+const KINDS: [(Kind, &str); 3] = [
+    (Kind::PutAway, "put away from home"),
+    (Kind::GetInVain, "get in vain"),
+    (Kind::BesideNeed, "turn beside one in need"),
+];
 
 pub(super) fn part() -> Part<Ground> {
     let [few, .., many] = HOMES;
-    let claim = |kind: Kind| {
-        let name = format!("many homes: {many} / {few}, {}", kind.name());
-        Claim::ratio(name, kind.case(many), kind.case(few)).bar(Bar::AtMost(1.5))
+    let claim = |(_, kind): (Kind, &str)| {
+        let [of, to] = [many, few].map(|homes| format!("{kind}, {homes} homes"));
+        Claim::ratio(format!("many homes: {many} / {few}, {kind}"), of, to).bar(Bar::AtMost(1.5))
     };
-    let time = Time { once: 0.0, steps: HOMES.len() * Kind::ALL.len(), windows: 1.0, more: 0.05 };
+    let time = Time { once: 0.0, steps: HOMES.len() * KINDS.len(), windows: 1.0, more: 0.05 };
     let about = "The pool with many homes against the pool with few, memory only";
-    Part::new("homes", about, time).claims(Kind::ALL.map(claim)).stage(|_, _| {
-        let cases = Kind::ALL.into_iter().flat_map(|kind| HOMES.map(|homes| (kind, homes)));
-        let step = |(kind, homes): &(Kind, u16)| Step::of(kind.case(*homes), "s");
-        Ok(Measure::new(cases, step, |(kind, homes), now| {
-            Ok(vec![kind.measure(*homes, now.window)?])
+    Part::new("homes", about, time).claims(KINDS.map(claim)).stage(|_, _| {
+        let cases = KINDS.into_iter().flat_map(|kind| HOMES.map(|homes| (kind, homes)));
+        let step = |((_, kind), homes): &((Kind, &str), u16)| {
+            Step::of(format!("{kind}, {homes} homes"), "s")
+        };
+        Ok(Measure::new(cases, step, |((kind, _), homes), now| {
+            let (pool, window) = (pool(*homes)?, now.window);
+            Ok(vec![match kind {
+                Kind::PutAway => put_away(&pool, *homes, window)?,
+                Kind::GetInVain => get_in_vain(&pool, window)?,
+                Kind::BesideNeed => beside_need(&pool, window)?,
+            }])
         }))
     })
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
-use super::batch::{BATCH, Batch};
-use super::pools::{Handle, Pool};
+use super::pools::{BATCH, Batch, Handle, Pool};
 use crate::bench::worker::{self, Run, Waiting, Work};
 
 /// Objects between two looks at the clock.
@@ -36,34 +35,27 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    /// As cases name it.
+    /// As cases name it, as the peers' programs take it, and the fewest threads that it needs.
+    const fn traits(self) -> (&'static str, &'static str, usize) {
+        match self {
+            Pattern::Single => ("get+put single", "single", 1),
+            Pattern::Bulk => ("get+put bulk 32", "bulk32", 1),
+            Pattern::Alien => ("alien (get on A, put on B)", "alien", 2),
+            Pattern::Pass => ("passing alone", "pass", 2),
+            Pattern::All => ("all-to-all", "all", 2),
+        }
+    }
+
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Pattern::Single => "get+put single",
-            Pattern::Bulk => "get+put bulk 32",
-            Pattern::Alien => "alien (get on A, put on B)",
-            Pattern::Pass => "passing alone",
-            Pattern::All => "all-to-all",
-        }
+        self.traits().0
     }
 
-    /// As the peers' programs take it.
     pub(super) fn request(self) -> &'static str {
-        match self {
-            Pattern::Single => "single",
-            Pattern::Bulk => "bulk32",
-            Pattern::Alien => "alien",
-            Pattern::Pass => "pass",
-            Pattern::All => "all",
-        }
+        self.traits().1
     }
 
-    /// The fewest threads that it needs.
     pub(super) fn threads(self) -> usize {
-        match self {
-            Pattern::Single | Pattern::Bulk => 1,
-            Pattern::Alien | Pattern::Pass | Pattern::All => 2,
-        }
+        self.traits().2
     }
 }
 
@@ -208,7 +200,7 @@ fn receive(run: &Run, mut receive: impl FnMut() -> bool) -> u64 {
     let (mut count, mut waiting) = (0, Waiting::default());
     loop {
         // Asked before the look into the ring: what was sent before is seen there.
-        let last = run.ended() == run.threads() / 2;
+        let last = run.ended() == run.threads / 2;
         if receive() {
             count += BATCH as u64;
         } else if last {
@@ -246,8 +238,8 @@ pub(super) fn all_rings<T>(threads: usize, slots: usize) -> Vec<Ends<T>> {
 }
 
 fn all<H: Handle>(mut handle: H, mut ends: Ends<Batch<H::Item>>, me: usize, run: &Run) -> u64 {
-    let next = |to: usize| match (to + 1) % run.threads() {
-        to if to == me => (to + 1) % run.threads(),
+    let next = |to: usize| match (to + 1) % run.threads {
+        to if to == me => (to + 1) % run.threads,
         to => to,
     };
     let (mut count, mut waiting, mut to) = (0, Waiting::default(), next(me));
@@ -273,7 +265,7 @@ fn all<H: Handle>(mut handle: H, mut ends: Ends<Batch<H::Item>>, me: usize, run:
     batch.into_iter().for_each(|batch| handle.put_batch(batch));
     run.end_sending();
     loop {
-        let last = run.ended() == run.threads();
+        let last = run.ended() == run.threads;
         let got = all_receive(&mut handle, &mut ends.from);
         count += got;
         handle.turn();

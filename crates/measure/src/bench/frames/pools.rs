@@ -6,8 +6,10 @@ use crossbeam_queue::ArrayQueue;
 use frames::{AreaOptions, Frame, FrameArea, FramePool, HugePages, LaneCache, PoolOptions};
 use lanes::LaneMap;
 
-use super::batch::{BATCH, Batch};
-
+/// Objects that go at a time where they go in bulk.
+pub(super) const BATCH: usize = 32;
+/// What is passed from thread to thread: a ring's slot holds a whole batch.
+pub(super) type Batch<T> = [T; BATCH];
 /// The most objects in a thread's cache: what DPDK's mempool has there at most with a cache of 256,
 /// which it lets grow by half before it empties it.
 pub(super) const CACHE: u32 = 384;

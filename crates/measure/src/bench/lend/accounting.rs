@@ -41,13 +41,14 @@ enum Who {
     Ledger(Locking),
 }
 
-const WHO: [Who; 6] = [
-    Who::Counters,
-    Who::Singly,
-    Who::OurLedger,
-    Who::Ledger(Locking::Each),
-    Who::Ledger(Locking::Spinning),
-    Who::Ledger(Locking::Batch),
+const COUNTERS: &str = "counters";
+const WHO: [(Who, &str); 6] = [
+    (Who::Counters, COUNTERS),
+    (Who::Singly, "counters, a call a frame"),
+    (Who::OurLedger, "ledger of each borrower"),
+    (Who::Ledger(Locking::Each), "ledger"),
+    (Who::Ledger(Locking::Spinning), "ledger, spinning"),
+    (Who::Ledger(Locking::Batch), "ledger, a lock a batch"),
 ];
 
 /// On how many cores.
@@ -57,54 +58,32 @@ enum Cores {
     Two,
 }
 
-impl Who {
-    fn name(self) -> &'static str {
-        match self {
-            Who::Counters => "counters",
-            Who::Singly => "counters, a call a frame",
-            Who::OurLedger => "ledger of each borrower",
-            Who::Ledger(Locking::Each) => "ledger",
-            Who::Ledger(Locking::Spinning) => "ledger, spinning",
-            Who::Ledger(Locking::Batch) => "ledger, a lock a batch",
-        }
-    }
-}
-
-impl Cores {
-    fn case(self, who: Who) -> String {
-        format!("{}, {}", self.name(), who.name())
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Cores::One => "take+return one core",
-            Cores::Two => "take+return two cores",
-        }
-    }
-}
+/// And what counters may cost of the ledger.
+const CORES: [(Cores, &str, f64); 2] =
+    [(Cores::One, "take+return one core", 0.2), (Cores::Two, "take+return two cores", 0.1)];
 
 pub(super) fn part() -> Part<Ground> {
-    let claim = |cores: Cores, most, who: Who| {
-        let bar = (who == Who::Ledger(Locking::Each)).then_some(Bar::AtMost(most));
-        let name = format!("{}: counters / {}", cores.name(), who.name());
-        Claim::ratio(name, cores.case(Who::Counters), cores.case(who)).bar(bar)
-    };
-    let cores = [(Cores::One, 0.2), (Cores::Two, 0.1)];
-    let claims =
-        cores.map(|(cores, most)| WHO[1..].iter().map(move |who| claim(cores, most, *who)));
+    let claims = CORES.iter().flat_map(|(_, cores, most)| {
+        WHO[1..].iter().map(move |(who, name)| {
+            let bar = (*who == Who::Ledger(Locking::Each)).then_some(Bar::AtMost(*most));
+            let [of, to] = [COUNTERS, name].map(|who| format!("{cores}, {who}"));
+            Claim::ratio(format!("{cores}: counters / {name}"), of, to).bar(bar)
+        })
+    });
     let time = Time { once: 0.1, steps: 2 * WHO.len(), windows: 1.0, more: 0.01 };
-    Part::new("accounting", "Keeping account of frames, memory only", time)
-        .claims(claims.into_iter().flatten())
-        .stage(|ground: &Ground, _| {
+    Part::new("accounting", "Keeping account of frames, memory only", time).claims(claims).stage(
+        |ground: &Ground, _| {
             let cpus = ground.places.near();
             let pool = frame_pool(FRAMES, cpus, &vec![0; cpus.len()])?;
-            let ways = [Cores::One, Cores::Two].into_iter();
-            let ways = ways.flat_map(|cores| WHO.map(|who| (cores, who)));
-            let step = |(cores, who): &(Cores, Who)| Step::of(cores.case(*who), "s");
-            Ok(Measure::new(ways, step, move |(cores, who), now| {
+            let ways = CORES.into_iter().flat_map(|(cores, title, _)| {
+                WHO.map(|(who, name)| (cores, who, format!("{title}, {name}")))
+            });
+            let step = |(.., case): &(Cores, Who, String)| Step::of(case, "s");
+            Ok(Measure::new(ways, step, move |(cores, who, _), now| {
                 Ok(vec![measure(&pool, *cores, *who, cpus, now.window)?])
             }))
-        })
+        },
+    )
 }
 
 /// Counters against the ledger on two cores: the part of the experiment that the demo shows.

@@ -23,13 +23,11 @@ pub(super) struct Target {
 /// The test host and everything in it.
 pub struct Targets {
     pub(super) bulk_server: BulkServer,
-    _echo_server: EchoServer,
     /// Targets of bulk streams.
     pub(super) bulk: Vec<Target>,
     /// Targets of exchanges: the relay as users get it, not each engine, and the peers.
     pub(super) exchange: Vec<Target>,
-    _relays: Vec<RelayProcess>,
-    _peers: Vec<Peer>,
+    _there: (EchoServer, Vec<RelayProcess>, Vec<Peer>),
     pub(super) host: Host,
     pub(super) lab: Lab,
 }
@@ -87,16 +85,8 @@ impl Targets {
             }
         }
         exchange.retain(|target| ["direct", "relay", "haproxy", "nginx"].contains(&target.name));
-        Ok(Targets {
-            bulk_server,
-            _echo_server: echo_server,
-            bulk,
-            exchange,
-            _relays: relays,
-            _peers: peers,
-            host,
-            lab,
-        })
+        let there = (echo_server, relays, peers);
+        Ok(Targets { bulk_server, bulk, exchange, _there: there, host, lab })
     }
 }
 

@@ -8,8 +8,8 @@ use frames::{Frame, FramePool, LaneCache};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Pattern, Setting};
-use crate::bench::frames::batch::BATCH;
 use crate::bench::frames::patterns::{ALIEN_RING, ALL_RING, Ends, all_rings};
+use crate::bench::frames::pools::BATCH;
 use crate::bench::worker::Waiting;
 
 /// Frames of a burst: two caches full, and less than a ring.

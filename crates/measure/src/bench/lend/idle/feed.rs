@@ -90,14 +90,33 @@ impl Net {
             }
             Some((lab, [from, to])) => {
                 let mut receiver = Receiver::new(&pool, to, cache)?;
-                let sender = Sending { lab, from, first, rate, window, cpu: self.feeding };
-                let feed = move || receiver.run(distributor, &sender);
+                let send = || self.send(lab, from, first, rate, window);
+                let feed = move || receiver.run(distributor, send()?, rate);
                 run(workers, self.feeding, &self.working, feed)
             }
         }?;
         lender.close();
         pool.close().map_err(|leak| anyhow::anyhow!("frames were lost: {leak}"))?;
         Ok(outcome)
+    }
+
+    /// Starts a sender of four flows at a rate.
+    fn send(
+        &self,
+        lab: &Lab,
+        from: &End,
+        first: u16,
+        rate: f64,
+        window: Duration,
+    ) -> anyhow::Result<Process> {
+        let last = first + WORKERS as u16 - 1;
+        let count = (rate * window.as_secs_f64()).ceil();
+        let args = format!(
+            "xsk send {} --json --size {SIZE} --sport {first}-{last} --rate {rate:.0} \
+             --count {count} --cpus {}",
+            from.device, self.feeding
+        );
+        command::start(lab, &from.host, &args, Stdio::piped())
     }
 }
 
@@ -193,9 +212,9 @@ impl Receiver {
     fn run(
         &mut self,
         mut distributor: Distributor,
-        sender: &Sending<'_>,
+        mut sending: Process,
+        rate: f64,
     ) -> anyhow::Result<(u64, f64)> {
-        let mut sending = sender.start()?;
         let (mut packets, mut quiet) = (Vec::new(), 0);
         // Twenty milliseconds in which nothing came after the sender's end.
         while quiet < 20 {
@@ -211,39 +230,16 @@ impl Receiver {
             self.cache.maintain();
         }
         drain(&mut distributor, &mut self.cache)?;
-        sender.sent(sending)
+        sent(sending, rate)
     }
 }
 
-/// A sender at a rate: four flows.
-struct Sending<'a> {
-    lab: &'a Lab,
-    from: &'a End,
-    first: u16,
-    rate: f64,
-    window: Duration,
-    cpu: usize,
-}
-
-impl Sending<'_> {
-    fn start(&self) -> anyhow::Result<Process> {
-        let (first, last) = (self.first, self.first + WORKERS as u16 - 1);
-        let count = (self.rate * self.window.as_secs_f64()).ceil();
-        let args = format!(
-            "xsk send {} --json --size {SIZE} --sport {first}-{last} --rate {:.0} --count {count} \
-             --cpus {}",
-            self.from.device, self.rate, self.cpu
-        );
-        command::start(self.lab, &self.from.host, &args, Stdio::piped())
-    }
-
-    /// How many packets were due, and in which time: more than were sent where the sender was late.
-    fn sent(&self, sending: Process) -> anyhow::Result<(u64, f64)> {
-        let report = command::report(sending, Duration::ZERO)?;
-        let sent = report["tx"]["packets"].as_u64().context("its report has no packets")?;
-        let seconds = report["active_seconds"].as_f64();
-        let seconds = seconds.ok_or_else(|| Absent("nothing was sent".into()))?;
-        // By a hundredth it may be late.
-        Ok((sent.max((seconds * self.rate * 0.99) as u64), seconds.max(1e-3)))
-    }
+/// How many packets were due, and in which time: more than were sent where the sender was late.
+fn sent(sending: Process, rate: f64) -> anyhow::Result<(u64, f64)> {
+    let report = command::report(sending, Duration::ZERO)?;
+    let sent = report["tx"]["packets"].as_u64().context("its report has no packets")?;
+    let seconds = report["active_seconds"].as_f64();
+    let seconds = seconds.ok_or_else(|| Absent("nothing was sent".into()))?;
+    // By a hundredth it may be late.
+    Ok((sent.max((seconds * rate * 0.99) as u64), seconds.max(1e-3)))
 }
