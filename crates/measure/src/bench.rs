@@ -14,7 +14,7 @@ pub mod frames;
 pub mod lend;
 pub mod list;
 mod peer;
-pub(crate) mod places;
+mod places;
 pub mod relay;
 pub(crate) mod relay_process;
 mod series;

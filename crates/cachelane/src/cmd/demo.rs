@@ -61,9 +61,9 @@ fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Resu
         format!("{object:#}\n")
     } else {
         let width = terminal::width();
-        let mut text = findings.to_table(width, terminal::colour());
+        let mut text = findings.page().to_table(width, terminal::colour());
         text.push('\n');
-        text.extend(findings.notes().iter().map(|note| terminal::wrap(note, width)));
+        text.extend(findings.notes.iter().map(|note| terminal::wrap(note, width)));
         if let Some(path) = html {
             text.push_str(&format!("\nThe page with plots is {}\n", path.display()));
         }

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::experiment::{Experiment, Part, Plan, Step, in_random_order};
+use super::experiment::{Experiment, Part, Plan, Step};
 use super::found::Found;
 use super::peer::Builder;
 use super::places::Places;
 use crate::pmu::Pmu;
-pub(crate) use passing::Passing;
+pub(crate) use passing::passing;
 pub(super) use pools::frame_pool;
-pub(crate) use xsk::Sending;
+pub(crate) use xsk::sending;
 
 /// The experiment.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Experiment for Frames {
     }
 
     fn notes(&self, ground: &Ground, plan: &Plan) -> Vec<String> {
-        [in_random_order(plan)].into_iter().chain(ground.places.notes()).collect()
+        ground.places.notes(plan)
     }
 }
 

@@ -13,11 +13,11 @@ mod wire;
 
 use std::time::Duration;
 
-use super::experiment::{Experiment, Part, Plan, in_random_order};
+use super::experiment::{Experiment, Part, Plan};
 use super::found::Found;
 use super::peer::Builder;
 use super::places::Places;
-pub(crate) use accounting::Keeping;
+pub(crate) use accounting::keeping;
 
 /// The experiment.
 #[derive(Clone, Debug)]
@@ -43,6 +43,6 @@ impl Experiment for Lend {
     }
 
     fn notes(&self, ground: &Ground, plan: &Plan) -> Vec<String> {
-        [in_random_order(plan)].into_iter().chain(ground.places.notes()).collect()
+        ground.places.notes(plan)
     }
 }

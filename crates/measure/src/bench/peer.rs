@@ -73,23 +73,19 @@ pub(super) struct Builder(TempDir);
 pub(super) struct Peer {
     name: String,
     child: Child,
-    /// None only while it is dropped.
-    requests: Option<ChildStdin>,
+    requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 /// As DPDK's documentation says to build a program.
 fn dpdk_flags() -> Result<Vec<String>, String> {
     let output = Command::new("pkg-config").args(["--cflags", "--libs", "libdpdk"]).output();
-    match output {
-        Err(error) => Err(format!("pkg-config cannot be run: {error} (make peers)")),
-        Ok(output) if !output.status.success() => {
-            Err("libdpdk is not installed (make peers)".into())
-        }
-        Ok(output) => {
-            Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(Into::into).collect())
-        }
+    let output =
+        output.map_err(|error| format!("pkg-config cannot be run: {error} (make peers)"))?;
+    if !output.status.success() {
+        return Err("libdpdk is not installed (make peers)".into());
     }
+    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(Into::into).collect())
 }
 
 impl Builder {
@@ -145,7 +141,7 @@ impl Peer {
             return Err(format!("{name} has no pipes"));
         };
         let answers = BufReader::new(answers);
-        let mut peer = Peer { name, child, requests: Some(requests), answers };
+        let mut peer = Peer { name, child, requests, answers };
         match peer.answer(PATIENCE) {
             Ok(line) if line == "ready" => Ok(peer),
             _ => Err(format!("it does not start: {}", peer.last_words())),
@@ -160,8 +156,7 @@ impl Peer {
         window: Duration,
     ) -> anyhow::Result<f64> {
         let milliseconds = window.as_millis().max(1);
-        let requests = self.requests.as_mut().context("it has been told to end")?;
-        writeln!(requests, "run {pattern} {threads} {milliseconds}")
+        writeln!(self.requests, "run {pattern} {threads} {milliseconds}")
             .with_context(|| format!("{} has ended", self.name))?;
         let line = self.answer(window + PATIENCE)?;
         let nanoseconds = line.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
@@ -192,7 +187,6 @@ impl Peer {
 
     /// What it said last on standard error, once it has ended.
     fn last_words(&mut self) -> String {
-        self.requests = None;
         let _ = self.child.kill();
         let Some(stderr) = self.child.stderr.take() else { return "it says nothing".into() };
         let lines = BufReader::new(stderr).lines().map_while(Result::ok);
@@ -202,7 +196,6 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.requests = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,6 +2,8 @@
 
 use lanes::LaneMap;
 
+use super::experiment::{Plan, in_random_order};
+
 /// Two CPUs in one lane and, where there are any, two in different ones.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
@@ -12,7 +14,7 @@ pub(super) struct Places {
 }
 
 /// CPUs, for people.
-pub(crate) fn text(cpus: &[usize]) -> String {
+pub(super) fn text(cpus: &[usize]) -> String {
     let plural = if cpus.len() == 1 { "" } else { "s" };
     format!("CPU{plural} {}", numbers(cpus))
 }
@@ -53,7 +55,7 @@ impl Places {
     }
 
     /// What a reader should know of them.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self, plan: &Plan) -> Vec<String> {
         let near = format!("Threads were pinned, by turns, to CPU {}.", numbers(&self.near));
         let far = match &self.far {
             Some(far) => format!("In two lanes: CPU {}.", numbers(far)),
@@ -63,6 +65,6 @@ impl Places {
         };
         let one = self.near.len() == 1;
         let one = one.then(|| "This process has one CPU: no two threads ran at a time.".to_owned());
-        [near, far].into_iter().chain(one).collect()
+        [in_random_order(plan), near, far].into_iter().chain(one).collect()
     }
 }

@@ -11,23 +11,16 @@ use trial::report::{Page, Row};
 #[derive(Debug)]
 pub struct Findings {
     pub(super) rows: Vec<Row>,
-    /// What a reader should know.
-    pub(super) notes: Vec<String>,
-    /// What this host cannot run.
-    left_out: Vec<Unfinished>,
-    /// What should have run and broke.
-    failed: Vec<Unfinished>,
+    /// What a reader should know, such as what the rows are.
+    pub notes: Vec<String>,
+    /// What this host cannot run, and why.
+    left_out: Vec<(String, String)>,
+    /// What should have run and broke, and how.
+    failed: Vec<(String, String)>,
     seed: u64,
     /// What the reader called.
     command: String,
     started: Instant,
-}
-
-/// A row without figures.
-#[derive(Debug)]
-struct Unfinished {
-    name: String,
-    reason: String,
 }
 
 impl Findings {
@@ -40,14 +33,14 @@ impl Findings {
     /// This host cannot run it.
     pub(super) fn leave_out(&mut self, name: &str, reason: String) {
         eprintln!("left out: {name}: {reason}");
-        self.left_out.push(Unfinished { name: name.into(), reason });
+        self.left_out.push((name.into(), reason));
     }
 
     /// It broke; the others go on.
     pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) {
         let reason = format!("{error:#}");
         eprintln!("failed: {name}: {reason}");
-        self.failed.push(Unfinished { name: name.into(), reason });
+        self.failed.push((name.into(), reason));
     }
 
     /// Whether nothing was found, though nothing broke: this host cannot run any of it.
@@ -60,21 +53,10 @@ impl Findings {
         !self.failed.is_empty()
     }
 
-    /// The table, at most `width` wide.
-    pub fn to_table(&self, width: usize, colour: bool) -> String {
-        self.page().to_table(width, colour)
-    }
-
-    /// What a reader should know, such as what the rows are.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// The page with plots.
+    /// The table, and the page with plots.
     pub fn page(&self) -> Page {
-        let absent = |kind: &str, of: &Unfinished| format!("{}: {kind}{}", of.name, of.reason);
-        let left_out = self.left_out.iter().map(|of| absent("", of));
-        let failed = self.failed.iter().map(|of| absent("failed: ", of));
+        let left_out = self.left_out.iter().map(|(name, why)| format!("{name}: {why}"));
+        let failed = self.failed.iter().map(|(name, why)| format!("{name}: failed: {why}"));
         Page {
             title: "cachelane demo".into(),
             lead: self.lead(),
@@ -89,8 +71,8 @@ impl Findings {
 
     /// Everything, for programs.
     pub fn to_json(&self) -> Value {
-        let list = |of: &[Unfinished]| -> Vec<Value> {
-            of.iter().map(|of| json!({"name": of.name, "reason": of.reason})).collect()
+        let list = |of: &[(String, String)]| -> Vec<Value> {
+            of.iter().map(|(name, reason)| json!({"name": name, "reason": reason})).collect()
         };
         json!({
             "schema": 1,
@@ -106,17 +88,16 @@ impl Findings {
     }
 
     fn lead(&self) -> String {
-        let count = |verdict| self.rows.iter().filter(|r| r.comparison.verdict == verdict).count();
         let verdicts =
             [Verdict::Better, Verdict::Worse, Verdict::NoDifference, Verdict::Inconclusive];
-        let counts: Vec<String> = verdicts
-            .into_iter()
-            .map(|verdict| (count(verdict), verdict))
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, verdict)| format!("{verdict} in {count} of {}", self.rows.len()))
-            .collect();
-        let counts =
-            if counts.is_empty() { "nothing was measured".into() } else { counts.join(", ") };
+        let said = |verdict: Verdict| {
+            let count = self.rows.iter().filter(|r| r.comparison.verdict == verdict).count();
+            (count > 0).then(|| format!("{verdict} in {count} of {}", self.rows.len()))
+        };
+        let mut counts = verdicts.into_iter().filter_map(said).collect::<Vec<_>>().join(", ");
+        if counts.is_empty() {
+            counts = "nothing was measured".into();
+        }
         format!(
             "Each mechanism was off and on by turns, in random order, under the same traffic on \
              this host. On against off: {counts}."

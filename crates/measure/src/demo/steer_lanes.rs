@@ -25,8 +25,9 @@ pub(super) fn set_up_lane(stage: &Stage) -> anyhow::Result<Ready<'_>> {
     );
     let passing = PassProgram::load()?;
     // What is on the device, and for which arm, is dropped before the hosts.
-    let begin = || Ok((None::<(bool, Box<dyn Any>)>, server(true)?));
-    let set = move |(there, rpc): &mut (Option<(bool, Box<dyn Any>)>, Rpc), on| {
+    type There = Option<(bool, Box<dyn Any>)>;
+    let begin = || Ok((None, server(true)?));
+    let set = move |(there, rpc): &mut (There, Rpc), on| {
         if there.as_ref().is_some_and(|(is_on, _)| *is_on == on) {
             return Ok(());
         }

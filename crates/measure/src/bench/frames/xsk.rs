@@ -94,28 +94,19 @@ fn forward(mode: AlienFree) -> String {
     format!("xsk forward, {mode}")
 }
 
-/// Sending in skb mode: the part of the experiment that the demo shows.
-pub(crate) struct Sending {
-    net: Net,
-    /// Where the plain loop is.
-    _builder: Builder,
-}
-
-impl Sending {
-    /// Builds hosts and programs.
-    pub(crate) fn build() -> anyhow::Result<Sending> {
-        let builder = Builder::new()?;
-        let net = Net::build(&builder, &Places::detect()?)?;
-        if let Err(reason) = &net.plain {
-            bail!(Absent(format!("the plain loop to compare with: {reason}")));
-        }
-        Ok(Sending { net, _builder: builder })
+/// The part of the experiment that the demo shows: measures packets a second in skb mode that
+/// `cachelane xsk send` sends, or the plain loop.
+pub(crate) fn sending() -> anyhow::Result<impl Fn(bool, Duration) -> anyhow::Result<f64>> {
+    let builder = Builder::new()?;
+    let net = Net::build(&builder, &Places::detect()?)?;
+    if let Err(reason) = &net.plain {
+        bail!(Absent(format!("the plain loop to compare with: {reason}")));
     }
-
-    /// Packets a second that `cachelane xsk send` sends, or the plain loop.
-    pub(crate) fn rate(&self, ours: bool, window: Duration) -> anyhow::Result<f64> {
-        self.net.send(Mode::Skb, if ours { Who::Cachelane } else { Who::Plain }, window)
-    }
+    Ok(move |ours, window| {
+        // Where the plain loop is.
+        let _builder = &builder;
+        net.send(Mode::Skb, if ours { Who::Cachelane } else { Who::Plain }, window)
+    })
 }
 
 /// Hosts in a row: a sender, one that forwards, a receiver.

@@ -19,7 +19,7 @@ use super::books::{BATCH, Books, Frames, Ledger, Locking, Singly, Table, Tokens,
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time};
 use crate::bench::frames::frame_pool;
-use crate::bench::places::Places;
+use crate::bench::places::{self, Places};
 use crate::bench::worker::{self, Run, Waiting, Work};
 
 /// Frames of the pool, more than are in use.
@@ -86,24 +86,19 @@ pub(super) fn part() -> Part<Ground> {
     )
 }
 
-/// Counters against the ledger on two cores: the part of the experiment that the demo shows.
-pub(crate) struct Keeping {
-    pool: FramePool,
-    pub(crate) cpus: Vec<usize>,
-}
-
-impl Keeping {
-    pub(crate) fn new() -> anyhow::Result<Keeping> {
-        let cpus = Places::detect()?.near().to_vec();
-        Ok(Keeping { pool: frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?, cpus })
-    }
-
-    /// Frames a second that are taken and returned, by counters or by an allocator of ids under a
-    /// lock.
-    pub(crate) fn rate(&self, counters: bool, window: Duration) -> anyhow::Result<f64> {
+/// The part of the experiment that the demo shows: measures frames a second that are taken and
+/// returned on two cores, by counters or by an allocator of ids under a lock; and the CPUs, for
+/// people.
+pub(crate) fn keeping() -> anyhow::Result<(String, impl Fn(bool, Duration) -> anyhow::Result<f64>)>
+{
+    let cpus = Places::detect()?.near().to_vec();
+    let pool = frame_pool(FRAMES, &cpus, &vec![0; cpus.len()])?;
+    let text = places::text(&cpus);
+    let rate = move |counters, window| {
         let who = if counters { Who::Counters } else { Who::Ledger(Locking::Each) };
-        Ok(1.0 / measure(&self.pool, Cores::Two, who, &self.cpus, window)?)
-    }
+        Ok(1.0 / measure(&pool, Cores::Two, who, &cpus, window)?)
+    };
+    Ok((text, rate))
 }
 
 /// Seconds a frame.
@@ -155,92 +150,64 @@ fn one_core<'a>(mut cache: LaneCache, mut books: impl Books + 'a) -> Vec<Work<'a
     })]
 }
 
-fn two_cores<'a>(cache: LaneCache, table: impl Books + 'a) -> Vec<Work<'a>> {
+/// The first thread keeps the whole account, and gets tokens back.
+fn two_cores<'a, B: Books + 'a>(cache: LaneCache, table: B) -> Vec<Work<'a>> {
+    let free = |table: &mut B, back: &mut Consumer<u32>, frames: &mut Frames| {
+        let mut tokens = [0; BATCH];
+        let there = back.pop_entire_slice(&mut tokens).is_ok();
+        if there {
+            table.give_back(&tokens, frames);
+        }
+        there
+    };
     let second = |tokens: &Tokens, back: &mut Producer<u32>| {
         let sent = back.push_entire_slice(tokens);
         debug_assert!(sent.is_ok());
     };
-    in_two(cache, Whole(table), second)
+    in_two(cache, table, free, second)
 }
 
+/// The first thread takes, and gets frames back that the other has returned.
 fn two_cores_ledger<'a>(cache: LaneCache, ledger: Ledger<Frame>) -> Vec<Work<'a>> {
-    let mut returning = ledger.clone();
-    let mut free = [const { None }; BATCH];
-    let second = move |tokens: &Tokens, back: &mut Producer<Frame>| {
-        returning.give_back(tokens, &mut free);
-        let sent = back.write_chunk_uninit(BATCH).map(|chunk| chunk.fill_from_iter(all(&mut free)));
-        debug_assert!(sent.is_ok());
-    };
-    in_two(cache, Taking(ledger), second)
-}
-
-/// What the first of two threads does.
-trait First: Send {
-    /// What comes back to it.
-    type Back: Send;
-
-    fn take(&mut self, frames: &mut Frames) -> Tokens;
-    /// Makes a batch that came back into frames; whether there was one.
-    fn free(&mut self, back: &mut Consumer<Self::Back>, frames: &mut Frames) -> bool;
-}
-
-/// It keeps the whole account, and gets tokens back.
-struct Whole<B>(B);
-
-impl<B: Books> First for Whole<B> {
-    type Back = u32;
-
-    fn take(&mut self, frames: &mut Frames) -> Tokens {
-        self.0.take(frames)
-    }
-
-    fn free(&mut self, back: &mut Consumer<u32>, frames: &mut Frames) -> bool {
-        let mut tokens = [0; BATCH];
-        let there = back.pop_entire_slice(&mut tokens).is_ok();
-        if there {
-            self.0.give_back(&tokens, frames);
-        }
-        there
-    }
-}
-
-/// It takes, and gets frames back that the other has returned.
-struct Taking(Ledger<Frame>);
-
-impl First for Taking {
-    type Back = Frame;
-
-    fn take(&mut self, frames: &mut Frames) -> Tokens {
-        self.0.take(frames)
-    }
-
-    fn free(&mut self, back: &mut Consumer<Frame>, frames: &mut Frames) -> bool {
+    let free = |_: &mut _, back: &mut Consumer<Frame>, frames: &mut Frames| {
         let Ok(chunk) = back.read_chunk(BATCH) else { return false };
         frames.iter_mut().zip(chunk).for_each(|(slot, frame)| *slot = Some(frame));
         true
-    }
+    };
+    let mut returning = ledger.clone();
+    let mut returned = [const { None }; BATCH];
+    let second = move |tokens: &Tokens, back: &mut Producer<Frame>| {
+        returning.give_back(tokens, &mut returned);
+        let chunk = back.write_chunk_uninit(BATCH);
+        let sent = chunk.map(|chunk| chunk.fill_from_iter(all(&mut returned)));
+        debug_assert!(sent.is_ok());
+    };
+    in_two(cache, ledger, free, second)
 }
 
-/// The two threads; the second one passes on what `second` makes of tokens.
-fn in_two<'a, F: First + 'a>(
+/// The two threads. The first makes batches that come back into frames by `free`, which says whether
+/// there was one; the second passes on what `second` makes of tokens.
+fn in_two<'a, B: Books + 'a, T: Send + 'a>(
     cache: LaneCache,
-    first: F,
-    second: impl FnMut(&Tokens, &mut Producer<F::Back>) + Send + 'a,
+    books: B,
+    free: impl FnMut(&mut B, &mut Consumer<T>, &mut Frames) -> bool + Send + 'a,
+    second: impl FnMut(&Tokens, &mut Producer<T>) + Send + 'a,
 ) -> Vec<Work<'a>> {
     // Room for all, so that nobody waits for it.
     let (to, from) = RingBuffer::new(QUOTA as usize);
     let (back, returned) = RingBuffer::new(QUOTA as usize);
     vec![
-        Box::new(move |run: &Run| take(cache, first, to, returned, run)),
+        Box::new(move |run: &Run| take(cache, books, to, returned, free, run)),
         Box::new(move |run: &Run| pass(from, back, run, second)),
     ]
 }
 
-fn take<F: First>(
+fn take<B: Books, T>(
     mut cache: LaneCache,
-    mut first: F,
+    mut books: B,
     mut to: Producer<u32>,
-    mut returned: Consumer<F::Back>,
+    mut returned: Consumer<T>,
+    mut free: impl FnMut(&mut B, &mut Consumer<T>, &mut Frames) -> bool,
     run: &Run,
 ) -> u64 {
     let mut unused = batches(&mut cache);
@@ -248,21 +215,21 @@ fn take<F: First>(
     let mut frames = [const { None }; BATCH];
     while !run.is_over() {
         for _ in 0..BLOCK {
-            if !first.free(&mut returned, &mut frames) {
+            if !free(&mut books, &mut returned, &mut frames) {
                 let Some(batch) = unused.pop() else {
                     waiting.turn();
                     continue;
                 };
                 frames = batch;
             }
-            let sent = to.push_entire_slice(&first.take(&mut frames));
+            let sent = to.push_entire_slice(&books.take(&mut frames));
             debug_assert!(sent.is_ok());
             count += BATCH as u64;
         }
     }
     run.end_sending();
     while unused.len() < BATCHES {
-        match first.free(&mut returned, &mut frames) {
+        match free(&mut books, &mut returned, &mut frames) {
             true => unused.push(std::mem::replace(&mut frames, [const { None }; BATCH])),
             false => waiting.turn(),
         }

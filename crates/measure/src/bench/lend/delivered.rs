@@ -44,8 +44,8 @@ const fn flood(pace: Pace) -> Traffic {
 
 pub(super) fn part() -> Part<Ground> {
     let workers = |(whose, pace, bar): ([Who; 2], Pace, Option<Bar>)| {
-        let from = if pace == Pace::Socket { ", from a socket" } else { "" };
-        let name = format!("delivered pps{from}: {} / {}", whose[0].name(), whose[1].name());
+        let (from, [a, b]) = (from(pace), whose.map(Who::name));
+        let name = format!("delivered pps{from}: {a} / {b}");
         let [of, to] = whose.map(|who| Case::Workers(who, pace).name());
         Claim::ratio(name, of, to).bar(bar)
     };
@@ -106,12 +106,15 @@ impl Case {
     fn name(&self) -> String {
         match self {
             Case::Workers(who, pace) => {
-                let from = if *pace == Pace::Socket { ", from a socket" } else { "" };
-                format!("delivered, {WORKERS} workers, {}{from}", who.name())
+                format!("delivered, {WORKERS} workers, {}{}", who.name(), from(*pace))
             }
             Case::Alone(language, _) => format!("delivered, {language}"),
         }
     }
+}
+
+fn from(pace: Pace) -> &'static str {
+    if pace == Pace::Socket { ", from a socket" } else { "" }
 }
 
 /// A wire, and the ways of receiving at its end.

@@ -84,7 +84,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
         let entries = FlowEntries::of_machine().map_err(|error| {
             found.absent("kernel rfs", format!("{error:#}"));
         });
-        let cpus = mask(hosts.cpus());
+        let cpus = mask(&hosts.cpus);
         let passing = PassProgram::load()?;
         Ok(Switch { hosts, passing, entries: entries.ok(), cpus, there: None })
     }
@@ -103,7 +103,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
 
     /// What was done to the machine, for the reader.
     pub(super) fn note(&self) -> Option<String> {
-        let found = self.entries.as_ref()?.found();
+        let found = &self.entries.as_ref()?.found;
         Some(format!(
             "For kernel RFS net.core.rps_sock_flow_entries, which is the whole machine's, was \
              {ADVISED} by turns, and {found} otherwise, as it was found."
@@ -132,7 +132,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
     }
 
     fn attribute(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        let set = self.hosts.end().set_attribute(&format!("queues/rx-0/{name}"), value);
+        let set = self.hosts.end.set_attribute(&format!("queues/rx-0/{name}"), value);
         set.with_context(|| format!("{name} = {value}"))
     }
 }

@@ -84,7 +84,7 @@ fn measure(found: &mut Found) -> anyhow::Result<Measure<'static>> {
 }
 
 fn spinners(hosts: &Hosts) -> usize {
-    SPINNERS.max((hosts.cpus().len() * 3).div_ceil(2))
+    SPINNERS.max((hosts.cpus.len() * 3).div_ceil(2))
 }
 
 fn case(measure: &str, arm: Arm) -> String {
@@ -100,7 +100,7 @@ struct Sockets {
 impl Sockets {
     fn new(hosts: &Hosts) -> anyhow::Result<Sockets> {
         let bind = |end: &lab::End| end.host.run(|| UdpSocket::bind(end.socket(0)));
-        let (sender, receiver) = (bind(&hosts.client)??, bind(hosts.end())??);
+        let (sender, receiver) = (bind(&hosts.client)??, bind(&hosts.end)??);
         sender.connect(receiver.local_addr()?)?;
         receiver.connect(sender.local_addr()?)?;
         receiver.set_read_timeout(Some(LOOK))?;
@@ -109,7 +109,7 @@ impl Sockets {
     }
 
     fn exchange(&self, hosts: &Hosts, time: Duration, outcome: &mut Outcome) -> anyhow::Result<()> {
-        let (first, last) = (hosts.cpus().first(), hosts.cpus().iter().max());
+        let (first, last) = (hosts.cpus.first(), hosts.cpus.iter().max());
         let (first, last) = first.zip(last).context("no CPU is open to this process")?;
         let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         let start = Instant::now();
@@ -117,7 +117,7 @@ impl Sockets {
         thread::scope(|scope| {
             let over = End(&over);
             let spinning = over.0;
-            let cpus: Vec<usize> = hosts.cpus().iter().collect();
+            let cpus: Vec<usize> = hosts.cpus.iter().collect();
             for cpu in cpus.into_iter().cycle().take(spinners(hosts)) {
                 scope.spawn(move || {
                     // Unpinned they would leave CPUs idle to somebody who is.

@@ -27,7 +27,7 @@ if [ \"$(/bin/cat \"$1\")\" = \"$2\" ]; then echo \"$3\" > \"$1\"; fi";
 #[derive(Debug)]
 pub(super) struct FlowEntries {
     path: PathBuf,
-    found: String,
+    pub(super) found: String,
     guard: Child,
 }
 
@@ -45,11 +45,6 @@ impl FlowEntries {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         let guard = command.spawn().context("cannot start /bin/sh")?;
         Ok(FlowEntries { path: path.into(), found, guard })
-    }
-
-    /// What was found.
-    pub(super) fn found(&self) -> &str {
-        &self.found
     }
 
     /// Has it as advised, or as found.
@@ -84,7 +79,7 @@ mod tests {
         {
             fs::write(&path, format!("{found}\n")).unwrap();
             let entries = FlowEntries::of(&path).unwrap();
-            assert_eq!(entries.found(), found);
+            assert_eq!(entries.found, found);
             entries.set(true).unwrap();
             assert_eq!(read(&path).unwrap(), ADVISED);
             if let Some(later) = later {

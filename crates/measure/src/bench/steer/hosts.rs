@@ -50,8 +50,10 @@ pub(crate) struct Rpc {
 #[derive(Debug)]
 pub(crate) struct Hosts {
     pub(super) client: End,
-    end: End,
-    cpus: CpuSet,
+    /// The device at which packets arrive.
+    pub(super) end: End,
+    /// The CPUs that consumers are on.
+    pub(super) cpus: CpuSet,
     lanes: LaneMap,
     _lab: Lab,
 }
@@ -182,16 +184,6 @@ impl Hosts {
         let link = lab.link(&client, &server, options)?;
         let cpus = lanes.allowed().clone();
         Ok(Hosts { client: link.a, end: link.b, cpus, lanes, _lab: lab })
-    }
-
-    /// The device at which packets arrive.
-    pub(crate) fn end(&self) -> &End {
-        &self.end
-    }
-
-    /// The CPUs that consumers are on.
-    pub(crate) fn cpus(&self) -> &CpuSet {
-        &self.cpus
     }
 
     /// The machine as if it had these lanes.

@@ -30,12 +30,12 @@ const AGAIN: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Programs {
     Cachelane,
-    Least,
-    /// The least, which finds that no socket is its namespace's.
-    Strangers,
+    Least(Sockets),
 }
 
-const PROGRAMS: [Programs; 3] = [Programs::Cachelane, Programs::Least, Programs::Strangers];
+/// The last find that no socket is their namespace's.
+const PROGRAMS: [Programs; 3] =
+    [Programs::Cachelane, Programs::Least(Sockets::Ours), Programs::Least(Sockets::Nobodys)];
 /// Whose cycles are counted.
 const CYCLES: [Arm; 2] = [Arm::Steer, Arm::Kernel(Kernel::Rfs, arms::Device::Passing)];
 
@@ -103,7 +103,7 @@ fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'
         for number in order.iter().chain(order.iter().rev()) {
             now.stop.check()?;
             let (rpc, slice) = (&rpc, now.window / 2);
-            let measured = rpc.end().host.run(|| measure(rpc, PROGRAMS[*number], slice))??;
+            let measured = rpc.end.host.run(|| measure(rpc, PROGRAMS[*number], slice))??;
             let sum = &mut sums[*number];
             sum.times = sum.times + measured.times;
             sum.receives += measured.receives;
@@ -142,7 +142,7 @@ fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'
 }
 
 fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
-    let device = Device::find(&rpc.end().device)?;
+    let device = Device::find(&rpc.end.device)?;
     let lanes = rpc.lanes(Lanes::PerCpu)?;
     let during = |look: &dyn Fn() -> anyhow::Result<Sum>| {
         rpc.settle();
@@ -172,8 +172,7 @@ fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum
             }
             bail!(Absent(format!("CPUs stood still in {AGAIN} measurements in a row")));
         }
-        Programs::Least => Sockets::Ours,
-        Programs::Strangers => Sockets::Nobodys,
+        Programs::Least(sockets) => sockets,
     };
     let least = Least::attach(&device, &lanes, sockets)?;
     during(&|| Ok(Sum { times: least.run_times()?, receives: 0 }))
@@ -197,10 +196,10 @@ fn cycles(found: &mut Found) -> anyhow::Result<Measure<'static>> {
         switch.set(*arm)?;
         let rpc = switch.hosts();
         rpc.settle();
-        let (packets, counting) = (rpc.end().counters()?.rx_packets, pmu.start()?);
+        let (packets, counting) = (rpc.end.counters()?.rx_packets, pmu.start()?);
         thread::sleep(now.window / 2);
         *cycles += counting.stop()?.cycles;
-        *all += rpc.end().counters()?.rx_packets.wrapping_sub(packets);
+        *all += rpc.end.counters()?.rx_packets.wrapping_sub(packets);
         Ok(())
     };
     let figures = |_: &Arm, (cycles, packets): (f64, u64)| {

@@ -61,11 +61,6 @@ impl Worker {
         self.borrower.give_back(self.loans.drain(..));
         Ok(count as u64)
     }
-
-    /// Sleeps until something comes; whether nothing will any more.
-    fn sleep(&mut self) -> anyhow::Result<bool> {
-        Ok(self.borrower.wait(Some(NAP))? == Wait::Closed)
-    }
 }
 
 /// Runs the workers, by turns on these CPUs, while `feed` runs on another; it says how many packets
@@ -89,7 +84,7 @@ pub(super) fn run(
                 0 if over.load(Ordering::Acquire) => break,
                 0 => {
                     naps += 1;
-                    if worker.sleep()? {
+                    if worker.borrower.wait(Some(NAP))? == Wait::Closed {
                         break;
                     }
                 }
