@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use steer::model::{CPUS_MAX, Lane};
 
 /// Sockets of CPUs in lanes, all alike. Written `2x128/16`: two sockets with 128 CPUs each, in
@@ -16,26 +16,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of so many sockets.
-    ///
-    /// # Errors
-    /// If one of the numbers is 0, if the lanes do not divide a socket evenly, or if there are more
-    /// than [`CPUS_MAX`] CPUs.
-    pub fn new(sockets: u32, cpus_of_socket: u32, cpus_of_lane: u32) -> anyhow::Result<Self> {
-        let machine = Self { sockets, cpus_of_socket, cpus_of_lane };
-        let least = sockets.min(cpus_of_socket).min(cpus_of_lane);
-        ensure!(least > 0, "machine {machine}: expected at least 1 of each");
-        ensure!(
-            cpus_of_socket.is_multiple_of(cpus_of_lane),
-            "machine {machine}: {cpus_of_socket} CPUs of a socket do not divide into lanes of \
-             {cpus_of_lane}"
-        );
-        match sockets.checked_mul(cpus_of_socket) {
-            Some(..=CPUS_MAX) => Ok(machine),
-            _ => bail!("machine {machine}: expected at most {CPUS_MAX} CPUs"),
-        }
-    }
-
     /// CPUs in all.
     pub fn cpus(&self) -> u32 {
         self.sockets * self.cpus_of_socket
@@ -81,13 +61,24 @@ impl FromStr for Machine {
             let (cpus, lane) = rest.split_once('/')?;
             Some((sockets.parse().ok()?, cpus.parse().ok()?, lane.parse().ok()?))
         };
-        let (sockets, cpus, lane) = parse().with_context(|| {
+        let (sockets, cpus_of_socket, cpus_of_lane) = parse().with_context(|| {
             format!(
                 "machine '{text}': expected SOCKETSxCPUS/LANE, such as 2x128/16 for two sockets \
                  with 128 CPUs each, in lanes of 16"
             )
         })?;
-        Self::new(sockets, cpus, lane)
+        let machine = Self { sockets, cpus_of_socket, cpus_of_lane };
+        let least = sockets.min(cpus_of_socket).min(cpus_of_lane);
+        ensure!(least > 0, "machine {machine}: expected at least 1 of each");
+        ensure!(
+            cpus_of_socket.is_multiple_of(cpus_of_lane),
+            "machine {machine}: {cpus_of_socket} CPUs of a socket do not divide into lanes of \
+             {cpus_of_lane}"
+        );
+        let cpus = sockets.checked_mul(cpus_of_socket);
+        let few = cpus.is_some_and(|cpus| cpus <= CPUS_MAX);
+        ensure!(few, "machine {machine}: expected at most {CPUS_MAX} CPUs");
+        Ok(machine)
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) const QUOTA: u32 = 4096;
 pub(super) const SIZE: usize = 60;
 
 /// A pool of frames that other processes can map.
-pub(super) fn shared_pool(homes: usize) -> anyhow::Result<FramePool> {
+pub(super) fn shared_pool() -> anyhow::Result<FramePool> {
     let area = FrameArea::new(
         &AreaOptions::default()
             .frames(FRAMES)
@@ -26,8 +26,7 @@ pub(super) fn shared_pool(homes: usize) -> anyhow::Result<FramePool> {
             .huge_pages(HugePages::Never)
             .shared(true),
     )?;
-    let options = PoolOptions::default().homes(vec![0; homes]);
-    Ok(FramePool::new(area, &options)?)
+    Ok(FramePool::new(area, &PoolOptions::default())?)
 }
 
 /// A lender with one distributor, and so many borrowers, who have joined.

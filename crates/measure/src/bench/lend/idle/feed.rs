@@ -7,7 +7,6 @@ use anyhow::{Context as _, ensure};
 use frames::{Accounting, FramePool, LaneCache};
 use lab::{End, Lab, LinkOptions, Process};
 use lend::Distributor;
-use tempfile::TempDir;
 use xsk::{Attach, Device, Packet, Program, ProgramOptions, Socket, SocketOptions, Umem};
 
 use super::worker::{BATCH, Outcome, Worker, run};
@@ -33,29 +32,26 @@ pub(super) struct Net {
     feeding: usize,
     /// The workers'.
     working: Vec<usize>,
-    dir: TempDir,
-    link: Option<(Lab, [End; 2])>,
+    link: Option<[End; 2]>,
+    lab: Lab,
 }
 
 impl Net {
     pub(super) fn build(feed: Feed, cpus: &[usize]) -> anyhow::Result<Net> {
-        let dir = tempfile::Builder::new().prefix("cachelane-bench-").tempdir();
-        let dir = dir.context("cannot make a temporary folder")?;
+        let lab = Lab::new("bench-lend")?;
         let link = match feed {
             Feed::Memory | Feed::MemorySpread => None,
             Feed::Veth => {
                 ensure_root()?;
-                let lab = Lab::new("bench-lend")?;
-                let [a, b] = [lab.host("a")?, lab.host("b")?];
-                let link = lab.link(&a, &b, LinkOptions::default())?;
-                Some((lab, [link.a, link.b]))
+                let link = lab.link(&lab.host("a")?, &lab.host("b")?, LinkOptions::default())?;
+                Some([link.a, link.b])
             }
         };
         let working = match feed {
             Feed::MemorySpread => cpus.to_vec(),
             Feed::Memory | Feed::Veth => vec![cpus[cpus.len() - 1]],
         };
-        Ok(Net { feed, feeding: cpus[0], working, dir, link })
+        Ok(Net { feed, feeding: cpus[0], working, link, lab })
     }
 
     /// A rate that no machine holds.
@@ -68,7 +64,7 @@ impl Net {
 
     /// Four flows to four workers.
     pub(super) fn measure(&self, who: Who, rate: f64, window: Duration) -> anyhow::Result<Outcome> {
-        let pool = shared_pool(1)?;
+        let pool = shared_pool()?;
         let mut cache = pool.cache(0)?;
         let (accounting, ledger) = match who {
             Who::Lend(accounting) => (accounting, None),
@@ -78,7 +74,7 @@ impl Net {
             }
         };
         let (lender, mut distributor, mut borrowers) =
-            lend(&pool, accounting, WORKERS, self.dir.path(), &mut cache)?;
+            lend(&pool, accounting, WORKERS, self.lab.dir(), &mut cache)?;
         let first = ports(&mut distributor, &mut borrowers, &mut cache)?;
         let worker = |borrower| Worker::new(borrower, ledger.clone());
         let workers: Vec<_> = borrowers.into_iter().map(worker).collect();
@@ -88,9 +84,9 @@ impl Net {
                 let feed = move || from_memory(cache, distributor, rate, window);
                 run(workers, self.feeding, &self.working, feed)
             }
-            Some((lab, [from, to])) => {
+            Some([from, to]) => {
                 let mut receiver = Receiver::new(&pool, to, cache)?;
-                let send = || self.send(lab, from, first, rate, window);
+                let send = || self.send(from, first, rate, window);
                 let feed = move || receiver.run(distributor, send()?, rate);
                 run(workers, self.feeding, &self.working, feed)
             }
@@ -101,14 +97,7 @@ impl Net {
     }
 
     /// Starts a sender of four flows at a rate.
-    fn send(
-        &self,
-        lab: &Lab,
-        from: &End,
-        first: u16,
-        rate: f64,
-        window: Duration,
-    ) -> anyhow::Result<Process> {
+    fn send(&self, from: &End, first: u16, rate: f64, window: Duration) -> anyhow::Result<Process> {
         let last = first + WORKERS as u16 - 1;
         let count = (rate * window.as_secs_f64()).ceil();
         let args = format!(
@@ -116,7 +105,7 @@ impl Net {
              --count {count} --cpus {}",
             from.device, self.feeding
         );
-        command::start(lab, &from.host, &args, Stdio::piped())
+        command::start(&self.lab, &from.host, &args, Stdio::piped())
     }
 }
 
