@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     Error, Host, Mac, Result,
-    link::{End, LinkOptions, PlannedEnd, Subnet, address, mac, pair},
+    link::{End, LinkOptions, PlannedEnd, Subnet, address, pair},
 };
 
 const DEVICE: &str = "br0";
@@ -19,8 +19,6 @@ pub struct BridgeOptions {
     /// How long an address that is not seen stays known; the kernel's default is 300 s. Zero
     /// makes the bridge learn nothing.
     pub ageing: Duration,
-    /// Whether the bridge looks at VLAN tags.
-    pub vlan_filtering: bool,
     /// No IP addresses anywhere and no IPv6 in any of its hosts: nothing is sent but what is
     /// asked for, and the forwarding table holds nothing but the ports' own addresses.
     pub quiet: bool,
@@ -29,7 +27,7 @@ pub struct BridgeOptions {
 impl Default for BridgeOptions {
     fn default() -> Self {
         let ageing = Duration::from_secs(300);
-        Self { link: LinkOptions::default(), ageing, vlan_filtering: false, quiet: false }
+        Self { link: LinkOptions::default(), ageing, quiet: false }
     }
 }
 
@@ -49,7 +47,6 @@ impl Bridge {
         host: Host,
         members: &[&Host],
         subnet: Subnet,
-        tag: u8,
         options: &BridgeOptions,
     ) -> Result<Self> {
         if members.is_empty() || members.len() > 250 {
@@ -58,7 +55,7 @@ impl Bridge {
         if options.quiet {
             [&host].iter().chain(members).try_for_each(|host| without_ipv6(host))?;
         }
-        let own_mac = mac(tag, 1, OWN_NUMBER);
+        let own_mac = subnet.mac(1, OWN_NUMBER);
         add_bridge(&host, own_mac, options)?;
         if !options.quiet {
             address(&host, DEVICE, subnet, OWN_NUMBER)?;
@@ -71,9 +68,9 @@ impl Bridge {
             let port = format!("p{}", number - 1);
             let addressed = (!options.quiet).then_some(number);
             let there =
-                PlannedEnd { host: member, device, mac: mac(tag, 0, number), number: addressed };
+                PlannedEnd { host: member, device, mac: subnet.mac(0, number), number: addressed };
             let here =
-                PlannedEnd { host: &host, device: port, mac: mac(tag, 1, number), number: None };
+                PlannedEnd { host: &host, device: port, mac: subnet.mac(1, number), number: None };
             pair(&there, &here, subnet, &options.link)?;
             host.ip(["link", "set", &here.device, "master", DEVICE])?;
             ports.push(here.device);
@@ -118,11 +115,6 @@ fn add_bridge(host: &Host, mac: Mac, options: &BridgeOptions) -> Result<()> {
     // The kernel counts it in hundredths of a second.
     let ageing = (options.ageing.as_millis() / 10).to_string();
     let (mac, mtu) = (mac.to_string(), options.link.mtu.to_string());
-    let mut args = vec!["link", "add", DEVICE, "address", &mac, "mtu", &mtu, "type", "bridge"];
-    args.extend(["stp_state", "0", "ageing_time", &ageing]);
-    if options.vlan_filtering {
-        // Not said at all otherwise: kernels built without it refuse even a no.
-        args.extend(["vlan_filtering", "1"]);
-    }
-    host.ip(args).map(drop)
+    let device = ["link", "add", DEVICE, "address", &mac, "mtu", &mtu, "type", "bridge"];
+    host.ip([&device[..], &["stp_state", "0", "ageing_time", &ageing]].concat()).map(drop)
 }

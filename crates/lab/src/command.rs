@@ -197,7 +197,7 @@ impl Process {
         if !self.contained {
             return self.child.id();
         }
-        crate::usage::children(self.child.id()).first().copied().unwrap_or(0)
+        crate::usage::descendants(self.child.id()).first().copied().unwrap_or(0)
     }
 
     /// The program's standard input, output and error, where they were asked for as pipes.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, PlannedEnd, Subnet, mac, pair},
+    link::{End, Link, LinkOptions, PlannedEnd, Subnet, pair},
     tempdir::{self, TempDir},
 };
 
@@ -47,11 +47,6 @@ impl Lab {
         Ok(Self { name: name.into(), dir, next_subnet, hosts: Mutex::default() })
     }
 
-    /// The lab's name, for messages.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// A folder for files of this lab, removed with it. Only this user can open it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -79,11 +74,11 @@ impl Lab {
     /// [`Host::here`] and past 250 links; [`ErrorKind::Command`](crate::ErrorKind::Command) if
     /// the system refuses.
     pub fn link(&self, a: &Host, b: &Host, options: LinkOptions) -> Result<Link> {
-        let (subnet, tag) = self.subnet(options.subnet)?;
+        let subnet = self.subnet()?;
         let plan = |host, number| PlannedEnd {
             host,
             device: Host::next_device(host),
-            mac: mac(tag, 0, number),
+            mac: subnet.mac(0, number),
             number: Some(number),
         };
         let (a, b) = (plan(a, 1), plan(b, 2));
@@ -105,19 +100,18 @@ impl Lab {
     /// As [`link`](Self::link); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no or
     /// more than 250 members.
     pub fn bridge(&self, name: &str, members: &[&Host], options: BridgeOptions) -> Result<Bridge> {
-        let (subnet, tag) = self.subnet(options.link.subnet)?;
-        Bridge::new(self.host(name)?, members, subnet, tag, &options)
+        Bridge::new(self.host(name)?, members, self.subnet()?, &options)
     }
 
-    /// The subnet of a new link, and a number that no other link of this lab has.
-    fn subnet(&self, given: Option<Subnet>) -> Result<(Subnet, u8)> {
+    /// A subnet that no other link of this lab has.
+    fn subnet(&self) -> Result<Subnet> {
         let next = |number: u8| (number <= SUBNETS).then_some(number + 1);
         // Relaxed: a counter on its own.
         let number = self
             .next_subnet
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .map_err(|_| Error::invalid(format!("{}: more than {SUBNETS} links", self.name)))?;
-        Ok((given.unwrap_or_else(|| Subnet::numbered(number)), number))
+        Ok(Subnet { number })
     }
 }
 
@@ -147,10 +141,9 @@ mod tests {
         let lab = Lab::new("subnets").expect("a lab");
         let mut seen = std::collections::HashSet::new();
         for _ in 0..SUBNETS {
-            let (subnet, number) = lab.subnet(None).expect("a subnet");
-            assert!(seen.insert((subnet.v4, number)));
+            assert!(seen.insert(lab.subnet().expect("a subnet").v4(1)));
         }
-        assert_eq!(lab.subnet(None).expect_err("no more").kind(), ErrorKind::Invalid);
+        assert_eq!(lab.subnet().expect_err("no more").kind(), ErrorKind::Invalid);
     }
 
     #[test]

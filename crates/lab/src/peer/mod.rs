@@ -1,5 +1,5 @@
-//! Programs that cachelane is compared with, run inside a host: HAProxy and nginx as TCP
-//! proxies, iperf3, and the kernel's sockmap used plainly.
+//! What cachelane is compared with, run inside a host: HAProxy and nginx as TCP proxies, and the
+//! kernel's sockmap used plainly.
 //!
 //! They are configured as their own documentation advises for a TCP proxy on a given number of
 //! threads; what is set and why is said in the modules that write the configurations. The
@@ -7,26 +7,28 @@
 //! lives.
 
 mod haproxy;
-mod iperf3;
 mod nginx;
 mod sockmap;
 
 use std::{
     fs::{self, File},
-    net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    net::SocketAddr,
+    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 
-pub use iperf3::{Iperf3Options, Iperf3Report, iperf3};
 pub use sockmap::{Redirect, StockSockmap};
 
 use crate::{
     Command, Error, ErrorKind, Host, Lab, Process, Result, command,
+    traffic::bound,
     usage::{self, ProcessMemory},
 };
 
@@ -44,8 +46,6 @@ pub enum Program {
     Haproxy,
     /// `nginx`, with its stream module.
     Nginx,
-    /// `iperf3`.
-    Iperf3,
 }
 
 impl Program {
@@ -94,17 +94,15 @@ pub struct ProxyOptions {
     pub to: SocketAddr,
     /// Threads of HAProxy, worker processes of nginx; 1 to 64.
     pub threads: usize,
-    /// CPUs that the threads are pinned to in turn; empty: not pinned.
-    pub cpus: Vec<usize>,
     /// Connections that it must be able to hold. Each costs it two open files, and two more
     /// with splicing; capped by this process's hard limit on open files.
     pub connections: usize,
 }
 
 impl ProxyOptions {
-    /// One thread, not pinned, with room for 4,000 connections.
+    /// One thread, with room for 4,000 connections.
     pub fn new(listen: SocketAddr, to: SocketAddr) -> Self {
-        Self { listen, to, threads: 1, cpus: Vec::new(), connections: 4_000 }
+        Self { listen, to, threads: 1, connections: 4_000 }
     }
 
     fn check(&self) -> Result<()> {
@@ -126,11 +124,6 @@ impl ProxyOptions {
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let most = most.saturating_sub(OTHERS) / fds as u64;
         self.connections.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
-    }
-
-    /// The CPU of each thread; empty if they are not pinned.
-    fn pins(&self) -> Vec<usize> {
-        self.cpus.iter().copied().cycle().take(self.threads).collect()
     }
 }
 
@@ -162,30 +155,10 @@ impl Peer {
         Self::start(host, command, options.listen, &files, processes)
     }
 
-    /// Starts `iperf3 --server` on `address` of `host` and waits until it listens.
-    ///
-    /// # Errors
-    /// As [`proxy`](Self::proxy).
-    pub fn iperf3_server(lab: &Lab, host: &Host, address: SocketAddr) -> Result<Self> {
-        if address.port() == 0 {
-            return Err(Error::invalid("an iperf3 server needs a port to listen on"));
-        }
-        let files = Files::new(lab, Program::Iperf3);
-        Self::start(host, iperf3::server(host, address), address, &files, 1)
-    }
-
     /// The PIDs: first the program's own, then those of the processes that it started.
     pub fn pids(&self) -> Vec<u32> {
         let own = self.process.pid();
         std::iter::once(own).filter(|pid| *pid != 0).chain(usage::descendants(own)).collect()
-    }
-
-    /// CPU time of all its processes, as [`usage::process_cpu`] counts it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if it has ended.
-    pub fn cpu(&self) -> Result<Duration> {
-        self.pids().into_iter().map(usage::process_cpu).sum()
     }
 
     /// Memory of all its processes; where they share pages, only `pss` can be added up.
@@ -209,14 +182,6 @@ impl Peer {
         fs::read(&self.stderr).map(|text| String::from_utf8_lossy(&text).into()).unwrap_or_default()
     }
 
-    /// Ends it: SIGTERM, and SIGKILL if it has not ended after 2 s.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if its end cannot be waited for.
-    pub fn stop(mut self) -> Result<()> {
-        self.process.stop(STOP_LIMIT).map(drop)
-    }
-
     fn start(
         host: &Host,
         command: Command,
@@ -236,8 +201,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Waits for the listening socket and the worker processes. A look at the socket tables
-    /// and not a connection, which a proxy would pass on to its backend.
+    /// Waits for the listening socket and the worker processes.
     fn wait_ready(&mut self, host: &Host, processes: usize) -> Result<()> {
         let until = Instant::now() + START_LIMIT;
         loop {
@@ -294,61 +258,32 @@ impl Files {
     }
 }
 
-/// Whether a TCP socket of the host listens on exactly this address.
+/// Whether a TCP socket of the host listens on this address. Not tried by a connection, which a
+/// proxy would pass on to its backend.
 fn listens(host: &Host, address: SocketAddr) -> Result<bool> {
-    let table = if address.is_ipv4() { "tcp" } else { "tcp6" };
-    let path = Path::new("/proc/thread-self/net").join(table);
-    let text = host.run(|| fs::read_to_string(&path))?;
-    let text = text.map_err(|error| Error::io(path.display().to_string(), error))?;
-    Ok(has_listener(&text, address))
-}
-
-/// Looks a listening socket up in the text of `/proc/net/tcp` or `tcp6`.
-fn has_listener(table: &str, address: SocketAddr) -> bool {
-    /// `TCP_LISTEN`.
-    const LISTEN: &str = "0A";
-    let local = format!("{}:{:04X}", table_address(address.ip()), address.port());
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next() == Some(&local) && fields.nth(1) == Some(LISTEN)
-    })
-}
-
-/// An address as the tables write it: words in the machine's byte order.
-fn table_address(address: IpAddr) -> String {
-    let bytes = match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let (words, _) = bytes.as_chunks::<4>();
-    words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+    let bound = host.run(|| bound(address))?;
+    Ok(bound.is_err_and(|error| error == Errno::ADDRINUSE))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv6Addr, TcpListener};
+    use std::net::{IpAddr, Ipv6Addr, TcpListener};
 
     use super::*;
 
     #[test]
-    fn a_listener_is_found_by_its_exact_address() {
+    fn a_listener_is_found_by_its_address() {
         let here = Host::here().expect("a host");
         for ip in [IpAddr::from([127, 0, 0, 1]), Ipv6Addr::LOCALHOST.into()] {
             let listener = TcpListener::bind((ip, 0)).expect("a listener");
             let address = listener.local_addr().expect("its address");
-            assert!(listens(&here, address).expect("the table"), "{address}");
+            assert!(listens(&here, address).expect("it is tried"), "{address}");
             let other = IpAddr::from([127, 0, 0, 2]);
-            assert!(!listens(&here, (other, address.port()).into()).expect("the table"));
-        }
-    }
-
-    #[test]
-    fn a_socket_in_another_state_is_no_listener() {
-        let address: SocketAddr = ([127, 0, 0, 1], 0x1F90).into();
-        let local = format!("{}:1F90", table_address(address.ip()));
-        for (state, expected) in [("0A", true), ("01", false), ("06", false)] {
-            let table = format!("  sl  local rem st\n   0: {local} 00000000:0000 {state} 0:0 0\n");
-            assert_eq!(has_listener(&table, address), expected, "{state}");
+            assert!(!listens(&here, (other, address.port()).into()).expect("it is tried"));
+            drop(listener);
+            // Bound is not listening.
+            let _bound = bound(address).expect("the address is free");
+            assert!(!listens(&here, address).expect("it is tried"), "{address}");
         }
     }
 }

@@ -123,7 +123,6 @@ impl Mechanism for Exchanges<'_> {
         let options = RrOptions {
             connections: CONNECTIONS,
             request: EXCHANGE,
-            response: EXCHANGE,
             ..RrOptions::default()
         };
         self.name = if on { "the relay" } else { "the proxy" };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::traffic::{Close, ConnectOptions, ConnectSession, RrOptions, RrSession};
+use lab::traffic::{RrOptions, RrSession, Then};
 use trial::bench::Bar;
 
 use super::targets::{EXCHANGE, Target, Targets};
@@ -66,7 +66,6 @@ impl Measure for Rr<'_> {
         let options = RrOptions {
             connections: CONNECTIONS,
             request: EXCHANGE,
-            response: EXCHANGE,
             ..RrOptions::default()
         };
         let Target { name, addr } = self.to[step];
@@ -90,15 +89,14 @@ impl Measure for Connect<'_> {
     }
 
     fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let options = ConnectOptions {
-            concurrent: CONNECTIONS,
+        let options = RrOptions {
+            connections: CONNECTIONS,
             request: EXCHANGE,
-            response: EXCHANGE,
-            close: Close::Client,
-            ..ConnectOptions::default()
+            then: Then::Reopen,
+            ..RrOptions::default()
         };
         let Target { name, addr } = self.to[step];
-        let session = ConnectSession::start(&self.targets.host, addr, &options)?;
+        let session = RrSession::start(&self.targets.host, addr, &options)?;
         session.measure(WARM);
         Ok(vec![check(session.measure(now.window), name)?.rate()])
     }

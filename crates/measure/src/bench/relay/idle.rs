@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use lab::peer::{Peer, Program, Proxy, ProxyOptions};
-use lab::traffic::IdleSession;
+use lab::traffic::{RrOptions, RrSession, Then};
 use lab::usage::process_memory;
 use lab::{Host, Process};
 use trial::bench::Bar;
@@ -50,7 +50,9 @@ impl Measure for Idle<'_> {
 
     fn measure(&mut self, step: usize, _: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
         let (Targets { lab, host, .. }, connections) = (self.targets, self.connections);
-        let open = |to| IdleSession::open(host, to, connections, OPENING);
+        let options = RrOptions { request: 1, connect_limit: OPENING, ..RrOptions::default() };
+        let options = RrOptions { connections, then: Then::Rest, ..options };
+        let open = |to| RrSession::start(host, to, &options);
         let memory = if step == 0 {
             let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &[])?;
             let _session = open(relay.addr())?;

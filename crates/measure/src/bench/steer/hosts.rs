@@ -144,7 +144,6 @@ impl Rpc {
         let options = RrOptions {
             connections: behaviour.connections,
             request: MESSAGE,
-            response: MESSAGE,
             cpu: cpus.first(),
             ..RrOptions::default()
         };
