@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
-    Error, Host, Mac, Result,
-    link::{End, LinkOptions, PlannedEnd, Subnet, address, pair},
+    Error, Host, Result,
+    link::{End, LinkOptions, Subnet, pair},
 };
 
 const DEVICE: &str = "br0";
@@ -55,49 +55,27 @@ impl Bridge {
         if options.quiet {
             [&host].iter().chain(members).try_for_each(|host| without_ipv6(host))?;
         }
-        let own_mac = subnet.mac(1, OWN_NUMBER);
-        add_bridge(&host, own_mac, options)?;
+        let own = subnet.end(&host, DEVICE.into(), 1, OWN_NUMBER);
+        add_bridge(&own, options)?;
         if !options.quiet {
-            address(&host, DEVICE, subnet, OWN_NUMBER)?;
+            own.set_addresses()?;
         }
-        host.ip(["link", "set", DEVICE, "up"])?;
-        let mut ports = Vec::new();
-        let mut ends = Vec::new();
+        own.set_up()?;
+        let (mut ports, mut ends) = (Vec::new(), Vec::new());
         for (number, member) in (1u8..).zip(members) {
-            let device = member.next_device();
-            let port = format!("p{}", number - 1);
-            let addressed = (!options.quiet).then_some(number);
-            let there =
-                PlannedEnd { host: member, device, mac: subnet.mac(0, number), number: addressed };
-            let here =
-                PlannedEnd { host: &host, device: port, mac: subnet.mac(1, number), number: None };
-            pair(&there, &here, subnet, &options.link)?;
-            host.ip(["link", "set", &here.device, "master", DEVICE])?;
-            ports.push(here.device);
-            ends.push(End {
-                host: (*member).clone(),
-                device: there.device,
-                mac: there.mac,
-                v4: subnet.v4(number),
-                v6: subnet.v6(number),
-            });
+            let there = subnet.end(member, member.next_device(), 0, number);
+            let port = subnet.end(&host, format!("p{}", number - 1), 1, number);
+            pair(&there, &port, &options.link)?;
+            if !options.quiet {
+                there.set_addresses()?;
+            }
+            there.set_up()?;
+            port.set_up()?;
+            host.ip(["link", "set", &port.device, "master", DEVICE])?;
+            ports.push(port.device);
+            ends.push(there);
         }
-        let own = End {
-            host,
-            device: DEVICE.into(),
-            mac: own_mac,
-            v4: subnet.v4(OWN_NUMBER),
-            v6: subnet.v6(OWN_NUMBER),
-        };
         Ok(Self { own, ports, members: ends })
-    }
-
-    /// The bridge's forwarding table, as `bridge fdb show` prints it.
-    ///
-    /// # Errors
-    /// As [`Command::run`](crate::Command::run).
-    pub fn fdb(&self) -> Result<String> {
-        self.own.host.command("bridge").args(["fdb", "show", "br", DEVICE]).run()
     }
 }
 
@@ -111,10 +89,10 @@ fn without_ipv6(host: &Host) -> Result<()> {
     })
 }
 
-fn add_bridge(host: &Host, mac: Mac, options: &BridgeOptions) -> Result<()> {
+fn add_bridge(own: &End, options: &BridgeOptions) -> Result<()> {
     // The kernel counts it in hundredths of a second.
     let ageing = (options.ageing.as_millis() / 10).to_string();
-    let (mac, mtu) = (mac.to_string(), options.link.mtu.to_string());
+    let (mac, mtu) = (own.mac.to_string(), options.link.mtu.to_string());
     let device = ["link", "add", DEVICE, "address", &mac, "mtu", &mtu, "type", "bridge"];
-    host.ip([&device[..], &["stp_state", "0", "ageing_time", &ageing]].concat()).map(drop)
+    own.host.ip([&device[..], &["stp_state", "0", "ageing_time", &ageing]].concat()).map(drop)
 }

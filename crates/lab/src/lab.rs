@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, PlannedEnd, Subnet, pair},
+    link::{Link, LinkOptions, Subnet, pair},
     tempdir::{self, TempDir},
 };
 
@@ -75,22 +75,13 @@ impl Lab {
     /// the system refuses.
     pub fn link(&self, a: &Host, b: &Host, options: LinkOptions) -> Result<Link> {
         let subnet = self.subnet()?;
-        let plan = |host, number| PlannedEnd {
-            host,
-            device: Host::next_device(host),
-            mac: subnet.mac(0, number),
-            number: Some(number),
-        };
-        let (a, b) = (plan(a, 1), plan(b, 2));
-        pair(&a, &b, subnet, &options)?;
-        let end = |plan: PlannedEnd<'_>, number| End {
-            host: plan.host.clone(),
-            device: plan.device,
-            mac: plan.mac,
-            v4: subnet.v4(number),
-            v6: subnet.v6(number),
-        };
-        Ok(Link { a: end(a, 1), b: end(b, 2) })
+        let (a, b) = (subnet.end(a, a.next_device(), 0, 1), subnet.end(b, b.next_device(), 0, 2));
+        pair(&a, &b, &options)?;
+        for end in [&a, &b] {
+            end.set_addresses()?;
+            end.set_up()?;
+        }
+        Ok(Link { a, b })
     }
 
     /// Joins hosts by a Linux bridge `br0` in a host of its own. Member *i* (from 0) is on port
@@ -141,7 +132,7 @@ mod tests {
         let lab = Lab::new("subnets").expect("a lab");
         let mut seen = std::collections::HashSet::new();
         for _ in 0..SUBNETS {
-            assert!(seen.insert(lab.subnet().expect("a subnet").v4(1)));
+            assert!(seen.insert(lab.subnet().expect("a subnet").number));
         }
         assert_eq!(lab.subnet().expect_err("no more").kind(), ErrorKind::Invalid);
     }

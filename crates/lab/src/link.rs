@@ -59,20 +59,21 @@ pub struct End {
 
 impl Subnet {
     /// The IPv4 address with this last byte.
-    pub(crate) fn v4(self, host: u8) -> Ipv4Addr {
+    fn v4(self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 83, self.number, host)
     }
 
     /// The IPv6 address with this last group.
-    pub(crate) fn v6(self, host: u8) -> Ipv6Addr {
+    fn v6(self, host: u8) -> Ipv6Addr {
         let [number, host] = [self.number, host].map(u16::from);
         Ipv6Addr::new(0xfd83, 0x6361, 0x6c61, number, 0, 0, 0, host)
     }
 
-    /// A hardware address of the locally administered range, the same in each run: the link's
-    /// number, which side of the link, and the host's number.
-    pub(crate) fn mac(self, side: u8, host: u8) -> Mac {
-        Mac([0x02, 0x63, 0x6c, self.number, side, host])
+    /// An end that has these addresses' last part `number`. Its hardware address, of the locally
+    /// administered range, is the same in each run, and another one on each side of the link.
+    pub(crate) fn end(self, host: &Host, device: String, side: u8, number: u8) -> End {
+        let mac = Mac([0x02, 0x63, 0x6c, self.number, side, number]);
+        End { host: host.clone(), device, mac, v4: self.v4(number), v6: self.v6(number) }
     }
 }
 
@@ -86,24 +87,24 @@ impl End {
     pub fn socket_v6(&self, port: u16) -> SocketAddr {
         (self.v6, port).into()
     }
-}
 
-/// One end of a pair that is to be made.
-pub(crate) struct PlannedEnd<'a> {
-    pub(crate) host: &'a Host,
-    pub(crate) device: String,
-    pub(crate) mac: Mac,
-    /// The last byte of its addresses; none for a device without addresses.
-    pub(crate) number: Option<u8>,
+    /// Gives the device its IPv4 and IPv6 address, the latter usable at once.
+    pub(crate) fn set_addresses(&self) -> Result<()> {
+        self.host.ip(["address", "add", &format!("{}/24", self.v4), "dev", &self.device])?;
+        if Path::new("/proc/sys/net/ipv6").exists() {
+            let v6 = format!("{}/64", self.v6);
+            self.host.ip(["address", "add", &v6, "dev", &self.device, "nodad"])?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_up(&self) -> Result<()> {
+        self.host.ip(["link", "set", &self.device, "up"]).map(drop)
+    }
 }
 
 /// Makes a veth pair inside the two namespaces, never by way of the machine's own.
-pub(crate) fn pair(
-    a: &PlannedEnd<'_>,
-    b: &PlannedEnd<'_>,
-    subnet: Subnet,
-    options: &LinkOptions,
-) -> Result<()> {
+pub(crate) fn pair(a: &End, b: &End, options: &LinkOptions) -> Result<()> {
     check(options)?;
     a.host.refuse_here("a link")?;
     b.host.refuse_here("a link")?;
@@ -115,31 +116,11 @@ pub(crate) fn pair(
     let add = add.args(common).args(["type", "veth", "peer", "name", &b.device]);
     let add = add.args(["address", &mac_b]).args(common).arg("netns").arg(peer);
     add.run()?;
-    for end in [a, b] {
-        if options.wire_like {
-            wire_like(end.host, &end.device)?;
-        }
-        if let Some(number) = end.number {
-            address(end.host, &end.device, subnet, number)?;
-        }
-        end.host.ip(["link", "set", &end.device, "up"])?;
+    for end in [a, b].into_iter().filter(|_| options.wire_like) {
+        let features = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
+        end.host.command("ethtool").args(["-K", &end.device]).args(features).run()?;
     }
     Ok(())
-}
-
-/// Gives a device its IPv4 and IPv6 address, the latter usable at once.
-pub(crate) fn address(host: &Host, device: &str, subnet: Subnet, number: u8) -> Result<()> {
-    host.ip(["address", "add", &format!("{}/24", subnet.v4(number)), "dev", device])?;
-    if Path::new("/proc/sys/net/ipv6").exists() {
-        let v6 = format!("{}/64", subnet.v6(number));
-        host.ip(["address", "add", &v6, "dev", device, "nodad"])?;
-    }
-    Ok(())
-}
-
-fn wire_like(host: &Host, device: &str) -> Result<()> {
-    let features = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
-    host.command("ethtool").args(["-K", device]).args(features).run().map(drop)
 }
 
 fn check(options: &LinkOptions) -> Result<()> {

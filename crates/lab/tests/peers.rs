@@ -73,7 +73,7 @@ fn root_each_proxy_relays_bytes_unchanged() {
 
         let session = BulkSession::start(&client, bulk_peer.listen(), &options).expect("connects");
         session.measure(&server, Duration::from_millis(200)).expect("bytes arrive");
-        assert!(bulk_peer.memory().expect("it runs").rss > 1 << 20, "{proxy:?}");
+        assert!(bulk_peer.memory().expect("it runs") > 1 << 20, "{proxy:?}");
         let (up, down) = session.finish(&server, LONG).expect("ends in order");
         assert_eq!(up.sent, down.received, "{proxy:?}");
         assert_eq!((up.corrupt, down.corrupt, up.failed, down.failed), (0, 0, 0, 0), "{proxy:?}");

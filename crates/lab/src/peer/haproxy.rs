@@ -5,16 +5,18 @@
 //! server, long here so that idle connections stay. Logging and health checks are off, as in
 //! any of the peers.
 
-use super::{Files, Program, ProxyOptions};
+use std::path::Path;
+
+use super::{Program, ProxyOptions, write_config};
 use crate::{Command, Host, Result};
 
 pub(super) fn command(
     host: &Host,
     options: &ProxyOptions,
     splice: bool,
-    files: &Files,
+    dir: &Path,
 ) -> Result<Command> {
-    let config = files.write_config(&config(options, splice))?;
+    let config = write_config(dir, &config(options, splice))?;
     // Stays in the foreground.
     Ok(host.command(Program::Haproxy.name()).args(["-db", "-f"]).arg(config))
 }

@@ -13,8 +13,7 @@ mod sockmap;
 use std::{
     fs::{self, File},
     net::SocketAddr,
-    path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -24,17 +23,19 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
+use tempfile::TempDir;
+
 pub use sockmap::{Redirect, StockSockmap};
 
 use crate::{
-    Command, Error, ErrorKind, Host, Lab, Process, Result, command,
-    traffic::bound,
-    usage::{self, ProcessMemory},
+    Command, Error, ErrorKind, Host, Lab, Process, Result, command, traffic::bound, usage,
 };
 
 /// How long a program may take to listen, and to end when asked to.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// The file that it writes to.
+const STDERR: &str = "stderr";
 /// How often it is looked whether it listens.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -132,7 +133,8 @@ impl ProxyOptions {
 pub struct Peer {
     process: Process,
     listen: SocketAddr,
-    stderr: PathBuf,
+    /// For its configuration and what it writes to stderr.
+    dir: TempDir,
 }
 
 impl Peer {
@@ -144,15 +146,16 @@ impl Peer {
     /// wrote to stderr, if it ends; [`ErrorKind::TimedOut`] if it does not listen in 10 s.
     pub fn proxy(lab: &Lab, host: &Host, proxy: Proxy, options: &ProxyOptions) -> Result<Self> {
         options.check()?;
-        let files = Files::new(lab, proxy.program());
+        let dir = tempfile::tempdir_in(lab.dir())
+            .map_err(|error| Error::io("a folder for a peer", error))?;
         let (command, processes) = match proxy {
-            Proxy::Haproxy { splice } => (haproxy::command(host, options, splice, &files)?, 1),
+            Proxy::Haproxy { splice } => (haproxy::command(host, options, splice, dir.path())?, 1),
             // The master and its workers.
             Proxy::Nginx { buffer } => {
-                (nginx::command(host, options, buffer, &files)?, 1 + options.threads)
+                (nginx::command(host, options, buffer, dir.path())?, 1 + options.threads)
             }
         };
-        Self::start(host, command, options.listen, &files, processes)
+        Self::start(host, command, options.listen, dir, processes)
     }
 
     /// The PIDs: first the program's own, then those of the processes that it started.
@@ -161,15 +164,12 @@ impl Peer {
         std::iter::once(own).filter(|pid| *pid != 0).chain(usage::descendants(own)).collect()
     }
 
-    /// Memory of all its processes; where they share pages, only `pss` can be added up.
+    /// Memory of all its processes, as [`usage::process_memory`] counts it.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it has ended.
-    pub fn memory(&self) -> Result<ProcessMemory> {
-        self.pids().into_iter().try_fold(ProcessMemory::default(), |sum, pid| {
-            let one = usage::process_memory(pid)?;
-            Ok(ProcessMemory { rss: sum.rss + one.rss, pss: sum.pss + one.pss })
-        })
+    pub fn memory(&self) -> Result<u64> {
+        self.pids().into_iter().map(usage::process_memory).sum()
     }
 
     /// The address that it listens on.
@@ -179,24 +179,25 @@ impl Peer {
 
     /// What it has written to stderr.
     pub fn stderr(&self) -> String {
-        fs::read(&self.stderr).map(|text| String::from_utf8_lossy(&text).into()).unwrap_or_default()
+        let text = fs::read(self.dir.path().join(STDERR)).unwrap_or_default();
+        String::from_utf8_lossy(&text).into()
     }
 
     fn start(
         host: &Host,
         command: Command,
         listen: SocketAddr,
-        files: &Files,
+        dir: TempDir,
         processes: usize,
     ) -> Result<Self> {
         if listens(host, listen)? {
             return Err(Error::invalid(format!("{host}: {listen} is listened on already")));
         }
-        let stderr = files.stderr();
+        let stderr = dir.path().join(STDERR);
         let file = File::create(&stderr)
             .map_err(|error| Error::io(stderr.display().to_string(), error))?;
         let process = command.stderr(file).spawn()?;
-        let mut peer = Self { process, listen, stderr };
+        let mut peer = Self { process, listen, dir };
         peer.wait_ready(host, processes)?;
         Ok(peer)
     }
@@ -229,33 +230,10 @@ impl Drop for Peer {
     }
 }
 
-/// The names of one peer's files in the lab's folder.
-struct Files {
-    dir: PathBuf,
-    stem: String,
-}
-
-impl Files {
-    fn new(lab: &Lab, program: Program) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: a counter on its own.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { dir: lab.dir().into(), stem: format!("{}-{number}", program.name()) }
-    }
-
-    fn path(&self, extension: &str) -> PathBuf {
-        self.dir.join(&self.stem).with_extension(extension)
-    }
-
-    fn stderr(&self) -> PathBuf {
-        self.path("err")
-    }
-
-    fn write_config(&self, text: &str) -> Result<PathBuf> {
-        let path = self.path("conf");
-        fs::write(&path, text).map_err(|error| Error::io(path.display().to_string(), error))?;
-        Ok(path)
-    }
+fn write_config(dir: &Path, text: &str) -> Result<PathBuf> {
+    let path = dir.join("conf");
+    fs::write(&path, text).map_err(|error| Error::io(path.display().to_string(), error))?;
+    Ok(path)
 }
 
 /// Whether a TCP socket of the host listens on this address. Not tried by a connection, which a

@@ -6,9 +6,12 @@
 //! Where nginx knows `proxy_half_close` it is on, for what the other proxies do anyway: by
 //! default, nginx closes both directions when one ends, and the bytes under way are lost.
 
-use std::{path::PathBuf, process::Output};
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+};
 
-use super::{Files, Program, ProxyOptions};
+use super::{Program, ProxyOptions, write_config};
 use crate::{Command, Error, ErrorKind, Host, Result};
 
 /// Where nginx looks for modules if it was not told at build time.
@@ -21,13 +24,13 @@ pub(super) fn command(
     host: &Host,
     options: &ProxyOptions,
     buffer: Option<usize>,
-    files: &Files,
+    dir: &Path,
 ) -> Result<Command> {
     let nginx = Program::Nginx.name();
     let build = Build::parse(&host.command(nginx).arg("-V").output()?)?;
-    let pid_file = files.path("pid").display().to_string();
-    let config = files.write_config(&config(options, buffer, &build, &pid_file))?;
-    let command = host.command(nginx).arg("-p").arg(&files.dir).args(["-e", "stderr"]);
+    let pid_file = dir.join("pid").display().to_string();
+    let config = write_config(dir, &config(options, buffer, &build, &pid_file))?;
+    let command = host.command(nginx).arg("-p").arg(dir).args(["-e", "stderr"]);
     // Its workers would outlive a master that is killed.
     Ok(command.arg("-c").arg(config).contained())
 }

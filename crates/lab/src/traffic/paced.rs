@@ -1,11 +1,10 @@
 //! Numbered frames at a steady pace, to see until when frames got through: what stops them, a rule
 //! for one, takes effect between the last that arrived and the next.
 
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::gettid;
+use bpf::thread::{Policy, set_own_policy};
 
 use super::{
     FRAME_LEN,
@@ -38,9 +37,11 @@ impl PacedFrames {
         let capture = FrameCapture::open(&to.host, &to.device)?;
         let bytes = frame(from.mac, to.mac);
         let mut threads = Threads::new()?;
-        let work = move |stop: &Stop| send(&sender, bytes, every, stop);
-        // What it takes to be in a hurry can itself take long.
-        threads.start_after(&from.host, "paced", hurry, work)?;
+        threads.start(&from.host, "paced", None, move |stop| {
+            // Above that of what it watches; where it may have none, it goes on without one.
+            let _ = set_own_policy(Policy::Realtime(10));
+            send(&sender, bytes, every, stop)
+        })?;
         Ok(Self { capture, threads })
     }
 
@@ -75,13 +76,4 @@ fn send(
         thread::sleep(every);
     }
     Ok(sent)
-}
-
-/// A real-time priority for this thread, above that of what it watches; where it may have none, it
-/// goes on without one.
-fn hurry() -> Result<()> {
-    let id = gettid().as_raw_nonzero().to_string();
-    let mut chrt = Command::new("chrt");
-    let _ = chrt.args(["--fifo", "--pid", "10", &id]).stderr(Stdio::null()).status();
-    Ok(())
 }

@@ -57,19 +57,8 @@ impl<T: Send + 'static> Threads<T> {
         cpu: Option<usize>,
         work: impl FnOnce(&Stop) -> T + Send + 'static,
     ) -> Result<()> {
-        self.start_after(host, name, move || cpu.map_or(Ok(()), pin), work)
-    }
-
-    /// Starts one more, and waits until it has done `first`.
-    pub(super) fn start_after(
-        &mut self,
-        host: &Host,
-        name: &str,
-        first: impl FnOnce() -> Result<()> + Send + 'static,
-        work: impl FnOnce(&Stop) -> T + Send + 'static,
-    ) -> Result<()> {
-        let stop = self.stop.clone();
-        self.joins.push(host.spawn_after(name, first, move || work(&stop))?);
+        let (stop, pin) = (self.stop.clone(), move || cpu.map_or(Ok(()), pin));
+        self.joins.push(host.spawn_after(name, pin, move || work(&stop))?);
         Ok(())
     }
 

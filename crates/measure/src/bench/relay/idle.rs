@@ -64,7 +64,7 @@ impl Measure for Idle<'_> {
             let _session = open(haproxy.listen())?;
             haproxy.memory()?
         };
-        Ok(vec![memory.pss as f64])
+        Ok(vec![memory as f64])
     }
 
     fn notes(&self) -> Vec<String> {
