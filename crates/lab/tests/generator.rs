@@ -8,10 +8,7 @@ use bpf::tcx::{self, Hook};
 use cachelane_lab::testing::{comes_true, root};
 use cachelane_lab::{
     Bridge, BridgeOptions, ErrorKind, Host, Lab, Mac,
-    traffic::{
-        EchoOptions, EchoServer, FrameCounters, FrameGenerator, FrameSink, RrOptions, RrSession,
-        Stations,
-    },
+    traffic::{EchoOptions, EchoServer, FrameGenerator, FrameSink, RrOptions, RrSession, Stations},
 };
 use common::fdb;
 
@@ -41,7 +38,7 @@ fn root_each_frame_injected_into_a_port_arrives_behind_the_bridge() {
         let injection = generator.start(&[Some(0)]).expect("starts");
         assert!(comes_true(|| sink.arrived().expect("a count") > before + 1_000));
         injection.stop().expect("nothing went wrong");
-        let FrameCounters { injected, .. } = generator.counters().expect("counters");
+        let injected = generator.injected().expect("a count");
         assert!(comes_true(|| sink.arrived().expect("a count") == injected), "of {injected}");
     }
     // The bridge has learnt where they come from.
@@ -92,7 +89,7 @@ fn root_threads_inject_until_they_are_stopped_from_random_stations() {
     let injection = generator.start(&vec![None; online()]).expect("starts");
     assert!(comes_true(|| sink.arrived().expect("a count") > 10_000));
     injection.stop().expect("nothing went wrong");
-    let FrameCounters { injected, .. } = generator.counters().expect("counters");
+    let injected = generator.injected().expect("a count");
     assert!(injected > 10_000, "{injected}");
     // Nothing is flooded to the other end: each of them was known.
     assert!(comes_true(|| sink.arrived().expect("a count") == injected), "of {injected}");

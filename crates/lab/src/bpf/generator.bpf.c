@@ -45,7 +45,6 @@ enum setting {
 /* What the programs count, each on its own CPU. */
 enum count {
 	INJECTED, /* frames that the device received */
-	REFUSED,  /* frames that it did not */
 	ARRIVED,  /* frames at the sink */
 	SENT,	  /* live frames */
 	COUNTS,
@@ -130,8 +129,6 @@ int inject(struct __sk_buff *skb)
 
 	bpf_loop(BATCH, inject_frame, &run, 0);
 	count(INJECTED, BATCH - run.refused);
-	if (run.refused)
-		count(REFUSED, run.refused);
 	return TC_ACT_OK;
 }
 

@@ -57,7 +57,7 @@ impl From<Mac> for Stations {
 /// them. Each has memory of its own and goes through the backlog of the CPU that makes it, as
 /// what a veth's peer sends does.
 ///
-/// Frames that a CPU's backlog has no room for are refused, and counted as such.
+/// Frames that a CPU's backlog has no room for, or that the device does not take, are not injected.
 #[derive(Debug)]
 pub struct FrameGenerator {
     host: Host,
@@ -114,24 +114,13 @@ impl FrameGenerator {
         Ok(Injection(threads))
     }
 
-    /// What has been made since the generator was.
+    /// Frames that the device has received since the generator was made.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read.
-    pub fn counters(&self) -> Result<FrameCounters> {
-        let [injected, refused] = [constants::INJECTED, constants::REFUSED];
-        let (injected, refused) = (self.programs.read(injected)?, self.programs.read(refused)?);
-        Ok(FrameCounters { injected, refused })
+    pub fn injected(&self) -> Result<u64> {
+        self.programs.read(constants::INJECTED)
     }
-}
-
-/// What a [`FrameGenerator`] has made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FrameCounters {
-    /// Frames that the device received.
-    pub injected: u64,
-    /// Frames that the CPU's backlog had no room for, or that the device did not take.
-    pub refused: u64,
 }
 
 /// Threads that inject, until dropped.

@@ -48,7 +48,7 @@ pub use bulk::{Bulk, BulkOptions, BulkServer, BulkSession, StreamTotals};
 pub use echo::{EchoCounters, EchoOptions, EchoServer};
 pub use exchange::{ExchangeWindow, RrOptions, RrSession, Then};
 pub use frames::{Frame, FrameCapture, FrameSender, FrameTarget};
-pub use generator::{FRAME_LEN, FrameCounters, FrameGenerator, FrameSink, Injection, Stations};
+pub use generator::{FRAME_LEN, FrameGenerator, FrameSink, Injection, Stations};
 pub use latency::Latency;
 pub use live::{LiveOptions, LiveSender};
 pub use moves::Moves;
