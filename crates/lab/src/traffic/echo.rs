@@ -7,6 +7,7 @@ use std::{
 };
 
 use rustix::{io::Errno, net::sockopt::socket_incoming_cpu, thread::sched_getcpu};
+use slab::Slab;
 
 use super::{
     Moves, listen, local_addr,
@@ -147,8 +148,7 @@ struct Worker<'a> {
     mover: Option<Mover>,
     /// Whether it is told of new connections.
     listens: bool,
-    slots: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    connections: Slab<Connection>,
     buffer: Vec<u8>,
 }
 
@@ -175,21 +175,17 @@ impl<'a> Worker<'a> {
         poller: &'a Poller,
         mover: Option<Mover>,
     ) -> Self {
-        let (slots, free, buffer) = (Vec::new(), Vec::new(), vec![0; BUFFER]);
-        Self { shared, counts, poller, mover, listens: true, slots, free, buffer }
-    }
-
-    fn open(&self) -> usize {
-        self.slots.len() - self.free.len()
+        let (connections, buffer) = (Slab::new(), vec![0; BUFFER]);
+        Self { shared, counts, poller, mover, listens: true, connections, buffer }
     }
 
     fn is_full(&self) -> bool {
-        self.shared.options.per_thread.is_some_and(|most| self.open() >= most)
+        self.shared.options.per_thread.is_some_and(|most| self.connections.len() >= most)
     }
 
     /// After a change of how many it has: asks for new connections as long as it takes some.
     fn listen(&mut self) {
-        self.counts.open.set(self.open() as u64);
+        self.counts.open.set(self.connections.len() as u64);
         let wants = !self.is_full();
         if wants == self.listens {
             return;
@@ -225,25 +221,20 @@ impl<'a> Worker<'a> {
             // Where there is none, or no file descriptor for it, the poller says when to try again.
             let Ok((stream, _)) = self.shared.listener.accept() else { break };
             self.counts.accepted.add(1);
-            let slot = self.free.pop().unwrap_or(self.slots.len());
+            let slot = self.connections.vacant_entry();
             let ready = stream.set_nonblocking(true).is_ok()
                 && stream.set_nodelay(true).is_ok()
-                && self.poller.add(&stream, slot as u64, EventFlags::IN).is_ok();
-            if !ready {
-                self.free.extend((slot < self.slots.len()).then_some(slot));
-                continue;
+                && self.poller.add(&stream, slot.key() as u64, EventFlags::IN).is_ok();
+            if ready {
+                slot.insert(Connection { stream, begun: 0, unsent: Vec::new() });
             }
-            if slot == self.slots.len() {
-                self.slots.push(None);
-            }
-            self.slots[slot] = Some(Connection::new(stream));
         }
         self.listen();
     }
 
     fn serve(&mut self, slot: usize) {
         // None if an earlier event of the same batch closed it.
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else { return };
         let wrote = !connection.unsent.is_empty();
         let (mut next, answers) =
             connection.step(&self.shared.options, self.counts, &mut self.buffer);
@@ -259,18 +250,13 @@ impl<'a> Worker<'a> {
         }
         if next == Next::Close {
             // Closing it takes it out of the epoll.
-            self.slots[slot] = None;
-            self.free.push(slot);
+            self.connections.remove(slot);
             self.listen();
         }
     }
 }
 
 impl Connection {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, begun: 0, unsent: Vec::new() }
-    }
-
     /// Writes what waits, or reads and answers once; how many requests have been answered.
     fn step(
         &mut self,
