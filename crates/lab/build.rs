@@ -1,5 +1,5 @@
 //! Builds the BPF objects.
 
 fn main() {
-    bpf::build::objects(&["generator", "live", "pass", "sockmap_stock"], &[]);
+    bpf::build::objects(&["generator", "pass", "sockmap_stock"], &[]);
 }

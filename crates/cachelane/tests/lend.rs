@@ -14,7 +14,7 @@ use common::text;
 use common::xsk::{Running, Scene, has_program, number};
 use lab::Link;
 use lab::testing::{comes_true, root};
-use lab::traffic::{UdpOptions, UdpSender};
+use lab::traffic::UdpSender;
 use lend::{Borrower, BorrowerOptions, Loan, Wait};
 use rustix::process::Signal;
 
@@ -49,9 +49,8 @@ impl Lending {
     /// Sends datagrams of many flows; returns once the borrowers get them: what is sent before
     /// the first one is there is the kernel's.
     fn send(&self, rate: u64) -> UdpSender {
-        let options = UdpOptions { rate: Some(rate), flows: FLOWS, ..UdpOptions::default() };
         let target = self.link.b.socket(PORT);
-        let sender = UdpSender::start(&self.link.a.host, target, &options).expect("a sender");
+        let sender = UdpSender::start(&self.link.a.host, target, rate, FLOWS).expect("a sender");
         assert!(comes_true(|| self.counter("lend.lent") > 0), "nothing is lent");
         sender
     }
@@ -115,7 +114,7 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
                 borrowers.iter_mut().map(|borrower| scope.spawn(move || work(borrower))).collect();
             let sender = lending.send(5_000);
             assert!(comes_true(|| lending.counter("lend.lent") >= 5_000));
-            sender.finish();
+            drop(sender);
             let quiet = || {
                 let [lent, returned, dropped] = ["lent", "returned", "dropped"]
                     .map(|of| lending.counter(&format!("lend.{of}")));
@@ -170,7 +169,7 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
             let killed = Instant::now();
             let lent = lending.counter("lend.lent");
             assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
-            sender.finish();
+            drop(sender);
             assert!(comes_true(|| lending.counter("lend.on_loan") == 0));
             done.store(true, Relaxed);
             let flows = living.join().expect("flows");
@@ -295,7 +294,7 @@ fn root_the_knob_is_refused_by_name_while_frames_are_on_loan() {
     for part in ["64", "hoarder"] {
         assert!(text(&refused.stderr).contains(part), "{part}: {refused:?}");
     }
-    sender.finish();
+    drop(sender);
     assert!(comes_true(|| lending.counter("lend.dropped") > 0), "what is over its quota");
     // Packets that still waited come when there is room again.
     let borrower = RefCell::new(borrower);
@@ -347,7 +346,7 @@ fn root_what_is_lent_is_returned_reclaimed_or_on_loan() {
         honest.receive(&mut others, 64).expect("loans");
         honest.give_back(others.drain(..));
     }
-    sender.finish();
+    drop(sender);
     let balance = || {
         let [lent, returned, reclaimed, on_loan] = ["lent", "returned", "reclaimed", "on_loan"]
             .map(|of| lending.counter(&format!("lend.{of}")));

@@ -336,8 +336,8 @@ fn root_connections_outlive_a_hundred_deaths() {
     let (a, b) = (&steered.link.a, &steered.link.b);
     let options = EchoOptions { threads: 4, request: 512, cpus: vec![1], ..EchoOptions::default() };
     let server = EchoServer::start(&b.host, b.socket(0), options).expect("a server");
-    let sizes = RrOptions { request: 512, response: 512, ..RrOptions::default() };
-    let options = RrOptions { connections: 32, verify: true, cpu: Some(0), ..sizes };
+    let options = RrOptions { connections: 32, request: 512, ..RrOptions::default() };
+    let options = RrOptions { verify: true, cpu: Some(0), ..options };
     let session = RrSession::start(&a.host, server.address(), &options).expect("a session");
     // What starts the tests may ignore some, as nohup does, and then the command does so too.
     let deadly = DEADLY.into_iter().filter(|signal| !is_ignored(*signal));

@@ -12,7 +12,37 @@ use rustix::{
 
 use crate::{End, Error, Result};
 
+/// Packets and bytes that a device has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Bytes received, link headers included.
+    pub rx_bytes: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes sent, link headers included.
+    pub tx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+}
+
 impl End {
+    /// What the device has counted since it was made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the host cannot be read.
+    pub fn counters(&self) -> Result<DeviceCounters> {
+        let count = |name| {
+            let text = self.attribute(&format!("statistics/{name}"))?;
+            text.parse().map_err(|error| Error::invalid(format!("{name} {text}: {error}")))
+        };
+        Ok(DeviceCounters {
+            rx_bytes: count("rx_bytes")?,
+            rx_packets: count("rx_packets")?,
+            tx_bytes: count("tx_bytes")?,
+            tx_packets: count("tx_packets")?,
+        })
+    }
+
     /// Reads a file of the device's folder in sysfs, such as `queues/rx-0/rps_cpus`, without the
     /// line's end.
     ///

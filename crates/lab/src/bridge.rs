@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
-    Error, Host, Mac, Result,
-    link::{End, LinkOptions, PlannedEnd, Subnet, address, mac, pair},
+    Error, Host, Result,
+    link::{End, LinkOptions, Subnet, pair},
 };
 
 const DEVICE: &str = "br0";
@@ -19,8 +19,6 @@ pub struct BridgeOptions {
     /// How long an address that is not seen stays known; the kernel's default is 300 s. Zero
     /// makes the bridge learn nothing.
     pub ageing: Duration,
-    /// Whether the bridge looks at VLAN tags.
-    pub vlan_filtering: bool,
     /// No IP addresses anywhere and no IPv6 in any of its hosts: nothing is sent but what is
     /// asked for, and the forwarding table holds nothing but the ports' own addresses.
     pub quiet: bool,
@@ -29,7 +27,7 @@ pub struct BridgeOptions {
 impl Default for BridgeOptions {
     fn default() -> Self {
         let ageing = Duration::from_secs(300);
-        Self { link: LinkOptions::default(), ageing, vlan_filtering: false, quiet: false }
+        Self { link: LinkOptions::default(), ageing, quiet: false }
     }
 }
 
@@ -49,7 +47,6 @@ impl Bridge {
         host: Host,
         members: &[&Host],
         subnet: Subnet,
-        tag: u8,
         options: &BridgeOptions,
     ) -> Result<Self> {
         if members.is_empty() || members.len() > 250 {
@@ -58,49 +55,27 @@ impl Bridge {
         if options.quiet {
             [&host].iter().chain(members).try_for_each(|host| without_ipv6(host))?;
         }
-        let own_mac = mac(tag, 1, OWN_NUMBER);
-        add_bridge(&host, own_mac, options)?;
+        let own = subnet.end(&host, DEVICE.into(), 1, OWN_NUMBER);
+        add_bridge(&own, options)?;
         if !options.quiet {
-            address(&host, DEVICE, subnet, OWN_NUMBER)?;
+            own.set_addresses()?;
         }
-        host.ip(["link", "set", DEVICE, "up"])?;
-        let mut ports = Vec::new();
-        let mut ends = Vec::new();
+        own.set_up()?;
+        let (mut ports, mut ends) = (Vec::new(), Vec::new());
         for (number, member) in (1u8..).zip(members) {
-            let device = member.next_device();
-            let port = format!("p{}", number - 1);
-            let addressed = (!options.quiet).then_some(number);
-            let there =
-                PlannedEnd { host: member, device, mac: mac(tag, 0, number), number: addressed };
-            let here =
-                PlannedEnd { host: &host, device: port, mac: mac(tag, 1, number), number: None };
-            pair(&there, &here, subnet, &options.link)?;
-            host.ip(["link", "set", &here.device, "master", DEVICE])?;
-            ports.push(here.device);
-            ends.push(End {
-                host: (*member).clone(),
-                device: there.device,
-                mac: there.mac,
-                v4: subnet.v4(number),
-                v6: subnet.v6(number),
-            });
+            let there = subnet.end(member, member.next_device(), 0, number);
+            let port = subnet.end(&host, format!("p{}", number - 1), 1, number);
+            pair(&there, &port, &options.link)?;
+            if !options.quiet {
+                there.set_addresses()?;
+            }
+            there.set_up()?;
+            port.set_up()?;
+            host.ip(["link", "set", &port.device, "master", DEVICE])?;
+            ports.push(port.device);
+            ends.push(there);
         }
-        let own = End {
-            host,
-            device: DEVICE.into(),
-            mac: own_mac,
-            v4: subnet.v4(OWN_NUMBER),
-            v6: subnet.v6(OWN_NUMBER),
-        };
         Ok(Self { own, ports, members: ends })
-    }
-
-    /// The bridge's forwarding table, as `bridge fdb show` prints it.
-    ///
-    /// # Errors
-    /// As [`Command::run`](crate::Command::run).
-    pub fn fdb(&self) -> Result<String> {
-        self.own.host.command("bridge").args(["fdb", "show", "br", DEVICE]).run()
     }
 }
 
@@ -114,15 +89,10 @@ fn without_ipv6(host: &Host) -> Result<()> {
     })
 }
 
-fn add_bridge(host: &Host, mac: Mac, options: &BridgeOptions) -> Result<()> {
+fn add_bridge(own: &End, options: &BridgeOptions) -> Result<()> {
     // The kernel counts it in hundredths of a second.
     let ageing = (options.ageing.as_millis() / 10).to_string();
-    let (mac, mtu) = (mac.to_string(), options.link.mtu.to_string());
-    let mut args = vec!["link", "add", DEVICE, "address", &mac, "mtu", &mtu, "type", "bridge"];
-    args.extend(["stp_state", "0", "ageing_time", &ageing]);
-    if options.vlan_filtering {
-        // Not said at all otherwise: kernels built without it refuse even a no.
-        args.extend(["vlan_filtering", "1"]);
-    }
-    host.ip(args).map(drop)
+    let (mac, mtu) = (own.mac.to_string(), options.link.mtu.to_string());
+    let device = ["link", "add", DEVICE, "address", &mac, "mtu", &mtu, "type", "bridge"];
+    own.host.ip([&device[..], &["stp_state", "0", "ageing_time", &ageing]].concat()).map(drop)
 }

@@ -7,12 +7,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs,
     io::{Read, Write},
-    os::{
-        fd::OwnedFd,
-        unix::{fs::PermissionsExt, process::CommandExt},
-    },
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Output, Stdio},
     thread,
@@ -21,6 +17,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
+    fs::{Access, access},
     io::Errno,
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
@@ -197,7 +194,7 @@ impl Process {
         if !self.contained {
             return self.child.id();
         }
-        crate::usage::children(self.child.id()).first().copied().unwrap_or(0)
+        crate::usage::descendants(self.child.id()).first().copied().unwrap_or(0)
     }
 
     /// The program's standard input, output and error, where they were asked for as pipes.
@@ -296,12 +293,8 @@ pub(crate) fn installed(program: &OsStr) -> Result<PathBuf> {
     std::env::split_paths(&path)
         .chain(system)
         .map(|folder| folder.join(program))
-        .find(|file| is_executable(file))
+        .find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
         .ok_or_else(|| Error::missing(&program.to_string_lossy()))
-}
-
-fn is_executable(file: &Path) -> bool {
-    fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 fn pidfd(pid: u32) -> rustix::io::Result<OwnedFd> {

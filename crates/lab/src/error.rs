@@ -54,7 +54,6 @@ fn package_of(program: &str) -> &'static str {
         "setpriv" | "unshare" => "util-linux",
         "haproxy" => "haproxy",
         "nginx" => "nginx and libnginx-mod-stream",
-        "iperf3" => "iperf3",
         "sysctl" | "ps" => "procps",
         "ping" => "iputils-ping",
         _ => "that provides it",

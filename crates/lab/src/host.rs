@@ -11,7 +11,6 @@ use std::{
     fmt,
     fs::{self, File},
     io,
-    net::IpAddr,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     panic,
     path::PathBuf,
@@ -23,7 +22,6 @@ use std::{
     thread,
 };
 
-use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::{Command, Error, ErrorKind, Result};
@@ -50,7 +48,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The thread that starts the host's programs; it ends when `jobs` is dropped.
 #[derive(Debug)]
 struct Executor {
-    jobs: Option<Mutex<mpsc::Sender<Job>>>,
+    jobs: Option<mpsc::Sender<Job>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -121,12 +119,23 @@ impl Host {
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<thread::JoinHandle<T>> {
+        self.spawn_after(name, || Ok(()), work)
+    }
+
+    /// [`spawn_thread`](Self::spawn_thread) of one that does `first` before this returns, whose
+    /// error is the caller's.
+    pub(crate) fn spawn_after<T: Send + 'static>(
+        &self,
+        name: &str,
+        first: impl FnOnce() -> Result<()> + Send + 'static,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<thread::JoinHandle<T>> {
         let (entered_tx, entered) = mpsc::sync_channel(1);
         let host = self.clone();
         let thread = thread::Builder::new()
             .name(name.into())
             .spawn(move || {
-                let result = host.enter();
+                let result = host.enter().and_then(|()| first());
                 // Held longer, this thread could be the one that ends the host.
                 drop(host);
                 let entered = result.is_ok();
@@ -181,14 +190,6 @@ impl Host {
             .run(|| fs::read_to_string(&path))?
             .map_err(|error| Error::io(format!("{}: {name}", self.name()), error))?;
         Ok(text.trim().to_owned())
-    }
-
-    /// Makes the host reach `destination` (an address or a prefix) through `gateway`.
-    ///
-    /// # Errors
-    /// As [`ip`](Self::ip).
-    pub fn route(&self, destination: &str, gateway: IpAddr) -> Result<()> {
-        self.ip(["route", "add", destination, "via", &gateway.to_string()]).map(drop)
     }
 
     /// Starts `work` on the host's long-lived thread and waits for it. For short work only.
@@ -247,7 +248,7 @@ impl Executor {
                 queue.into_iter().for_each(|job| job());
             })
             .map_err(|error| Error::io(format!("cannot start the host {name}"), error))?;
-        let executor = Self { jobs: Some(Mutex::new(jobs)), thread: Some(thread) };
+        let executor = Self { jobs: Some(jobs), thread: Some(thread) };
         let first = started.recv().unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Io, format!("the thread of the host {name} died")))
         })?;
@@ -261,8 +262,10 @@ impl Executor {
             let _ = result_tx.send(work());
         });
         let jobs = self.jobs.as_ref().expect("taken only by drop");
-        let sent = jobs.lock().send(job);
-        sent.ok().and_then(|()| result.recv().ok()).expect("jobs do not panic, so the thread lives")
+        jobs.send(job)
+            .ok()
+            .and_then(|()| result.recv().ok())
+            .expect("jobs do not panic, so the thread lives")
     }
 }
 

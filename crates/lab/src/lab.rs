@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
-    link::{End, Link, LinkOptions, PlannedEnd, Subnet, mac, pair},
+    link::{Link, LinkOptions, Subnet, pair},
     tempdir::{self, TempDir},
 };
 
@@ -47,11 +47,6 @@ impl Lab {
         Ok(Self { name: name.into(), dir, next_subnet, hosts: Mutex::default() })
     }
 
-    /// The lab's name, for messages.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// A folder for files of this lab, removed with it. Only this user can open it.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -79,23 +74,14 @@ impl Lab {
     /// [`Host::here`] and past 250 links; [`ErrorKind::Command`](crate::ErrorKind::Command) if
     /// the system refuses.
     pub fn link(&self, a: &Host, b: &Host, options: LinkOptions) -> Result<Link> {
-        let (subnet, tag) = self.subnet(options.subnet)?;
-        let plan = |host, number| PlannedEnd {
-            host,
-            device: Host::next_device(host),
-            mac: mac(tag, 0, number),
-            number: Some(number),
-        };
-        let (a, b) = (plan(a, 1), plan(b, 2));
-        pair(&a, &b, subnet, &options)?;
-        let end = |plan: PlannedEnd<'_>, number| End {
-            host: plan.host.clone(),
-            device: plan.device,
-            mac: plan.mac,
-            v4: subnet.v4(number),
-            v6: subnet.v6(number),
-        };
-        Ok(Link { a: end(a, 1), b: end(b, 2) })
+        let subnet = self.subnet()?;
+        let (a, b) = (subnet.end(a, a.next_device(), 0, 1), subnet.end(b, b.next_device(), 0, 2));
+        pair(&a, &b, &options)?;
+        for end in [&a, &b] {
+            end.set_addresses()?;
+            end.set_up()?;
+        }
+        Ok(Link { a, b })
     }
 
     /// Joins hosts by a Linux bridge `br0` in a host of its own. Member *i* (from 0) is on port
@@ -105,19 +91,18 @@ impl Lab {
     /// As [`link`](Self::link); [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no or
     /// more than 250 members.
     pub fn bridge(&self, name: &str, members: &[&Host], options: BridgeOptions) -> Result<Bridge> {
-        let (subnet, tag) = self.subnet(options.link.subnet)?;
-        Bridge::new(self.host(name)?, members, subnet, tag, &options)
+        Bridge::new(self.host(name)?, members, self.subnet()?, &options)
     }
 
-    /// The subnet of a new link, and a number that no other link of this lab has.
-    fn subnet(&self, given: Option<Subnet>) -> Result<(Subnet, u8)> {
+    /// A subnet that no other link of this lab has.
+    fn subnet(&self) -> Result<Subnet> {
         let next = |number: u8| (number <= SUBNETS).then_some(number + 1);
         // Relaxed: a counter on its own.
         let number = self
             .next_subnet
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .map_err(|_| Error::invalid(format!("{}: more than {SUBNETS} links", self.name)))?;
-        Ok((given.unwrap_or_else(|| Subnet::numbered(number)), number))
+        Ok(Subnet { number })
     }
 }
 
@@ -147,10 +132,9 @@ mod tests {
         let lab = Lab::new("subnets").expect("a lab");
         let mut seen = std::collections::HashSet::new();
         for _ in 0..SUBNETS {
-            let (subnet, number) = lab.subnet(None).expect("a subnet");
-            assert!(seen.insert((subnet.v4, number)));
+            assert!(seen.insert(lab.subnet().expect("a subnet").number));
         }
-        assert_eq!(lab.subnet(None).expect_err("no more").kind(), ErrorKind::Invalid);
+        assert_eq!(lab.subnet().expect_err("no more").kind(), ErrorKind::Invalid);
     }
 
     #[test]

@@ -32,13 +32,14 @@ pub mod testing;
 pub mod traffic;
 pub mod usage;
 
+pub use attribute::DeviceCounters;
 pub use bridge::{Bridge, BridgeOptions};
 pub use command::{Command, Process};
 pub use error::{Error, ErrorKind, Result};
 pub use host::Host;
 pub use kit::Mac;
 pub use lab::Lab;
-pub use link::{DeviceCounters, End, Link, LinkOptions, Subnet};
+pub use link::{End, Link, LinkOptions};
 pub use pass::PassProgram;
 
 /// A duration as the system calls want it; one that does not fit is as good as for ever.

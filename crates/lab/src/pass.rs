@@ -40,11 +40,10 @@ impl AsFd for PassProgram {
 mod tests {
     use std::os::fd::AsFd as _;
 
-    use libbpf_rs::{Xdp, XdpFlags};
-    use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+    use bpf::xdp;
 
     use super::*;
-    use crate::{Lab, LinkOptions};
+    use crate::{Lab, LinkOptions, traffic::index};
 
     #[test]
     fn root_packets_pass() {
@@ -56,12 +55,9 @@ mod tests {
         let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
         let link = lab.link(&hosts[0], &hosts[1], options).unwrap();
         let program = PassProgram::load().unwrap();
-        let attach = || {
-            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
-            let index = name_to_index(&socket, &link.b.device).unwrap();
-            Xdp::new(program.as_fd()).attach(index as i32, XdpFlags::DRV_MODE).unwrap();
-        };
-        link.b.host.run(attach).unwrap();
+        let index = index(&link.b.host, &link.b.device).unwrap();
+        let attach = || xdp::attach(program.as_fd(), index, xdp::Place::Native);
+        let _attached = link.b.host.run(attach).unwrap().unwrap();
         assert!(link.b.host.ip(["link", "show", &link.b.device]).unwrap().contains("xdp"));
         let to = link.b.socket(4000);
         let listener = link.b.host.run(|| std::net::TcpListener::bind(to)).unwrap().unwrap();

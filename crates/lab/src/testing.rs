@@ -22,8 +22,13 @@ pub fn root(test: &str) -> bool {
 
 /// Waits until `condition` holds and says whether it came to hold within 30 seconds. For what
 /// other threads, other processes and the kernel do in their own time and report to nobody.
-pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + LIMIT;
+pub fn comes_true(condition: impl FnMut() -> bool) -> bool {
+    within(LIMIT, condition)
+}
+
+/// [`comes_true`] with another limit.
+pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + limit;
     while !condition() {
         if Instant::now() > until {
             return false;

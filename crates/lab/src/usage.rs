@@ -25,10 +25,8 @@ use crate::{Error, Result};
 pub struct SystemCpu {
     at: Instant,
     cpus: u32,
-    idle: Duration,
-    iowait: Duration,
-    steal: Duration,
-    softirq: Duration,
+    /// Idle, waiting for I/O, or stolen by the hypervisor.
+    not_busy: Duration,
 }
 
 /// What all CPUs did between two snapshots.
@@ -36,15 +34,8 @@ pub struct SystemCpu {
 pub struct CpuUse {
     /// Time on the clock.
     pub elapsed: Duration,
-    /// CPUs online at the later snapshot.
-    pub cpus: u32,
     /// CPU time spent on anything but idling, summed over CPUs.
     pub busy: Duration,
-    /// The part accounted to softirqs; sampled, so only an indication, on kernels without
-    /// `IRQ_TIME_ACCOUNTING`.
-    pub softirq: Duration,
-    /// CPU time that the hypervisor gave to others; not part of `busy`.
-    pub steal: Duration,
 }
 
 impl SystemCpu {
@@ -65,80 +56,26 @@ impl SystemCpu {
             line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_numeric()))
         };
         let cpus = u32::try_from(text.lines().filter(is_cpu).count()).ok()?;
-        let (idle, iowait) = (column(3)?, column(4)?);
-        Some(Self { at, cpus, idle, iowait, softirq: column(6)?, steal: column(7)? })
+        let not_busy = column(3)? + column(4)? + column(7)?;
+        Some(Self { at, cpus, not_busy })
     }
 
     /// What the CPUs did since an earlier snapshot.
     pub fn since(&self, earlier: &Self) -> CpuUse {
         let elapsed = self.at.saturating_duration_since(earlier.at);
-        let steal = self.steal.saturating_sub(earlier.steal);
-        let idle = self.idle.saturating_sub(earlier.idle)
-            + self.iowait.saturating_sub(earlier.iowait)
-            + steal;
-        CpuUse {
-            elapsed,
-            cpus: self.cpus,
-            busy: (elapsed * self.cpus).saturating_sub(idle),
-            softirq: self.softirq.saturating_sub(earlier.softirq),
-            steal,
-        }
+        let not_busy = self.not_busy.saturating_sub(earlier.not_busy);
+        CpuUse { elapsed, busy: (elapsed * self.cpus).saturating_sub(not_busy) }
     }
 }
 
-impl CpuUse {
-    /// How many CPUs were busy on average.
-    pub fn busy_cpus(&self) -> f64 {
-        self.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
-    }
-}
-
-/// CPU time that the process's living threads have used, in nanoseconds' precision.
-///
-/// Threads that have ended are not in it: compare snapshots of processes that keep their
-/// threads. Work that the kernel does for the process in softirqs is not in it either, unless
-/// it happens to run in the process's own system calls.
-///
-/// # Errors
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no such process, or the kernel is built
-/// without `SCHED_INFO`.
-pub fn process_cpu(pid: u32) -> Result<Duration> {
-    let folder = format!("/proc/{pid}/task");
-    let tasks = fs::read_dir(&folder).map_err(|error| Error::io(&folder, error))?;
-    let mut total = 0;
-    for task in tasks.flatten() {
-        let path = task.path().join("schedstat");
-        match fs::read_to_string(&path) {
-            Ok(text) => {
-                let first = text.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
-                total += first.ok_or_else(|| unexpected(path.display()))?;
-            }
-            // The thread ended between the two calls.
-            Err(_) if !task.path().exists() => {}
-            Err(error) => return Err(Error::io(path.display().to_string(), error)),
-        }
-    }
-    Ok(Duration::from_nanos(total))
-}
-
-/// The memory of a process, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcessMemory {
-    /// All that it has resident, shared pages in full.
-    pub rss: u64,
-    /// The same with each shared page divided by the number of its users.
-    pub pss: u64,
-}
-
-/// What memory a process has now.
+/// The memory that a process has resident now, in bytes, each shared page divided by the number of
+/// its users (PSS).
 ///
 /// # Errors
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no such process.
-pub fn process_memory(pid: u32) -> Result<ProcessMemory> {
+pub fn process_memory(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
-    let text = read(&path)?;
-    let field = |name| kib_field(&text, name).ok_or_else(|| unexpected(&path));
-    Ok(ProcessMemory { rss: field("Rss")?, pss: field("Pss")? })
+    kib_field(&read(&path)?, "Pss").ok_or_else(|| unexpected(&path))
 }
 
 /// Memory in use on the whole machine, in bytes, without what the kernel would give back:
@@ -166,50 +103,7 @@ fn per_cpu_pages(zoneinfo: &str) -> u64 {
     counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
-/// TCP sockets as `/proc/net/sockstat` counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpSockets {
-    /// IPv4 sockets in use in the network namespace of the calling thread.
-    pub in_use: u64,
-    /// Sockets in TIME_WAIT in that namespace.
-    pub time_wait: u64,
-    /// Bytes of buffers accounted to TCP on the whole machine, in whole pages.
-    pub memory: u64,
-}
-
-/// The TCP sockets of the calling thread's network namespace now.
-///
-/// # Errors
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be read.
-pub fn tcp_sockets() -> Result<TcpSockets> {
-    let path = "/proc/thread-self/net/sockstat";
-    parse_sockstat(&read(path)?).ok_or_else(|| unexpected(path))
-}
-
-fn parse_sockstat(text: &str) -> Option<TcpSockets> {
-    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let field = |name| {
-        let at = words.iter().step_by(2).position(|word| *word == name)?;
-        words.get(at * 2 + 1)?.parse::<u64>().ok()
-    };
-    let memory = field("mem")? * page_size() as u64;
-    Some(TcpSockets { in_use: field("inuse")?, time_wait: field("tw")?, memory })
-}
-
-/// When a process started, in clock ticks since boot. None if there is no such process.
-pub fn start_time(pid: u32) -> Option<u64> {
-    stat_field(pid, 22)?.parse().ok()
-}
-
-/// The PIDs of the processes whose parent is `pid`, in ascending order.
-pub fn children(pid: u32) -> Vec<u32> {
-    let mut found = parents().remove(&pid).unwrap_or_default();
-    found.sort_unstable();
-    found
-}
-
-/// The PIDs of all that descends from `pid`, without itself.
+/// The PIDs of all that descends from `pid`, without itself: its children first.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut parents = parents();
     let mut found = parents.remove(&pid).unwrap_or_default();
@@ -228,19 +122,18 @@ fn parents() -> HashMap<u32, Vec<u32>> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if let Some(parent) = stat_field(pid, 4).and_then(|field| field.parse().ok()) {
+        if let Some(parent) = parent(pid) {
             found.entry(parent).or_default().push(pid);
         }
     }
     found
 }
 
-/// A field of `/proc/PID/stat` by its number in proc(5), from the third on.
-fn stat_field(pid: u32, number: usize) -> Option<String> {
+fn parent(pid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the name in brackets, can hold anything, brackets included.
+    // The name, in brackets, can hold anything, brackets included. State and parent follow.
     let (_, rest) = text.rsplit_once(')')?;
-    rest.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
+    rest.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The value in bytes of a line like `Rss:   123 kB`.
@@ -283,38 +176,32 @@ mod tests {
         let text = stat(1000 + 12 * hz, 10 + hz, 5 + 2 * hz);
         let after = SystemCpu::parse(&text, later).expect("parses");
         let used = after.since(&before);
-        assert_eq!(used.cpus, 2);
-        assert_eq!(used.steal, Duration::from_secs(2));
         assert!((used.busy.as_secs_f64() - 5.0).abs() < 1e-6, "{used:?}");
-        assert!((used.busy_cpus() - 0.5).abs() < 1e-6, "{used:?}");
     }
 
     #[test]
-    fn work_of_this_process_shows_in_its_and_in_the_system_cpu_time() {
-        let pid = std::process::id();
-        let (own, all) = (process_cpu(pid).expect("own"), SystemCpu::now().expect("all"));
+    fn work_of_this_process_shows_in_the_system_cpu_time() {
+        let before = SystemCpu::now().expect("all");
         let until = Instant::now() + Duration::from_millis(300);
         let mut spins = 0u64;
         while Instant::now() < until {
             spins = std::hint::black_box(spins + 1);
         }
-        let own = process_cpu(pid).expect("own").saturating_sub(own);
-        let all = SystemCpu::now().expect("all").since(&all);
-        assert!(own > Duration::from_millis(30), "{own:?} after {spins} spins");
+        let now = SystemCpu::now().expect("all");
+        let all = now.since(&before);
         assert!(all.elapsed >= Duration::from_millis(300));
-        assert!(all.busy > Duration::from_millis(30), "{all:?}");
-        assert!(all.busy <= all.elapsed * all.cpus, "{all:?}");
+        assert!(all.busy > Duration::from_millis(30), "{all:?} after {spins} spins");
+        assert!(all.busy <= all.elapsed * now.cpus, "{all:?}");
     }
 
     #[test]
-    fn memory_that_is_touched_shows_in_rss() {
+    fn memory_that_is_touched_shows() {
         let pid = std::process::id();
         let before = process_memory(pid).expect("memory");
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = process_memory(pid).expect("memory");
-        assert!(after.rss >= before.rss + (48 << 20), "{before:?} {after:?}");
-        assert!(after.pss <= after.rss);
-        assert!(system_memory().expect("memory") >= after.pss);
+        assert!(after >= before + (48 << 20), "{before} {after}");
+        assert!(system_memory().expect("memory") >= after);
         drop(block);
     }
 
@@ -326,25 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn sockstat_fields_are_found_by_name() {
-        let text =
-            "sockets: used 9\nTCP: inuse 5 orphan 0 tw 3 alloc 8 mem 2\nUDP: inuse 1 mem 0\n";
-        let memory = 2 * page_size() as u64;
-        let expected = TcpSockets { in_use: 5, time_wait: 3, memory };
-        assert_eq!(parse_sockstat(text), Some(expected));
-        assert_eq!(parse_sockstat("UDP: inuse 1 mem 0\n"), None);
-        tcp_sockets().expect("this machine has TCP");
-    }
-
-    #[test]
     fn a_child_is_found_under_its_parent() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let pid = std::process::id();
-        assert!(children(pid).contains(&child.id()));
-        assert!(descendants(pid).contains(&child.id()));
-        assert!(start_time(child.id()) >= start_time(pid));
+        assert!(descendants(std::process::id()).contains(&child.id()));
         child.kill().expect("it runs");
         child.wait().expect("its status");
-        assert_eq!(start_time(child.id()), None);
+        assert!(!descendants(std::process::id()).contains(&child.id()));
     }
 }

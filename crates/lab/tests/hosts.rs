@@ -11,7 +11,7 @@ use std::{
 
 use cachelane_lab::testing::{comes_true, root};
 use cachelane_lab::{BridgeOptions, End, ErrorKind, Host, Lab, LinkOptions};
-use common::{machine_network, namespaces};
+use common::{fdb, lives, machine_network, namespaces};
 
 /// Sends `bytes` from one host to an address of another and returns how many arrived.
 fn send(from: &Host, to: &Host, address: SocketAddr, bytes: usize) -> usize {
@@ -85,7 +85,7 @@ fn root_a_bridge_joins_its_members_and_learns_them() {
     assert_eq!(send(&a.host, &b.host, b.socket(4000), 50_000), 50_000);
     assert_eq!(send(&c.host, &a.host, a.socket_v6(4000), 50_000), 50_000);
     assert_eq!(send(&a.host, &bridge.own.host, bridge.own.socket(4000), 10), 10);
-    let fdb = bridge.fdb().expect("the table");
+    let fdb = fdb(&bridge);
     for (member, port) in bridge.members.iter().zip(&bridge.ports) {
         let entry = format!("{} dev {port} master br0", member.mac);
         assert!(fdb.contains(&entry), "no `{entry}` in\n{fdb}");
@@ -106,7 +106,7 @@ fn root_a_quiet_bridge_knows_nobody() {
         let addressed = addresses.lines().filter(|line| line.split_whitespace().count() > 2);
         assert_eq!(addressed.filter(|line| !line.starts_with("lo ")).count(), 0, "{addresses}");
     }
-    let fdb = bridge.fdb().expect("the table");
+    let fdb = fdb(&bridge);
     for member in &bridge.members {
         assert!(!fdb.contains(&member.mac.to_string()), "{fdb}");
     }
@@ -144,11 +144,10 @@ fn root_link_options_reach_the_device() {
         return;
     }
     let lab = Lab::new("options").expect("a lab");
-    let subnet = Some(cachelane_lab::Subnet { v4: [192, 168, 7], v6: [0xfd00, 1, 2, 3] });
-    let mut options = LinkOptions { mtu: 9000, queues: 4, subnet, ..Default::default() };
+    let mut options = LinkOptions { mtu: 9000, queues: 4, ..Default::default() };
     let (a, b) = pair(&lab, options.clone());
-    assert_eq!(a.socket(1).to_string(), "192.168.7.1:1");
-    assert_eq!(b.socket_v6(2).to_string(), "[fd00:1:2:3::2]:2");
+    assert_eq!(a.socket(1).to_string(), "10.83.1.1:1");
+    assert_eq!(b.socket_v6(2).to_string(), "[fd83:6361:6c61:1::2]:2");
     for end in [&a, &b] {
         let shown = end.host.ip(["-d", "link", "show", &end.device]).expect("ip");
         for part in ["mtu 9000", "numrxqueues 4", "numtxqueues 4", &end.mac.to_string()] {
@@ -210,9 +209,9 @@ fn a_program_that_takes_too_long_is_killed() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let mut process = here.command("sleep").arg("600").spawn().expect("sleep starts");
     let pid = process.pid();
-    assert!(cachelane_lab::usage::start_time(pid).is_some());
+    assert!(lives(pid));
     process.stop(Duration::from_secs(5)).expect("it ends");
-    assert_eq!(cachelane_lab::usage::start_time(pid), None);
+    assert!(!lives(pid));
 }
 
 #[test]
@@ -234,7 +233,7 @@ fn root_a_contained_program_takes_its_children_along() {
     let all = cachelane_lab::usage::descendants(process.pid());
     assert_eq!(all.len(), 2, "{all:?}");
     process.stop(Duration::from_millis(50)).expect("it ends");
-    assert!(comes_true(|| all.iter().all(|pid| cachelane_lab::usage::start_time(*pid).is_none())));
+    assert!(comes_true(|| all.iter().all(|pid| !lives(*pid))));
 }
 
 #[test]
@@ -276,7 +275,7 @@ fn root_a_dropped_lab_leaves_nothing() {
     assert_eq!(machine_network(), before);
     drop((sleeper, a, b, lab));
     assert!(!dir.exists());
-    assert_eq!(cachelane_lab::usage::start_time(pid), None);
+    assert!(!lives(pid));
     assert!(comes_true(|| !namespaces().contains(&namespace)));
     assert_eq!(machine_network(), before);
 }

@@ -13,10 +13,9 @@ use std::{
 use cachelane_lab::testing::{comes_true, root};
 use cachelane_lab::{
     BridgeOptions, Lab, LinkOptions,
-    peer::{Peer, Program, Proxy, ProxyOptions, installed},
-    usage,
+    peer::{Peer, Proxy, ProxyOptions, installed},
 };
-use common::{machine_network, namespaces};
+use common::{lives, machine_network, namespaces};
 
 const TEST: &str = "root_a_killed_owner_leaves_nothing";
 const IS_OWNER: &str = "LAB_TEST_OWNER";
@@ -36,9 +35,6 @@ fn own() {
             let options = ProxyOptions::new(link.b.socket(port), link.a.socket(port));
             peers.push(Peer::proxy(&lab, &b, proxy, &options).expect("it starts"));
         }
-    }
-    if installed(Program::Iperf3).is_some() {
-        peers.push(Peer::iperf3_server(&lab, &b, link.b.socket(5201)).expect("it starts"));
     }
     pids.extend(peers.iter().flat_map(Peer::pids));
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
@@ -71,7 +67,7 @@ fn root_a_killed_owner_leaves_nothing() {
     let dir = PathBuf::from(&owns[0]);
     let pids: Vec<u32> = owns[1..].iter().map(|pid| pid.parse().expect("a PID")).collect();
     assert!(dir.exists());
-    assert!(pids.iter().all(|pid| usage::start_time(*pid).is_some()), "{pids:?}");
+    assert!(pids.iter().all(|pid| lives(*pid)), "{pids:?}");
     assert_eq!(machine_network(), before.0);
     let theirs: HashSet<String> = pids
         .iter()
@@ -82,7 +78,7 @@ fn root_a_killed_owner_leaves_nothing() {
 
     owner.kill().expect("it is alive");
     owner.wait().expect("its status");
-    assert!(comes_true(|| pids.iter().all(|pid| usage::start_time(*pid).is_none())), "{pids:?}");
+    assert!(comes_true(|| pids.iter().all(|pid| !lives(*pid))), "{pids:?}");
     assert!(comes_true(|| theirs.is_disjoint(&namespaces())));
     assert_eq!(machine_network(), before.0);
     assert!(dir.exists(), "nobody was left to remove it");

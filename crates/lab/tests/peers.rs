@@ -1,15 +1,17 @@
 //! Peers relay bytes, report what is wrong, and are gone when they should be.
 
+mod common;
+
 use std::time::Duration;
 
 use cachelane_lab::testing::{comes_true, root};
 use cachelane_lab::{
     End, ErrorKind, Host, Lab, LinkOptions,
-    peer::{Iperf3Options, Peer, Program, Proxy, ProxyOptions, installed, iperf3},
-    traffic::{BulkOptions, BulkServer, BulkSession, Direction, EchoOptions, EchoServer},
+    peer::{Peer, Program, Proxy, ProxyOptions, installed},
+    traffic::{BulkOptions, BulkServer, BulkSession, EchoOptions, EchoServer},
     traffic::{RrOptions, RrSession},
-    usage,
 };
+use common::lives;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -56,14 +58,12 @@ fn root_each_proxy_relays_bytes_unchanged() {
             continue;
         }
         let Row { lab, client, front, back } = row();
-        let options =
-            BulkOptions { direction: Direction::Both, verify: true, ..Default::default() };
+        let options = BulkOptions { verify: true, ..Default::default() };
         let server = BulkServer::start(&back.host, back.socket(5000), &options).expect("a server");
         let echo = EchoServer::start(&back.host, back.socket_v6(5001), EchoOptions::default());
         let echo = echo.expect("a server");
         let start = |listen, to| {
-            let options =
-                ProxyOptions { threads: 2, cpus: vec![0], ..ProxyOptions::new(listen, to) };
+            let options = ProxyOptions { threads: 2, ..ProxyOptions::new(listen, to) };
             Peer::proxy(&lab, &front.host, proxy, &options).expect("it starts")
         };
         let bulk_peer = start(front.socket(4000), server.address());
@@ -72,12 +72,10 @@ fn root_each_proxy_relays_bytes_unchanged() {
         assert_eq!(pids.len(), processes, "{proxy:?}");
 
         let session = BulkSession::start(&client, bulk_peer.listen(), &options).expect("connects");
-        let before = bulk_peer.cpu().expect("it runs");
         session.measure(&server, Duration::from_millis(200)).expect("bytes arrive");
-        assert!(bulk_peer.cpu().expect("it runs") > before, "{proxy:?}");
-        assert!(bulk_peer.memory().expect("it runs").rss > 1 << 20, "{proxy:?}");
+        assert!(bulk_peer.memory().expect("it runs") > 1 << 20, "{proxy:?}");
         let (up, down) = session.finish(&server, LONG).expect("ends in order");
-        assert_eq!((up.sent, down.sent), (down.received, up.received), "{proxy:?}");
+        assert_eq!(up.sent, down.received, "{proxy:?}");
         assert_eq!((up.corrupt, down.corrupt, up.failed, down.failed), (0, 0, 0, 0), "{proxy:?}");
 
         let options = RrOptions { connections: 50, verify: true, ..Default::default() };
@@ -86,29 +84,9 @@ fn root_each_proxy_relays_bytes_unchanged() {
         assert!(window.exchanges > 0, "{proxy:?}: {window:?}");
         assert_eq!((window.errors, window.corrupt), (0, 0), "{proxy:?}: {window:?}");
 
-        bulk_peer.stop().expect("it ends");
-        assert!(comes_true(|| pids.iter().all(|pid| usage::start_time(*pid).is_none())));
+        drop(bulk_peer);
+        assert!(comes_true(|| pids.iter().all(|pid| !lives(*pid))));
     }
-}
-
-#[test]
-fn root_iperf3_measures_both_directions() {
-    let name = "root_iperf3_measures_both_directions";
-    if !root(name) || !has(Program::Iperf3, name) {
-        return;
-    }
-    let Row { lab, client, front, .. } = row();
-    let peer = Peer::iperf3_server(&lab, &front.host, front.socket(5201)).expect("it starts");
-    for reverse in [false, true] {
-        let options = Iperf3Options { reverse, streams: 2, ..Default::default() };
-        let report = iperf3(&client, peer.listen(), &options).expect("it measures");
-        assert!(report.received > 100_000 && report.rate() > 100_000.0, "{report:?}");
-        assert!(report.elapsed > Duration::from_millis(500), "{report:?}");
-    }
-    peer.stop().expect("it ends");
-    let error = iperf3(&client, front.socket(5201), &Iperf3Options::default()).expect_err("gone");
-    assert_eq!(error.kind(), ErrorKind::Command);
-    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[test]

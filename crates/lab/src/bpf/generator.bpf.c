@@ -1,11 +1,15 @@
-// SPDX-License-Identifier: GPL-2.0
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Small frames made inside the kernel, and where they end: a generator for benches, whose own cost
- * is a fraction of what forwarding a frame costs, and a sink that counts and drops.
+ * Frames made inside the kernel, and where they end: generators for benches, whose own cost is a
+ * fraction of what handling a frame costs, and a sink that counts and drops.
  *
- * The generator is run by BPF_PROG_TEST_RUN on a frame that the process gives it. Each copy of the
- * frame has memory of its own and goes through the backlog of the CPU that makes it, as a frame
- * does that a veth's peer has sent.
+ * The generators are run by BPF_PROG_TEST_RUN on a frame that the process gives them:
+ *
+ *   inject       Each copy of the frame has memory of its own and goes through the backlog of the
+ *                CPU that makes it, as a frame does that a veth's peer has sent.
+ *   send_live    Run with live frames, which a device's driver hands to XDP as a network card's
+ *                does: no socket buffer is made of them on this side. Each goes out of a device,
+ *                from the next of so many UDP source ports.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -19,26 +23,30 @@
 enum fixed {
 	/* Copies a run: what a CPU's backlog takes at once (net.core.dev_weight). */
 	BATCH = 64,
-	/* The addresses of all frames; from the blocks for documentation. */
+	/* The addresses of injected frames; from the blocks for documentation. */
 	SOURCE = 0xc0000201,
 	TARGET = 0xc0000202,
+	/* Where the UDP source port is: behind Ethernet and an IPv4 header without options. */
+	SOURCE_PORT = 34,
 };
 
 /* What the process says; one number each. */
 enum setting {
-	PORT,	      /* index of the device that receives the frames */
+	DEVICE,	      /* index of the device that receives injected frames, or sends live ones */
 	SOURCES,      /* stations that they come from */
 	FIRST_SOURCE, /* the last four bytes of the first one's address */
 	TARGETS,      /* stations that they go to */
 	FIRST_TARGET,
+	FIRST_PORT, /* the first source port of live frames */
+	PORTS,	    /* how many there are; 0: frames are dropped here */
 	SETTINGS,
 };
 
 /* What the programs count, each on its own CPU. */
 enum count {
 	INJECTED, /* frames that the device received */
-	REFUSED,  /* frames that it did not */
 	ARRIVED,  /* frames at the sink */
+	SENT,	  /* live frames */
 	COUNTS,
 };
 
@@ -89,7 +97,7 @@ static __always_inline void draw(struct __sk_buff *skb, __u32 offset, __u32 firs
 /* One run's settings and what it has come to. */
 struct run {
 	struct __sk_buff *skb;
-	__u32 port, sources, first_source, targets, first_target;
+	__u32 device, sources, first_source, targets, first_target;
 	__u32 refused;
 };
 
@@ -102,39 +110,40 @@ static long inject_frame(__u32 number, struct run *run)
 		draw(run->skb, offsetof(struct ethhdr, h_dest) + 2, run->first_target,
 		     run->targets);
 	}
-	if (bpf_clone_redirect(run->skb, run->port, BPF_F_INGRESS))
+	if (bpf_clone_redirect(run->skb, run->device, BPF_F_INGRESS))
 		run->refused++;
 	return 0;
 }
 
-static __always_inline int inject(struct __sk_buff *skb, __u32 frames)
+SEC("tc")
+int inject(struct __sk_buff *skb)
 {
 	struct run run = {
 		.skb = skb,
-		.port = setting(PORT),
+		.device = setting(DEVICE),
 		.sources = setting(SOURCES),
 		.first_source = setting(FIRST_SOURCE),
 		.targets = setting(TARGETS),
 		.first_target = setting(FIRST_TARGET),
 	};
 
-	bpf_loop(frames, inject_frame, &run, 0);
-	count(INJECTED, frames - run.refused);
-	if (run.refused)
-		count(REFUSED, run.refused);
+	bpf_loop(BATCH, inject_frame, &run, 0);
+	count(INJECTED, BATCH - run.refused);
 	return TC_ACT_OK;
 }
 
-SEC("tc")
-int inject_batch(struct __sk_buff *skb)
+SEC("xdp")
+int send_live(struct xdp_md *ctx)
 {
-	return inject(skb, BATCH);
-}
+	__u8 *data = (void *)(long)ctx->data;
+	const __u32 sent = SENT;
+	__u32 ports = setting(PORTS);
+	__u64 *number = bpf_map_lookup_elem(&counts, &sent);
 
-SEC("tc")
-int inject_one(struct __sk_buff *skb)
-{
-	return inject(skb, 1);
+	if (!number || !ports || (void *)(data + SOURCE_PORT + 2) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	*(__u16 *)(data + SOURCE_PORT) = bpf_htons(setting(FIRST_PORT) + (*number)++ % ports);
+	return bpf_redirect(setting(DEVICE), 0);
 }
 
 SEC("tc")

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* Nothing but an XDP program on a device: every packet goes on to the kernel. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Sockmap as it comes: what one socket receives is redirected to another, always. A peer for
  * benches to compare with; nothing of cachelane itself uses it.

@@ -1,22 +1,22 @@
 //! HAProxy as a TCP proxy.
 //!
-//! As its configuration manual and "Introduction" advise: one process with `nbthread` threads,
-//! each bound to a CPU by `cpu-map`; `maxconn` set explicitly; timeouts for connect, client and
+//! As its configuration manual and "Introduction" advise: one process with `nbthread` threads, which
+//! choose their CPUs; `maxconn` set explicitly; timeouts for connect, client and
 //! server, long here so that idle connections stay. Logging and health checks are off, as in
 //! any of the peers.
 
-use std::fmt::Write;
+use std::path::Path;
 
-use super::{Files, Program, ProxyOptions};
+use super::{Program, ProxyOptions, write_config};
 use crate::{Command, Host, Result};
 
 pub(super) fn command(
     host: &Host,
     options: &ProxyOptions,
     splice: bool,
-    files: &Files,
+    dir: &Path,
 ) -> Result<Command> {
-    let config = files.write_config(&config(options, splice))?;
+    let config = write_config(dir, &config(options, splice))?;
     // Stays in the foreground.
     Ok(host.command(Program::Haproxy.name()).args(["-db", "-f"]).arg(config))
 }
@@ -26,9 +26,6 @@ fn config(options: &ProxyOptions, splice: bool) -> String {
     let connections = options.connections(if splice { 3 } else { 2 });
     let threads = options.threads;
     let mut text = format!("global\n    maxconn {connections}\n    nbthread {threads}\n");
-    for (thread, cpu) in (1..).zip(options.pins()) {
-        writeln!(text, "    cpu-map 1/{thread} {cpu}").expect("a string takes it");
-    }
     text += "defaults\n    mode tcp\n    timeout connect 5s\n";
     text += "    timeout client 1h\n    timeout server 1h\n";
     if splice {
@@ -46,15 +43,13 @@ mod tests {
     fn the_configuration_says_what_was_asked() {
         let address = |port| ([10, 0, 0, 1], port).into();
         let mut options = ProxyOptions::new(address(80), address(81));
-        (options.threads, options.cpus, options.connections) = (3, vec![4, 6], 10);
-        let expected = "global\n    maxconn 10\n    nbthread 3\n    cpu-map 1/1 4\n    \
-                        cpu-map 1/2 6\n    cpu-map 1/3 4\ndefaults\n    mode tcp\n    \
-                        timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    \
+        (options.threads, options.connections) = (3, 10);
+        let expected = "global\n    maxconn 10\n    nbthread 3\n\
+                        defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    \
                         option splice-auto\nlisten relay\n    bind 10.0.0.1:80\n    \
                         server backend 10.0.0.1:81\n";
         assert_eq!(config(&options, true), expected);
-        options.cpus.clear();
         let plain = config(&options, false);
-        assert!(!plain.contains("splice") && !plain.contains("cpu-map"), "{plain}");
+        assert!(!plain.contains("splice"), "{plain}");
     }
 }

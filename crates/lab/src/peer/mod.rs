@@ -1,5 +1,5 @@
-//! Programs that cachelane is compared with, run inside a host: HAProxy and nginx as TCP
-//! proxies, iperf3, and the kernel's sockmap used plainly.
+//! What cachelane is compared with, run inside a host: HAProxy and nginx as TCP proxies, and the
+//! kernel's sockmap used plainly.
 //!
 //! They are configured as their own documentation advises for a TCP proxy on a given number of
 //! threads; what is set and why is said in the modules that write the configurations. The
@@ -7,32 +7,35 @@
 //! lives.
 
 mod haproxy;
-mod iperf3;
 mod nginx;
 mod sockmap;
 
 use std::{
     fs::{self, File},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 
-pub use iperf3::{Iperf3Options, Iperf3Report, iperf3};
+use tempfile::TempDir;
+
 pub use sockmap::{Redirect, StockSockmap};
 
 use crate::{
-    Command, Error, ErrorKind, Host, Lab, Process, Result, command,
-    usage::{self, ProcessMemory},
+    Command, Error, ErrorKind, Host, Lab, Process, Result, command, traffic::bound, usage,
 };
 
 /// How long a program may take to listen, and to end when asked to.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// The file that it writes to.
+const STDERR: &str = "stderr";
 /// How often it is looked whether it listens.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -44,8 +47,6 @@ pub enum Program {
     Haproxy,
     /// `nginx`, with its stream module.
     Nginx,
-    /// `iperf3`.
-    Iperf3,
 }
 
 impl Program {
@@ -94,17 +95,15 @@ pub struct ProxyOptions {
     pub to: SocketAddr,
     /// Threads of HAProxy, worker processes of nginx; 1 to 64.
     pub threads: usize,
-    /// CPUs that the threads are pinned to in turn; empty: not pinned.
-    pub cpus: Vec<usize>,
     /// Connections that it must be able to hold. Each costs it two open files, and two more
     /// with splicing; capped by this process's hard limit on open files.
     pub connections: usize,
 }
 
 impl ProxyOptions {
-    /// One thread, not pinned, with room for 4,000 connections.
+    /// One thread, with room for 4,000 connections.
     pub fn new(listen: SocketAddr, to: SocketAddr) -> Self {
-        Self { listen, to, threads: 1, cpus: Vec::new(), connections: 4_000 }
+        Self { listen, to, threads: 1, connections: 4_000 }
     }
 
     fn check(&self) -> Result<()> {
@@ -127,11 +126,6 @@ impl ProxyOptions {
         let most = most.saturating_sub(OTHERS) / fds as u64;
         self.connections.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
     }
-
-    /// The CPU of each thread; empty if they are not pinned.
-    fn pins(&self) -> Vec<usize> {
-        self.cpus.iter().copied().cycle().take(self.threads).collect()
-    }
 }
 
 /// A running program that listens. Dropping it ends it and what it started.
@@ -139,7 +133,8 @@ impl ProxyOptions {
 pub struct Peer {
     process: Process,
     listen: SocketAddr,
-    stderr: PathBuf,
+    /// For its configuration and what it writes to stderr.
+    dir: TempDir,
 }
 
 impl Peer {
@@ -151,27 +146,16 @@ impl Peer {
     /// wrote to stderr, if it ends; [`ErrorKind::TimedOut`] if it does not listen in 10 s.
     pub fn proxy(lab: &Lab, host: &Host, proxy: Proxy, options: &ProxyOptions) -> Result<Self> {
         options.check()?;
-        let files = Files::new(lab, proxy.program());
+        let dir = tempfile::tempdir_in(lab.dir())
+            .map_err(|error| Error::io("a folder for a peer", error))?;
         let (command, processes) = match proxy {
-            Proxy::Haproxy { splice } => (haproxy::command(host, options, splice, &files)?, 1),
+            Proxy::Haproxy { splice } => (haproxy::command(host, options, splice, dir.path())?, 1),
             // The master and its workers.
             Proxy::Nginx { buffer } => {
-                (nginx::command(host, options, buffer, &files)?, 1 + options.threads)
+                (nginx::command(host, options, buffer, dir.path())?, 1 + options.threads)
             }
         };
-        Self::start(host, command, options.listen, &files, processes)
-    }
-
-    /// Starts `iperf3 --server` on `address` of `host` and waits until it listens.
-    ///
-    /// # Errors
-    /// As [`proxy`](Self::proxy).
-    pub fn iperf3_server(lab: &Lab, host: &Host, address: SocketAddr) -> Result<Self> {
-        if address.port() == 0 {
-            return Err(Error::invalid("an iperf3 server needs a port to listen on"));
-        }
-        let files = Files::new(lab, Program::Iperf3);
-        Self::start(host, iperf3::server(host, address), address, &files, 1)
+        Self::start(host, command, options.listen, dir, processes)
     }
 
     /// The PIDs: first the program's own, then those of the processes that it started.
@@ -180,23 +164,12 @@ impl Peer {
         std::iter::once(own).filter(|pid| *pid != 0).chain(usage::descendants(own)).collect()
     }
 
-    /// CPU time of all its processes, as [`usage::process_cpu`] counts it.
+    /// Memory of all its processes, as [`usage::process_memory`] counts it.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it has ended.
-    pub fn cpu(&self) -> Result<Duration> {
-        self.pids().into_iter().map(usage::process_cpu).sum()
-    }
-
-    /// Memory of all its processes; where they share pages, only `pss` can be added up.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if it has ended.
-    pub fn memory(&self) -> Result<ProcessMemory> {
-        self.pids().into_iter().try_fold(ProcessMemory::default(), |sum, pid| {
-            let one = usage::process_memory(pid)?;
-            Ok(ProcessMemory { rss: sum.rss + one.rss, pss: sum.pss + one.pss })
-        })
+    pub fn memory(&self) -> Result<u64> {
+        self.pids().into_iter().map(usage::process_memory).sum()
     }
 
     /// The address that it listens on.
@@ -206,38 +179,30 @@ impl Peer {
 
     /// What it has written to stderr.
     pub fn stderr(&self) -> String {
-        fs::read(&self.stderr).map(|text| String::from_utf8_lossy(&text).into()).unwrap_or_default()
-    }
-
-    /// Ends it: SIGTERM, and SIGKILL if it has not ended after 2 s.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`] if its end cannot be waited for.
-    pub fn stop(mut self) -> Result<()> {
-        self.process.stop(STOP_LIMIT).map(drop)
+        let text = fs::read(self.dir.path().join(STDERR)).unwrap_or_default();
+        String::from_utf8_lossy(&text).into()
     }
 
     fn start(
         host: &Host,
         command: Command,
         listen: SocketAddr,
-        files: &Files,
+        dir: TempDir,
         processes: usize,
     ) -> Result<Self> {
         if listens(host, listen)? {
             return Err(Error::invalid(format!("{host}: {listen} is listened on already")));
         }
-        let stderr = files.stderr();
+        let stderr = dir.path().join(STDERR);
         let file = File::create(&stderr)
             .map_err(|error| Error::io(stderr.display().to_string(), error))?;
         let process = command.stderr(file).spawn()?;
-        let mut peer = Self { process, listen, stderr };
+        let mut peer = Self { process, listen, dir };
         peer.wait_ready(host, processes)?;
         Ok(peer)
     }
 
-    /// Waits for the listening socket and the worker processes. A look at the socket tables
-    /// and not a connection, which a proxy would pass on to its backend.
+    /// Waits for the listening socket and the worker processes.
     fn wait_ready(&mut self, host: &Host, processes: usize) -> Result<()> {
         let until = Instant::now() + START_LIMIT;
         loop {
@@ -265,90 +230,38 @@ impl Drop for Peer {
     }
 }
 
-/// The names of one peer's files in the lab's folder.
-struct Files {
-    dir: PathBuf,
-    stem: String,
+fn write_config(dir: &Path, text: &str) -> Result<PathBuf> {
+    let path = dir.join("conf");
+    fs::write(&path, text).map_err(|error| Error::io(path.display().to_string(), error))?;
+    Ok(path)
 }
 
-impl Files {
-    fn new(lab: &Lab, program: Program) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: a counter on its own.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { dir: lab.dir().into(), stem: format!("{}-{number}", program.name()) }
-    }
-
-    fn path(&self, extension: &str) -> PathBuf {
-        self.dir.join(&self.stem).with_extension(extension)
-    }
-
-    fn stderr(&self) -> PathBuf {
-        self.path("err")
-    }
-
-    fn write_config(&self, text: &str) -> Result<PathBuf> {
-        let path = self.path("conf");
-        fs::write(&path, text).map_err(|error| Error::io(path.display().to_string(), error))?;
-        Ok(path)
-    }
-}
-
-/// Whether a TCP socket of the host listens on exactly this address.
+/// Whether a TCP socket of the host listens on this address. Not tried by a connection, which a
+/// proxy would pass on to its backend.
 fn listens(host: &Host, address: SocketAddr) -> Result<bool> {
-    let table = if address.is_ipv4() { "tcp" } else { "tcp6" };
-    let path = Path::new("/proc/thread-self/net").join(table);
-    let text = host.run(|| fs::read_to_string(&path))?;
-    let text = text.map_err(|error| Error::io(path.display().to_string(), error))?;
-    Ok(has_listener(&text, address))
-}
-
-/// Looks a listening socket up in the text of `/proc/net/tcp` or `tcp6`.
-fn has_listener(table: &str, address: SocketAddr) -> bool {
-    /// `TCP_LISTEN`.
-    const LISTEN: &str = "0A";
-    let local = format!("{}:{:04X}", table_address(address.ip()), address.port());
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next() == Some(&local) && fields.nth(1) == Some(LISTEN)
-    })
-}
-
-/// An address as the tables write it: words in the machine's byte order.
-fn table_address(address: IpAddr) -> String {
-    let bytes = match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let (words, _) = bytes.as_chunks::<4>();
-    words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+    let bound = host.run(|| bound(address))?;
+    Ok(bound.is_err_and(|error| error == Errno::ADDRINUSE))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv6Addr, TcpListener};
+    use std::net::{IpAddr, Ipv6Addr, TcpListener};
 
     use super::*;
 
     #[test]
-    fn a_listener_is_found_by_its_exact_address() {
+    fn a_listener_is_found_by_its_address() {
         let here = Host::here().expect("a host");
         for ip in [IpAddr::from([127, 0, 0, 1]), Ipv6Addr::LOCALHOST.into()] {
             let listener = TcpListener::bind((ip, 0)).expect("a listener");
             let address = listener.local_addr().expect("its address");
-            assert!(listens(&here, address).expect("the table"), "{address}");
+            assert!(listens(&here, address).expect("it is tried"), "{address}");
             let other = IpAddr::from([127, 0, 0, 2]);
-            assert!(!listens(&here, (other, address.port()).into()).expect("the table"));
-        }
-    }
-
-    #[test]
-    fn a_socket_in_another_state_is_no_listener() {
-        let address: SocketAddr = ([127, 0, 0, 1], 0x1F90).into();
-        let local = format!("{}:1F90", table_address(address.ip()));
-        for (state, expected) in [("0A", true), ("01", false), ("06", false)] {
-            let table = format!("  sl  local rem st\n   0: {local} 00000000:0000 {state} 0:0 0\n");
-            assert_eq!(has_listener(&table, address), expected, "{state}");
+            assert!(!listens(&here, (other, address.port()).into()).expect("it is tried"));
+            drop(listener);
+            // Bound is not listening.
+            let _bound = bound(address).expect("the address is free");
+            assert!(!listens(&here, address).expect("it is tried"), "{address}");
         }
     }
 }

@@ -1,15 +1,17 @@
 //! nginx's stream module as a TCP proxy.
 //!
-//! As its documentation advises: one worker process a CPU, bound to it by
-//! `worker_cpu_affinity`; `reuseport`, so that each worker has a listening socket of its own;
+//! As its documentation advises: one worker process a CPU, which the kernel chooses; `reuseport`, so that each worker has a listening socket of its own;
 //! `worker_connections` counted with the connections to the backend. The access log is off.
 //!
 //! Where nginx knows `proxy_half_close` it is on, for what the other proxies do anyway: by
 //! default, nginx closes both directions when one ends, and the bytes under way are lost.
 
-use std::{path::PathBuf, process::Output};
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+};
 
-use super::{Files, Program, ProxyOptions};
+use super::{Program, ProxyOptions, write_config};
 use crate::{Command, Error, ErrorKind, Host, Result};
 
 /// Where nginx looks for modules if it was not told at build time.
@@ -22,13 +24,13 @@ pub(super) fn command(
     host: &Host,
     options: &ProxyOptions,
     buffer: Option<usize>,
-    files: &Files,
+    dir: &Path,
 ) -> Result<Command> {
     let nginx = Program::Nginx.name();
     let build = Build::parse(&host.command(nginx).arg("-V").output()?)?;
-    let pid_file = files.path("pid").display().to_string();
-    let config = files.write_config(&config(options, buffer, &build, &pid_file))?;
-    let command = host.command(nginx).arg("-p").arg(&files.dir).args(["-e", "stderr"]);
+    let pid_file = dir.join("pid").display().to_string();
+    let config = write_config(dir, &config(options, buffer, &build, &pid_file))?;
+    let command = host.command(nginx).arg("-p").arg(dir).args(["-e", "stderr"]);
     // Its workers would outlive a master that is killed.
     Ok(command.arg("-c").arg(config).contained())
 }
@@ -77,12 +79,6 @@ fn config(options: &ProxyOptions, buffer: Option<usize>, build: &Build, pid_file
     let mut lines: Vec<String> = load.collect();
     lines.push(format!("daemon off;\npid {pid_file};\nerror_log stderr warn;"));
     lines.push(format!("worker_processes {threads};"));
-    if !options.cpus.is_empty() {
-        // One mask a worker, the lowest CPU last.
-        let masks: Vec<_> =
-            options.pins().into_iter().map(|cpu| format!("1{}", "0".repeat(cpu))).collect();
-        lines.push(format!("worker_cpu_affinity {};", masks.join(" ")));
-    }
     // Some to spare for listeners and channels to the master.
     lines.push(format!("worker_rlimit_nofile {};", connections + 128));
     lines.push(format!("events {{ worker_connections {}; }}", connections + 64));
@@ -102,18 +98,17 @@ mod tests {
     fn the_configuration_says_what_was_asked() {
         let address = |port| ([10, 0, 0, 1], port).into();
         let mut options = ProxyOptions::new(address(80), address(81));
-        (options.threads, options.cpus, options.connections) = (3, vec![0, 2], 10);
+        (options.threads, options.connections) = (3, 10);
         let build = Build { module: Some("/m.so".into()), half_close: true };
         let text = config(&options, Some(1024), &build, "/p");
         let expected = "load_module /m.so;\ndaemon off;\npid /p;\nerror_log stderr warn;\n\
-                        worker_processes 3;\nworker_cpu_affinity 1 100 1;\n\
+                        worker_processes 3;\n\
                         worker_rlimit_nofile 148;\nevents { worker_connections 84; }\n\
                         stream { server { listen 10.0.0.1:80 reuseport; proxy_pass 10.0.0.1:81; \
                         proxy_buffer_size 1024; proxy_half_close on; proxy_timeout 1h; proxy_connect_timeout 5s; } }\n";
         assert_eq!(text, expected);
-        options.cpus.clear();
         let plain = config(&options, None, &Build::default(), "/p");
-        for absent in ["load_module", "affinity", "buffer_size", "half_close"] {
+        for absent in ["load_module", "buffer_size", "half_close"] {
             assert!(!plain.contains(absent), "{plain}");
         }
     }

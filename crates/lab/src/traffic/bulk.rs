@@ -1,26 +1,34 @@
-//! TCP streams that carry as much as they can.
+//! TCP streams that carry as much as they can, from the side that connects to the side that listens.
+//!
+//! A thread blocks in a read or a write; shutting its socket down from outside is what wakes it.
+//! Shutting down only the sending direction ends a transfer in order: what was written still
+//! arrives, followed by the end of the stream.
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     ops::RangeInclusive,
-    os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::net::sockopt::set_socket_recv_buffer_size;
+use parking_lot::Mutex;
 
 use super::{
-    StreamTotals, check_cpus, listen, local_addr, reserve_fds,
-    stream::{Streams, Work},
+    PATTERN_PERIOD, listen, local_addr,
+    moves::cpu_of,
+    pattern, reserve_fds,
+    threads::{Stop, Threads},
 };
-use crate::{Error, Host, Result};
+use crate::{Error, Host, Result, testing::within};
 
 const SIZES: RangeInclusive<usize> = 64..=1 << 20;
+/// Most bytes a read.
+const READ: usize = 256 << 10;
 /// How long connecting one stream may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// How long the first byte may take.
@@ -31,60 +39,26 @@ const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(10);
 pub struct BulkOptions {
     /// Bytes a write, 64 to 1 MiB.
     pub write_size: usize,
-    /// Most bytes a read, 64 to 1 MiB.
-    pub read_size: usize,
-    /// Connections, each with threads of its own at both sides.
+    /// Connections, each with a thread of its own at both sides.
     pub streams: usize,
-    /// Who sends.
-    pub direction: Direction,
-    /// Bytes a second that a receiver reads from one stream; none: as fast as it can.
-    pub receive_rate: Option<u64>,
-    /// Size of a receiver's socket buffer in bytes as `SO_RCVBUF` takes it; none: the kernel's
-    /// automatic sizing.
-    pub receive_buffer: Option<usize>,
     /// Compare each byte that arrives with the one sent.
     pub verify: bool,
     /// CPUs that the client's streams are pinned to in turn; empty: not pinned.
     pub client_cpus: Vec<usize>,
-    /// The same for the server's.
-    pub server_cpus: Vec<usize>,
-}
-
-/// Who sends in a bulk transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The client, which connects.
-    Upload,
-    /// The server, which listens.
-    Download,
-    /// Both at once.
-    Both,
 }
 
 impl Default for BulkOptions {
     fn default() -> Self {
-        Self {
-            write_size: 64 << 10,
-            read_size: 256 << 10,
-            streams: 1,
-            direction: Direction::Upload,
-            receive_rate: None,
-            receive_buffer: None,
-            verify: false,
-            client_cpus: Vec::new(),
-            server_cpus: Vec::new(),
-        }
+        Self { write_size: 64 << 10, streams: 1, verify: false, client_cpus: Vec::new() }
     }
 }
 
-/// What went through in a measured time.
+/// What arrived in a measured time.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
     /// The measured time.
     pub elapsed: Duration,
-    /// Bytes written by all senders.
-    pub sent: u64,
-    /// Bytes read by all receivers.
+    /// Bytes read by the receivers.
     pub received: u64,
 }
 
@@ -95,15 +69,73 @@ impl Bulk {
     }
 }
 
-/// The side that listens. Dropping it ends its streams.
+/// What one side of a transfer has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// Bytes that the kernel took from this side.
+    pub sent: u64,
+    /// Bytes that this side read.
+    pub received: u64,
+    /// Streams on which this side read a byte that was not the one sent there. Looked for only
+    /// with [`BulkOptions::verify`].
+    pub corrupt: u64,
+    /// Streams that ended by an error, such as a reset, instead of an end of the stream.
+    pub failed: u64,
+}
+
+/// One side's streams, and what they have counted: Relaxed, as each number stands on its own.
+#[derive(Debug, Default)]
+struct Side {
+    /// The threads own the sockets: one is closed when its thread ends.
+    streams: Mutex<Vec<Weak<TcpStream>>>,
+    ended: AtomicU64,
+    carried: AtomicU64,
+    corrupt: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Side {
+    /// Takes a stream; none once it is to stop.
+    fn take(&self, stream: TcpStream, stop: &Stop) -> Option<Arc<TcpStream>> {
+        let (stream, mut streams) = (Arc::new(stream), self.streams.lock());
+        streams.push(Arc::downgrade(&stream));
+        // Looked at under the lock, so that whoever shuts streams down finds this one.
+        (!stop.is_set()).then_some(stream)
+    }
+
+    /// Does the work of a stream's thread.
+    fn carry(
+        &self,
+        stream: Arc<TcpStream>,
+        stop: &Stop,
+        work: impl FnOnce(&TcpStream) -> io::Result<()>,
+    ) {
+        if work(&stream).is_err() && !stop.is_set() {
+            self.failed.fetch_add(1, Relaxed);
+        }
+        // Closed before it counts as ended.
+        drop(stream);
+        self.ended.fetch_add(1, Relaxed);
+    }
+
+    fn shut(&self, how: Shutdown, stop: &Stop) {
+        stop.set();
+        for stream in self.streams.lock().iter().filter_map(Weak::upgrade) {
+            // Fails only where the stream has ended already.
+            let _ = stream.shutdown(how);
+        }
+    }
+}
+
+/// The side that listens, and receives. Dropping it ends its streams.
 #[derive(Debug)]
 pub struct BulkServer {
     address: SocketAddr,
-    listener: Arc<OwnedFd>,
-    acceptor: Option<thread::JoinHandle<()>>,
-    streams: Arc<Streams>,
+    listener: Arc<TcpListener>,
+    side: Arc<Side>,
+    threads: Threads,
     /// Streams of sessions that have been finished.
-    finished: AtomicUsize,
+    finished: AtomicU64,
 }
 
 impl BulkServer {
@@ -114,30 +146,25 @@ impl BulkServer {
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the address cannot be listened on.
     pub fn start(host: &Host, address: SocketAddr, options: &BulkOptions) -> Result<Self> {
         options.check()?;
-        let listener = host.run(|| listen(address))??;
-        let address = local_addr(&listener)?;
-        let work = options.work(Direction::Download, &options.server_cpus);
-        let streams = Arc::new(Streams::default());
-        let handle = listener.try_clone().map_err(|error| Error::io("the listener", error))?;
-        let (shared, buffer) = (streams.clone(), options.receive_buffer);
-        if let (Some(bytes), true) = (buffer, work.receives) {
-            // Accepted sockets inherit it, early enough for the window that they announce.
-            set_buffer(&listener, bytes)?;
-        }
-        let acceptor = host.spawn_thread("bulk-accept", move || {
-            while let Ok((stream, _)) = listener.accept() {
-                // Without threads or descriptors the stream is closed, which the client sees.
-                let _ = shared.add(stream, &work);
-            }
+        let listener = Arc::new(host.run(|| listen(address))??);
+        let (address, side) = (local_addr(&listener)?, Arc::new(Side::default()));
+        let mut threads = Threads::new()?;
+        let (accepting, shared, verify) = (listener.clone(), side.clone(), options.verify);
+        threads.start(host, "bulk-accept", None, move |stop| {
+            thread::scope(|scope| {
+                while let Ok((stream, _)) = accepting.accept() {
+                    let Some(stream) = shared.take(stream, stop) else { return };
+                    let receiver = thread::Builder::new().name("bulk-receive".into());
+                    let work =
+                        || shared.carry(stream, stop, |stream| receive(&shared, stream, verify));
+                    // Without a thread the stream is closed, which the client sees.
+                    if receiver.spawn_scoped(scope, work).is_err() {
+                        shared.ended.fetch_add(1, Relaxed);
+                    }
+                }
+            });
         })?;
-        let listener = Arc::new(handle.into());
-        Ok(Self {
-            address,
-            listener,
-            acceptor: Some(acceptor),
-            streams,
-            finished: AtomicUsize::new(0),
-        })
+        Ok(Self { address, listener, side, threads, finished: AtomicU64::new(0) })
     }
 
     /// The address that it listens on.
@@ -147,42 +174,33 @@ impl BulkServer {
 
     /// What all streams accepted so far have carried.
     pub fn totals(&self) -> StreamTotals {
-        self.streams.totals()
+        let Side { carried, corrupt, failed, .. } = &*self.side;
+        let [received, corrupt, failed] =
+            [carried, corrupt, failed].map(|count| count.load(Relaxed));
+        StreamTotals { sent: 0, received, corrupt, failed }
     }
 
-    /// Ends what this side sends; what was written still arrives.
-    pub fn end_sending(&self) {
-        self.streams.end_sending();
-    }
-
-    /// Waits until all streams accepted so far have ended.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if one goes on after `limit`.
-    pub fn wait(&self, limit: Duration) -> Result<StreamTotals> {
-        self.streams.wait(0, limit)
+    /// Whether so many streams have been accepted, and all of them have ended.
+    fn has_ended(&self, streams: u64) -> bool {
+        let accepted = self.side.streams.lock().len() as u64;
+        accepted >= streams && self.side.ended.load(Relaxed) == accepted
     }
 }
 
 impl Drop for BulkServer {
     fn drop(&mut self) {
+        self.side.shut(Shutdown::Both, self.threads.stop());
         // Wakes the thread that waits in accept; fails only where it has been woken.
-        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
-        if let Some(acceptor) = self.acceptor.take() {
-            // A panic has been printed, and a drop could not say more.
-            let _ = acceptor.join();
-        }
-        self.streams.stop();
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
 
-/// The side that connects; it runs until it is dropped.
+/// The side that connects, and sends until it is dropped.
 #[derive(Debug)]
 pub struct BulkSession {
-    streams: Arc<Streams>,
-    count: usize,
-    upload: bool,
-    download: bool,
+    side: Arc<Side>,
+    threads: Threads,
+    count: u64,
 }
 
 impl BulkSession {
@@ -195,29 +213,20 @@ impl BulkSession {
     pub fn start(host: &Host, target: SocketAddr, options: &BulkOptions) -> Result<Self> {
         options.check()?;
         reserve_fds(options.streams)?;
-        let work = options.work(Direction::Upload, &options.client_cpus);
-        let session = Self {
-            streams: Arc::new(Streams::default()),
-            count: options.streams,
-            upload: work.sends,
-            download: work.receives,
-        };
-        host.run(|| {
-            (0..options.streams).try_for_each(|_| {
-                let stream = TcpStream::connect_timeout(&target, CONNECT_LIMIT)
-                    .map_err(|error| Error::io(format!("connecting to {target}"), error))?;
-                if let (Some(bytes), true) = (options.receive_buffer, work.receives) {
-                    set_buffer(&stream, bytes)?;
-                }
-                session.streams.add(stream, &work)
-            })
-        })??;
+        let side = Arc::new(Side::default());
+        let mut session = Self { side, threads: Threads::new()?, count: options.streams as u64 };
+        for index in 0..options.streams {
+            let stream = host.run(|| TcpStream::connect_timeout(&target, CONNECT_LIMIT))?;
+            let stream =
+                stream.map_err(|error| Error::io(format!("connecting to {target}"), error))?;
+            let (side, size) = (session.side.clone(), options.write_size);
+            let Some(stream) = side.take(stream, session.threads.stop()) else { break };
+            let cpu = cpu_of(&options.client_cpus, index);
+            session.threads.start(host, "bulk-send", cpu, move |stop| {
+                side.carry(stream, stop, |stream| send(&side, stream, size));
+            })?;
+        }
         Ok(session)
-    }
-
-    /// What all streams have carried.
-    pub fn totals(&self) -> StreamTotals {
-        self.streams.totals()
     }
 
     /// What goes through in the next `time`, counted from when the first byte has arrived.
@@ -225,34 +234,13 @@ impl BulkSession {
     /// # Errors
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if nothing arrives.
     pub fn measure(&self, server: &BulkServer, time: Duration) -> Result<Bulk> {
-        let from = Instant::now();
-        while self.arrived(server) == 0 {
-            if from.elapsed() > FIRST_BYTE_LIMIT {
-                let message = format!("no byte arrived in {FIRST_BYTE_LIMIT:?}");
-                return Err(Error::timed_out(message));
-            }
-            thread::sleep(Duration::from_millis(1));
+        let arrived = || server.totals().received;
+        if !within(FIRST_BYTE_LIMIT, || arrived() > 0) {
+            return Err(Error::timed_out(format!("no byte arrived in {FIRST_BYTE_LIMIT:?}")));
         }
-        let (start, sent, received) = (Instant::now(), self.written(server), self.arrived(server));
+        let (start, before) = (Instant::now(), arrived());
         thread::sleep(time);
-        Ok(Bulk {
-            elapsed: start.elapsed(),
-            sent: self.written(server) - sent,
-            received: self.arrived(server) - received,
-        })
-    }
-
-    /// Ends what this side sends; what was written still arrives.
-    pub fn end_sending(&self) {
-        self.streams.end_sending();
-    }
-
-    /// Waits until all streams have ended.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if one goes on after `limit`.
-    pub fn wait(&self, limit: Duration) -> Result<StreamTotals> {
-        self.streams.wait(0, limit)
+        Ok(Bulk { elapsed: start.elapsed(), received: arrived() - before })
     }
 
     /// Ends the transfer in order on both sides, so that everything sent is received, and
@@ -261,70 +249,76 @@ impl BulkSession {
     /// # Errors
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if that takes longer than `limit`.
     pub fn finish(
-        self,
+        mut self,
         server: &BulkServer,
         limit: Duration,
     ) -> Result<(StreamTotals, StreamTotals)> {
-        let until = Instant::now() + limit;
-        if self.upload {
-            self.end_sending();
+        self.side.shut(Shutdown::Write, self.threads.stop());
+        self.threads.finish();
+        // Behind a relay, the server may see a stream only now.
+        let count = server.finished.fetch_add(self.count, Relaxed) + self.count;
+        if !within(limit, || server.has_ended(count)) {
+            let message = format!("not all of {count} streams have ended after {limit:?}");
+            return Err(Error::timed_out(message));
         }
-        if self.download {
-            server.end_sending();
-        }
-        let client = self.wait(until.saturating_duration_since(Instant::now()))?;
-        // Relaxed: a counter on its own. Behind a relay, the server may see a stream only now.
-        let count = server.finished.fetch_add(self.count, Ordering::Relaxed) + self.count;
-        let server = server.streams.wait(count, until.saturating_duration_since(Instant::now()))?;
-        Ok((client, server))
-    }
-
-    fn written(&self, server: &BulkServer) -> u64 {
-        self.totals().sent + server.totals().sent
-    }
-
-    fn arrived(&self, server: &BulkServer) -> u64 {
-        self.totals().received + server.totals().received
+        let [sent, failed] = [&self.side.carried, &self.side.failed].map(|it| it.load(Relaxed));
+        let own = StreamTotals { sent, failed, ..StreamTotals::default() };
+        Ok((own, server.totals()))
     }
 }
 
 impl Drop for BulkSession {
     fn drop(&mut self) {
-        self.streams.stop();
+        self.side.shut(Shutdown::Both, self.threads.stop());
     }
 }
 
 impl BulkOptions {
     fn check(&self) -> Result<()> {
-        for (name, size) in [("write", self.write_size), ("read", self.read_size)] {
-            if !SIZES.contains(&size) {
-                return Err(Error::invalid(format!("{name} size {size}: expected 64 to 1 MiB")));
-            }
+        if !SIZES.contains(&self.write_size) {
+            let size = self.write_size;
+            return Err(Error::invalid(format!("write size {size}: expected 64 to 1 MiB")));
         }
-        if self.streams == 0 || self.receive_rate == Some(0) {
-            return Err(Error::invalid("a bulk transfer of no stream or at no rate"));
-        }
-        for cpus in [&self.client_cpus, &self.server_cpus] {
-            check_cpus(cpus)?;
+        if self.streams == 0 {
+            return Err(Error::invalid("a bulk transfer of no stream"));
         }
         Ok(())
     }
+}
 
-    /// What the side that sends in `direction` does.
-    fn work(&self, direction: Direction, cpus: &[usize]) -> Work {
-        Work {
-            sends: self.direction == direction || self.direction == Direction::Both,
-            receives: self.direction != direction,
-            write_size: self.write_size,
-            read_size: self.read_size,
-            receive_rate: self.receive_rate,
-            verify: self.verify,
-            cpus: cpus.to_vec(),
+/// Sends until the stream is shut down.
+fn send(side: &Side, mut stream: &TcpStream, size: usize) -> io::Result<()> {
+    let bytes = pattern(size);
+    let mut offset = 0;
+    loop {
+        match stream.write(&bytes[offset..offset + size]) {
+            Ok(sent) => {
+                offset = (offset + sent) % PATTERN_PERIOD;
+                side.carried.fetch_add(sent as u64, Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
 
-fn set_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
-    set_socket_recv_buffer_size(socket, bytes)
-        .map_err(|error| Error::io(format!("a receive buffer of {bytes} bytes"), error))
+/// Receives until the stream has ended.
+fn receive(side: &Side, mut stream: &TcpStream, verify: bool) -> io::Result<()> {
+    let expected = if verify { pattern(READ) } else { Vec::new() };
+    let mut buffer = vec![0; READ];
+    let (mut offset, mut corrupt) = (0, false);
+    loop {
+        let received = match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if verify && !corrupt {
+            corrupt = buffer[..received] != expected[offset..offset + received];
+            side.corrupt.fetch_add(u64::from(corrupt), Relaxed);
+        }
+        offset = (offset + received) % PATTERN_PERIOD;
+        side.carried.fetch_add(received as u64, Relaxed);
+    }
 }

@@ -3,20 +3,16 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    thread,
+    sync::Arc,
 };
 
 use rustix::{io::Errno, net::sockopt::socket_incoming_cpu, thread::sched_getcpu};
+use slab::Slab;
 
 use super::{
-    Moves, check_cpus, listen, local_addr,
-    moves::Mover,
-    pin,
-    poller::{EventFlags, Poller, Ready},
+    Moves, listen, local_addr,
+    moves::{Mover, cpu_of},
+    threads::{EventFlags, Poller, Stop, Threads},
 };
 use crate::{Error, Host, Result};
 
@@ -33,13 +29,8 @@ pub struct EchoOptions {
     pub threads: usize,
     /// CPUs that the threads are pinned to in turn; empty: not pinned.
     pub cpus: Vec<usize>,
-    /// Bytes a request, 1 or more.
+    /// Bytes a request, 1 or more, which is its own answer.
     pub request: usize,
-    /// Bytes an answer; none: the request itself.
-    pub response: Option<usize>,
-    /// Close a connection after this many answers, so that the server is the side with the
-    /// sockets in TIME_WAIT; none: leave it to the client.
-    pub close_after: Option<u64>,
     /// Most connections that one thread has at a time; once it has them, it leaves others to the
     /// other threads. None: it takes all that come.
     pub per_thread: Option<usize>,
@@ -55,8 +46,6 @@ impl Default for EchoOptions {
             threads: 1,
             cpus: Vec::new(),
             request: 1,
-            response: None,
-            close_after: None,
             per_thread: None,
             moves: None,
             look: false,
@@ -64,24 +53,17 @@ impl Default for EchoOptions {
     }
 }
 
-/// What an [`EchoServer`] has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EchoCounters {
-    /// Connections accepted since the start.
-    pub accepted: u64,
-    /// Connections open now.
-    pub open: u64,
-    /// Requests answered.
-    pub answered: u64,
-    /// Connections that could not be accepted, for lack of file descriptors for instance.
-    pub refused: u64,
-    /// Moves of threads.
-    pub moves: u64,
-    /// Receives that were looked at.
-    pub looked_at: u64,
-    /// Of them, those of a thread on the CPU that had processed the connection's last packet
-    /// (`SO_INCOMING_CPU`).
-    pub same_cpu: u64,
+kit::counters! {
+    /// What an [`EchoServer`] has counted.
+    pub struct EchoCounters of #[repr(align(128))] EchoCounts {
+        accepted: "connections", "Connections accepted since the start.";
+        open: "connections", "Connections open now.";
+        answered: "requests", "Requests answered.";
+        moves: "moves", "Moves of threads.";
+        looked_at: "receives", "Receives that were looked at.";
+        same_cpu: "receives", "Of them, those of a thread on the CPU that had processed the \
+            connection's last packet (`SO_INCOMING_CPU`).";
+    }
 }
 
 /// A running echo server; dropping it closes its connections.
@@ -89,22 +71,15 @@ pub struct EchoCounters {
 pub struct EchoServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    workers: Vec<(Arc<Poller>, thread::JoinHandle<()>)>,
+    _threads: Threads,
 }
 
-/// Counters are Relaxed: each stands on its own.
 #[derive(Debug)]
 struct Shared {
     listener: TcpListener,
     options: EchoOptions,
-    stop: AtomicBool,
-    accepted: AtomicU64,
-    open: AtomicU64,
-    answered: AtomicU64,
-    refused: AtomicU64,
-    moves: AtomicU64,
-    looked_at: AtomicU64,
-    same_cpu: AtomicU64,
+    /// Of each thread.
+    counts: Vec<EchoCounts>,
 }
 
 impl EchoServer {
@@ -120,38 +95,23 @@ impl EchoServer {
         if options.per_thread == Some(0) || options.moves.as_ref().is_some_and(|m| m.every == 0) {
             return Err(Error::invalid("an echo server without connections, or that always moves"));
         }
-        check_cpus(&options.cpus)?;
-        check_cpus(options.moves.as_ref().map_or(&[], |moves| &moves.cpus))?;
         let listener = host.run(|| listen(address))??;
         listener.set_nonblocking(true).map_err(|error| Error::io("the listener", error))?;
         let address = local_addr(&listener)?;
-        let shared = Arc::new(Shared {
-            listener,
-            options,
-            stop: AtomicBool::new(false),
-            accepted: AtomicU64::new(0),
-            open: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            moves: AtomicU64::new(0),
-            looked_at: AtomicU64::new(0),
-            same_cpu: AtomicU64::new(0),
-        });
-        let mut server = Self { address, shared, workers: Vec::new() };
-        for index in 0..server.shared.options.threads {
-            let poller = Arc::new(Poller::new()?);
-            (server.shared.listen(&poller))
-                .map_err(|error| Error::io("waiting for connections", error))?;
-            let (shared, waker) = (server.shared.clone(), poller.clone());
-            let thread = host.spawn_thread("echo", move || {
-                // A CPU that is not there has been refused.
-                if let Ok(mover) = shared.options.place(index) {
-                    Worker::new(&shared, &poller, mover).run();
-                }
+        let counts = (0..options.threads).map(|_| EchoCounts::default()).collect();
+        let shared = Arc::new(Shared { listener, options, counts });
+        let mut threads = Threads::new()?;
+        let EchoOptions { cpus, moves, threads: count, .. } = &shared.options;
+        for index in 0..*count {
+            let (shared, poller) = (shared.clone(), Poller::new(threads.stop())?);
+            shared.listen(&poller).map_err(|error| Error::io("waiting for connections", error))?;
+            let mover = moves.clone().map(|moves| Mover::new(moves, index, *count));
+            let cpu = cpu_of(moves.as_ref().map_or(cpus, |moves| &moves.cpus), index);
+            threads.start(host, "echo", cpu, move |stop| {
+                Worker::new(&shared, &shared.counts[index], &poller, mover).run(stop);
             })?;
-            server.workers.push((waker, thread));
         }
-        Ok(server)
+        Ok(Self { address, shared, _threads: threads })
     }
 
     /// The address that it listens on.
@@ -161,25 +121,9 @@ impl EchoServer {
 
     /// What it has counted.
     pub fn counters(&self) -> EchoCounters {
-        EchoCounters {
-            accepted: self.shared.accepted.load(Relaxed),
-            open: self.shared.open.load(Relaxed),
-            answered: self.shared.answered.load(Relaxed),
-            refused: self.shared.refused.load(Relaxed),
-            moves: self.shared.moves.load(Relaxed),
-            looked_at: self.shared.looked_at.load(Relaxed),
-            same_cpu: self.shared.same_cpu.load(Relaxed),
-        }
-    }
-}
-
-impl EchoOptions {
-    /// Puts the calling thread, the `index`th, where it belongs.
-    fn place(&self, index: usize) -> Result<Option<Mover<'_>>> {
-        match &self.moves {
-            Some(moves) => Mover::start(moves, index, self.threads).map(Some),
-            None => pin(&self.cpus, index).map(|()| None),
-        }
+        let mut sum = EchoCounters::default();
+        self.shared.counts.iter().for_each(|counts| sum.add(&counts.into()));
+        sum
     }
 }
 
@@ -194,36 +138,17 @@ impl Shared {
         };
         poller.add(&self.listener, LISTENER, flags)
     }
-
-    /// Looks where the packets of what was just received were processed.
-    fn look(&self, stream: &TcpStream) {
-        let same = socket_incoming_cpu(stream).is_ok_and(|cpu| cpu as usize == sched_getcpu());
-        self.looked_at.fetch_add(1, Relaxed);
-        self.same_cpu.fetch_add(u64::from(same), Relaxed);
-    }
-}
-
-impl Drop for EchoServer {
-    fn drop(&mut self) {
-        // Relaxed: the wake-up after it goes through the kernel.
-        self.shared.stop.store(true, Relaxed);
-        for (poller, thread) in self.workers.drain(..) {
-            poller.wake();
-            // A panic has been printed, and a drop could not say more.
-            let _ = thread.join();
-        }
-    }
 }
 
 /// One thread's connections.
 struct Worker<'a> {
     shared: &'a Shared,
+    counts: &'a EchoCounts,
     poller: &'a Poller,
-    mover: Option<Mover<'a>>,
+    mover: Option<Mover>,
     /// Whether it is told of new connections.
     listens: bool,
-    slots: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    connections: Slab<Connection>,
     buffer: Vec<u8>,
 }
 
@@ -232,7 +157,6 @@ struct Connection {
     stream: TcpStream,
     /// Bytes of the request that has begun.
     begun: usize,
-    answered: u64,
     unsent: Vec<u8>,
 }
 
@@ -245,18 +169,23 @@ enum Next {
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared, poller: &'a Poller, mover: Option<Mover<'a>>) -> Self {
-        let (slots, free) = (Vec::new(), Vec::new());
-        Self { shared, poller, mover, listens: true, slots, free, buffer: vec![0; BUFFER] }
+    fn new(
+        shared: &'a Shared,
+        counts: &'a EchoCounts,
+        poller: &'a Poller,
+        mover: Option<Mover>,
+    ) -> Self {
+        let (connections, buffer) = (Slab::new(), vec![0; BUFFER]);
+        Self { shared, counts, poller, mover, listens: true, connections, buffer }
     }
 
     fn is_full(&self) -> bool {
-        let open = self.slots.len() - self.free.len();
-        self.shared.options.per_thread.is_some_and(|most| open >= most)
+        self.shared.options.per_thread.is_some_and(|most| self.connections.len() >= most)
     }
 
-    /// Asks for new connections as long as it takes some.
+    /// After a change of how many it has: asks for new connections as long as it takes some.
     fn listen(&mut self) {
+        self.counts.open.set(self.connections.len() as u64);
         let wants = !self.is_full();
         if wants == self.listens {
             return;
@@ -269,19 +198,19 @@ impl<'a> Worker<'a> {
         self.listens = if done.is_ok() { wants } else { self.listens };
     }
 
-    fn run(mut self) {
+    fn run(mut self, stop: &Stop) {
         let mut events = Vec::new();
-        while !self.shared.stop.load(Relaxed) {
+        while !stop.is_set() {
             // An epoll that fails ends the server, which its clients see.
             let Ok(ready) = self.poller.wait(&mut events, None) else { break };
-            for Ready { token, .. } in ready {
+            for token in ready {
                 match token {
                     LISTENER => self.accept(),
                     token => self.serve(token as usize),
                 }
             }
         }
-        self.shared.open.fetch_sub(self.slots.iter().flatten().count() as u64, Relaxed);
+        self.counts.open.set(0);
     }
 
     fn accept(&mut self) {
@@ -289,40 +218,29 @@ impl<'a> Worker<'a> {
             if self.is_full() {
                 break;
             }
-            let stream = match self.shared.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    self.shared.refused.fetch_add(1, Relaxed);
-                    break;
-                }
-            };
-            self.shared.accepted.fetch_add(1, Relaxed);
-            let slot = self.free.pop().unwrap_or(self.slots.len());
+            // Where there is none, or no file descriptor for it, the poller says when to try again.
+            let Ok((stream, _)) = self.shared.listener.accept() else { break };
+            self.counts.accepted.add(1);
+            let slot = self.connections.vacant_entry();
             let ready = stream.set_nonblocking(true).is_ok()
                 && stream.set_nodelay(true).is_ok()
-                && self.poller.add(&stream, slot as u64, EventFlags::IN).is_ok();
-            if !ready {
-                self.free.extend((slot < self.slots.len()).then_some(slot));
-                self.shared.refused.fetch_add(1, Relaxed);
-                continue;
+                && self.poller.add(&stream, slot.key() as u64, EventFlags::IN).is_ok();
+            if ready {
+                slot.insert(Connection { stream, begun: 0, unsent: Vec::new() });
             }
-            if slot == self.slots.len() {
-                self.slots.push(None);
-            }
-            self.slots[slot] = Some(Connection::new(stream));
-            self.shared.open.fetch_add(1, Relaxed);
         }
         self.listen();
     }
 
     fn serve(&mut self, slot: usize) {
         // None if an earlier event of the same batch closed it.
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
-        let (wrote, answered) = (!connection.unsent.is_empty(), connection.answered);
-        let mut next = connection.step(self.shared, &mut self.buffer);
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let wrote = !connection.unsent.is_empty();
+        let (mut next, answers) =
+            connection.step(&self.shared.options, self.counts, &mut self.buffer);
+        self.counts.answered.add(answers);
         if let Some(mover) = &mut self.mover {
-            mover.answered(connection.answered - answered, &self.shared.moves);
+            mover.answered(answers, &self.counts.moves);
         }
         if next != Next::Close && wrote != (next == Next::Write) {
             let flags = if next == Next::Write { EventFlags::OUT } else { EventFlags::IN };
@@ -332,47 +250,41 @@ impl<'a> Worker<'a> {
         }
         if next == Next::Close {
             // Closing it takes it out of the epoll.
-            self.slots[slot] = None;
-            self.free.push(slot);
-            self.shared.open.fetch_sub(1, Relaxed);
+            self.connections.remove(slot);
             self.listen();
         }
     }
 }
 
 impl Connection {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, begun: 0, answered: 0, unsent: Vec::new() }
-    }
-
-    /// Writes what waits, then reads and answers once.
-    fn step(&mut self, shared: &Shared, buffer: &mut [u8]) -> Next {
+    /// Writes what waits, or reads and answers once; how many requests have been answered.
+    fn step(
+        &mut self,
+        options: &EchoOptions,
+        counts: &EchoCounts,
+        buffer: &mut [u8],
+    ) -> (Next, u64) {
         if !self.unsent.is_empty() {
-            return self.flush(shared);
+            return (self.flush(), 0);
         }
         match (&self.stream).read(buffer) {
-            Ok(0) => Next::Close,
+            Ok(0) => (Next::Close, 0),
             Ok(received) => {
-                let options = &shared.options;
                 if options.look {
-                    shared.look(&self.stream);
+                    look(&self.stream, counts);
                 }
                 let whole = (self.begun + received) / options.request;
                 self.begun = (self.begun + received) % options.request;
-                match options.response {
-                    None => self.unsent.extend_from_slice(&buffer[..received]),
-                    Some(bytes) => self.unsent.resize(bytes * whole, b'r'),
-                }
-                self.answered += whole as u64;
-                shared.answered.fetch_add(whole as u64, Relaxed);
-                self.flush(shared)
+                self.unsent.extend_from_slice(&buffer[..received]);
+                (self.flush(), whole as u64)
             }
-            Err(error) if is_temporary(&error) => Next::Read,
-            Err(_) => Next::Close,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Next::Read, 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (Next::Read, 0),
+            Err(_) => (Next::Close, 0),
         }
     }
 
-    fn flush(&mut self, shared: &Shared) -> Next {
+    fn flush(&mut self) -> Next {
         while !self.unsent.is_empty() {
             match (&self.stream).write(&self.unsent) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
@@ -381,11 +293,13 @@ impl Connection {
                 Err(_) => return Next::Close,
             }
         }
-        let enough = shared.options.close_after.is_some_and(|answers| self.answered >= answers);
-        if enough { Next::Close } else { Next::Read }
+        Next::Read
     }
 }
 
-fn is_temporary(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+/// Looks where the packets of what was just received were processed.
+fn look(stream: &TcpStream, counts: &EchoCounts) {
+    let same = socket_incoming_cpu(stream).is_ok_and(|cpu| cpu as usize == sched_getcpu());
+    counts.looked_at.add(1);
+    counts.same_cpu.add(u64::from(same));
 }

@@ -1,6 +1,5 @@
-//! The closed loop behind [`RrSession`](super::RrSession) and
-//! [`ConnectSession`](super::ConnectSession): one thread keeps a fixed number of connections
-//! busy with one exchange of a request and a response at a time each.
+//! Requests and responses, a closed loop: one thread keeps a fixed number of connections busy with
+//! one exchange at a time each.
 //!
 //! Being closed, it does not ask more of a server that is slow; a connection whose answer never
 //! comes shows in [`ExchangeWindow::longest_pending`], not in the histogram.
@@ -8,21 +7,18 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    net::SocketAddr,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::{
-    Latency, check_cpus, pattern, pin,
-    poller::{Poller, Ready},
-    reserve_fds,
-    slot::{Batch, Next, Plan, Scratch, Slot},
+    Latency, pattern, reserve_fds,
+    slot::{Batch, Next, Scratch, Slot},
+    threads::{Poller, Stop, Threads},
 };
 use crate::{Error, Host, Result};
 
@@ -34,6 +30,52 @@ const RETRY: Duration = Duration::from_millis(10);
 const SCAN: Duration = Duration::from_millis(100);
 /// Most bytes a read.
 const READ: usize = 256 << 10;
+
+/// What is exchanged. The server is an [`EchoServer`](super::EchoServer) of the same requests.
+#[derive(Clone, Debug)]
+pub struct RrOptions {
+    /// Connections, all served by one thread, each with one request in flight.
+    pub connections: usize,
+    /// Bytes a request, 1 or more, which come back as its response.
+    pub request: usize,
+    /// Compare the response with the request.
+    pub verify: bool,
+    /// What comes after an exchange.
+    pub then: Then,
+    /// The CPU that the thread is pinned to; none: not pinned.
+    pub cpu: Option<usize>,
+    /// How long it may take until all connections are ready.
+    pub connect_limit: Duration,
+}
+
+/// What a connection does after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The next exchange. It is ready when it is open.
+    Again,
+    /// The client closes it, and opens another one in its place.
+    ///
+    /// It keeps the connection's ports in TIME_WAIT for a minute. A lab's hosts have 55,000 local
+    /// ports for each destination and reuse one that has been in TIME_WAIT for a second, so a client
+    /// can open about 55,000 connections a second to one address.
+    Reopen,
+    /// Nothing. It is ready after its one exchange, which proves that it reaches the server: one
+    /// through a proxy holds a connection on both sides of it.
+    Rest,
+}
+
+impl Default for RrOptions {
+    fn default() -> Self {
+        Self {
+            connections: 1,
+            request: 64,
+            verify: false,
+            then: Then::Again,
+            cpu: None,
+            connect_limit: Duration::from_secs(10),
+        }
+    }
+}
 
 /// What happened since the last window was taken.
 #[derive(Clone, Debug)]
@@ -63,20 +105,19 @@ impl ExchangeWindow {
     }
 }
 
-/// A running loop; dropping it closes its connections.
+/// Exchanges going on; dropping it closes the connections.
 #[derive(Debug)]
-pub(super) struct Session {
+pub struct RrSession {
     shared: Arc<Shared>,
-    thread: Option<thread::JoinHandle<()>>,
+    _threads: Threads,
 }
 
 #[derive(Debug)]
 struct Shared {
-    plan: Plan,
-    poller: Poller,
-    stop: AtomicBool,
+    target: SocketAddr,
+    options: RrOptions,
     tally: Mutex<Tally>,
-    /// Signalled when `Tally::established` has reached the number of connections.
+    /// Signalled when `Tally::ready` has reached the number of connections.
     complete: Condvar,
 }
 
@@ -84,50 +125,54 @@ struct Shared {
 struct Tally {
     since: Instant,
     window: ExchangeWindow,
-    /// Connections that have been established at least once.
-    established: usize,
+    /// Connections that have been ready at least once.
+    ready: usize,
 }
 
-impl Session {
-    pub(super) fn start(host: &Host, plan: Plan) -> Result<Self> {
-        if plan.connections == 0 || plan.request == 0 || plan.response == 0 {
+impl RrSession {
+    /// Opens the connections from `host` to `target` and, once all are ready, starts the first
+    /// window.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for options out of range or more
+    /// connections than this process may open files;
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), with the last reason, if not all
+    /// connections come to be ready.
+    pub fn start(host: &Host, target: SocketAddr, options: &RrOptions) -> Result<Self> {
+        if options.connections == 0 || options.request == 0 {
             return Err(Error::invalid("exchanges on no connection or of empty messages"));
         }
-        if plan.verify && plan.request != plan.response {
-            return Err(Error::invalid("only an echo, as long as the request, can be verified"));
-        }
-        check_cpus(&plan.cpus)?;
-        reserve_fds(plan.connections)?;
-        let tally = Tally { since: Instant::now(), window: empty_window(), established: 0 };
-        let shared = Arc::new(Shared {
-            plan,
-            poller: Poller::new()?,
-            stop: AtomicBool::new(false),
-            tally: Mutex::new(tally),
-            complete: Condvar::new(),
-        });
-        let work = shared.clone();
-        let thread = host.spawn_thread("exchange", move || Loop::new(&work).run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        reserve_fds(options.connections)?;
+        let tally = Tally { since: Instant::now(), window: empty_window(), ready: 0 };
+        let (tally, complete) = (Mutex::new(tally), Condvar::new());
+        let shared = Arc::new(Shared { target, options: options.clone(), tally, complete });
+        let mut threads = Threads::new()?;
+        let (work, poller) = (shared.clone(), Poller::new(threads.stop())?);
+        threads.start(host, "exchange", options.cpu, move |stop| {
+            Loop::new(&work, &poller).run(stop);
+        })?;
+        let session = Self { shared, _threads: threads };
+        session.wait_ready()?;
+        session.take_window();
+        Ok(session)
     }
 
-    /// Waits until each connection has been established once, at most `limit`.
-    pub(super) fn wait_established(&self, limit: Duration) -> Result<()> {
-        let all = self.shared.plan.connections;
-        let missing = |tally: &mut Tally| tally.established < all;
-        let mut tally = self.shared.lock();
-        self.shared.complete.wait_while_for(&mut tally, missing, limit);
-        if tally.established == all {
+    fn wait_ready(&self) -> Result<()> {
+        let Shared { target, options, .. } = &*self.shared;
+        let (all, limit) = (options.connections, options.connect_limit);
+        let mut tally = self.shared.tally.lock();
+        self.shared.complete.wait_while_for(&mut tally, |tally| tally.ready < all, limit);
+        if tally.ready == all {
             return Ok(());
         }
-        let (target, done) = (self.shared.plan.target, tally.established);
-        let why = tally.window.last_error.as_deref().unwrap_or("no error");
+        let (done, why) = (tally.ready, tally.window.last_error.as_deref().unwrap_or("no error"));
         let message = format!("{done} of {all} connections to {target} after {limit:?}: {why}");
         Err(Error::timed_out(message))
     }
 
-    pub(super) fn take_window(&self) -> ExchangeWindow {
-        let mut tally = self.shared.lock();
+    /// What happened since the start or the last window taken.
+    pub fn take_window(&self) -> ExchangeWindow {
+        let mut tally = self.shared.tally.lock();
         let now = Instant::now();
         let mut window = std::mem::replace(&mut tally.window, empty_window());
         window.elapsed = now - tally.since;
@@ -137,28 +182,11 @@ impl Session {
         window
     }
 
-    pub(super) fn measure(&self, time: Duration) -> ExchangeWindow {
+    /// What happens in the next `time`.
+    pub fn measure(&self, time: Duration) -> ExchangeWindow {
         self.take_window();
         thread::sleep(time);
         self.take_window()
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // Relaxed: the wake-up after it goes through the kernel.
-        self.shared.stop.store(true, Relaxed);
-        self.shared.poller.wake();
-        if let Some(thread) = self.thread.take() {
-            // A panic has been printed, and a drop could not say more.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock()
     }
 }
 
@@ -177,6 +205,7 @@ fn empty_window() -> ExchangeWindow {
 /// The thread's state.
 struct Loop<'a> {
     shared: &'a Shared,
+    poller: &'a Poller,
     slots: Vec<Slot>,
     /// Slots to open, in order, and those to open again, by time.
     to_open: VecDeque<usize>,
@@ -189,35 +218,30 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        let plan = &shared.plan;
-        let mut request = pattern(plan.request);
-        request.truncate(plan.request);
+    fn new(shared: &'a Shared, poller: &'a Poller) -> Self {
+        let RrOptions { connections, request: size, .. } = shared.options;
+        let mut request = pattern(size);
+        request.truncate(size);
         Self {
             shared,
-            slots: (0..plan.connections).map(Slot::new).collect(),
-            to_open: (0..plan.connections).collect(),
+            poller,
+            slots: (0..connections).map(Slot::new).collect(),
+            to_open: (0..connections).collect(),
             to_retry: VecDeque::new(),
             opening: 0,
             next_scan: Instant::now() + SCAN,
-            scratch: Scratch { request, response: vec![0; plan.response.min(READ)] },
+            scratch: Scratch { request, response: vec![0; size.min(READ)] },
             done: Batch::default(),
         }
     }
 
-    fn run(mut self) {
-        // A CPU that is not there was refused before.
-        if pin(&self.shared.plan.cpus, 0).is_err() {
-            return;
-        }
+    fn run(mut self, stop: &Stop) {
         let mut events = Vec::new();
-        while !self.shared.stop.load(Relaxed) {
+        while !stop.is_set() {
             self.open_due();
             let limit = if self.to_retry.is_empty() { SCAN } else { RETRY };
-            let Ok(ready) = self.shared.poller.wait(&mut events, Some(limit)) else { return };
-            for Ready { token, .. } in ready {
-                self.advance(token as usize);
-            }
+            let Ok(ready) = self.poller.wait(&mut events, Some(limit)) else { return };
+            ready.for_each(|token| self.advance(token as usize));
             self.publish();
         }
     }
@@ -228,11 +252,11 @@ impl<'a> Loop<'a> {
         while self.to_retry.front().is_some_and(|(due, _)| *due <= now) {
             self.to_open.extend(self.to_retry.pop_front().map(|(_, index)| index));
         }
-        let keep = self.shared.plan.close.is_none();
-        let most = if keep { OPENING } else { self.slots.len() };
+        let reopen = self.shared.options.then == Then::Reopen;
+        let most = if reopen { self.slots.len() } else { OPENING };
         while self.opening < most {
             let Some(index) = self.to_open.pop_front() else { return };
-            match self.slots[index].open(self.shared.plan.target, &self.shared.poller) {
+            match self.slots[index].open(self.shared.target, self.poller) {
                 Ok(()) => self.opening += 1,
                 Err(error) => self.failed(index, error),
             }
@@ -243,9 +267,9 @@ impl<'a> Loop<'a> {
     fn advance(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         let was_opening = slot.is_opening();
-        let result = slot.step(&self.shared.plan, &mut self.scratch, &mut self.done);
+        let result = slot.step(&self.shared.options, &mut self.scratch, &mut self.done);
         let result = result.and_then(|next| match next {
-            Next::Wait => slot.watch(&self.shared.poller).map(|()| next),
+            Next::Wait => slot.watch(self.poller).map(|()| next),
             Next::Close => Ok(next),
         });
         self.opening -= usize::from(was_opening);
@@ -267,7 +291,7 @@ impl<'a> Loop<'a> {
 
     /// Moves what the batch did to the shared tally.
     fn publish(&mut self) {
-        let mut tally = self.shared.lock();
+        let mut tally = self.shared.tally.lock();
         let done = &mut self.done;
         tally.window.exchanges += done.latencies.len() as u64;
         done.latencies.drain(..).for_each(|latency| tally.window.latency.record(latency));
@@ -276,8 +300,8 @@ impl<'a> Loop<'a> {
         if let Some(error) = done.errors.drain(..).next_back() {
             tally.window.last_error = Some(error.to_string());
         }
-        tally.established += std::mem::take(&mut done.established);
-        if tally.established == self.slots.len() {
+        tally.ready += std::mem::take(&mut done.ready);
+        if tally.ready == self.slots.len() {
             self.shared.complete.notify_all();
         }
         let now = Instant::now();

@@ -56,8 +56,9 @@ pub struct Frame {
     pub to: FrameTarget,
 }
 
-/// Whom the kernel takes a frame to be for (`skb->pkt_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Whom the kernel takes a frame to be for (`skb->pkt_type`): the numbers are those of linux/if_packet.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::FromRepr)]
+#[repr(u8)]
 pub enum FrameTarget {
     /// The device: its protocols are handed it.
     Host,
@@ -176,7 +177,7 @@ impl FrameCapture {
             return Err(Error::invalid(message));
         }
         let to = match from {
-            Some(from) if from.ifindex() == self.index => FrameTarget::of(from.pkttype()),
+            Some(from) if from.ifindex() == self.index => FrameTarget::from_repr(from.pkttype()),
             _ => None,
         };
         let to = to.filter(|to| self.both || *to != FrameTarget::Sent);
@@ -191,20 +192,6 @@ impl FrameCapture {
 impl AsFd for FrameCapture {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl FrameTarget {
-    fn of(packet_type: u8) -> Option<Self> {
-        // linux/if_packet.h
-        match packet_type {
-            0 => Some(Self::Host),
-            1 => Some(Self::Broadcast),
-            2 => Some(Self::Multicast),
-            3 => Some(Self::Other),
-            4 => Some(Self::Sent),
-            _ => None,
-        }
     }
 }
 

@@ -28,7 +28,7 @@ impl Latency {
     }
 
     /// The latency that this share (0 to 1) of the counted did not exceed; zero if none was.
-    pub fn quantile(&self, share: f64) -> Duration {
+    fn quantile(&self, share: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_quantile(share))
     }
 
@@ -45,16 +45,6 @@ impl Latency {
     /// The 99.9th percentile.
     pub fn p999(&self) -> Duration {
         self.quantile(0.999)
-    }
-
-    /// The longest.
-    pub fn max(&self) -> Duration {
-        Duration::from_nanos(self.histogram.max())
-    }
-
-    /// The mean; zero if none was counted.
-    pub fn mean(&self) -> Duration {
-        Duration::from_nanos(self.histogram.mean() as u64)
     }
 
     /// Adds all that another histogram has counted.
@@ -82,6 +72,6 @@ mod tests {
         };
         near(latency.p50(), 501.0);
         near(latency.p99(), 991.0);
-        near(latency.max(), 60_000.0);
+        near(latency.quantile(1.0), 60_000.0);
     }
 }

@@ -1,24 +1,14 @@
 //! UDP frames as a network card's driver hands them on: in pages, without a socket buffer, for
 //! measuring what receives them. What a [`super::FrameGenerator`] makes has passed that point.
 
-use std::{
-    io,
-    net::Ipv4Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    thread,
+use std::{net::Ipv4Addr, sync::Arc};
+
+use super::{
+    index,
+    programs::{Programs, constants, repeat, udp_frame},
+    threads::Threads,
 };
-
-use bpf::{Map, Object, Program};
-use parking_lot::Mutex;
-
-use super::generator::{index, udp_frame};
-use super::{check_cpus, pin};
 use crate::{End, Error, Mac, Result};
-
-include!(concat!(env!("OUT_DIR"), "/live.rs"));
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES` of linux/bpf.h.
 const LIVE_FRAMES: u32 = 1 << 1;
@@ -49,15 +39,8 @@ pub struct LiveOptions {
 /// is on, or an XDP program in its driver; without, all frames are dropped.
 #[derive(Debug)]
 pub struct LiveSender {
-    shared: Arc<Sending>,
-    settings: Map,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Sending {
-    stop: AtomicBool,
-    failed: Mutex<Option<Error>>,
+    programs: Arc<Programs>,
+    threads: Threads<Result<()>>,
 }
 
 impl LiveSender {
@@ -74,68 +57,41 @@ impl LiveSender {
                 "{size} bytes, {ports} ports: 60 to 1514, 1 or more"
             )));
         }
-        let cpus: Vec<usize> = cpu.into_iter().collect();
-        check_cpus(&cpus)?;
-        let settings = [index(&from.host, &from.device)?, first_port.into(), ports.into()];
-        let (program, settings) =
-            load(settings).map_err(|error| Error::io("the sender of live frames", error))?;
+        let programs = Arc::new(Programs::load(&[
+            (constants::DEVICE, index(&from.host, &from.device)?),
+            (constants::FIRST_PORT, first_port.into()),
+            (constants::PORTS, ports.into()),
+        ])?);
         let frame = udp_frame(size, [from.mac, to], ADDRESSES);
-        let shared = Arc::new(Sending::default());
-        let sending = Arc::clone(&shared);
-        let thread = from.host.spawn_thread("send-live", move || {
-            // A CPU that is not there has been refused.
-            let mut going = pin(&cpus, 0);
-            // Relaxed: a call more or less does not matter.
-            while going.is_ok() && !sending.stop.load(Relaxed) {
-                going = send(&program, &frame).map_err(|e| Error::io("sending live frames", e));
+        let mut sender = Self { programs: programs.clone(), threads: Threads::new()? };
+        sender.threads.start(&from.host, "send-live", cpu, move |stop| {
+            while !stop.is_set() {
+                repeat(&programs.send_live, &frame, FRAMES, LIVE_FRAMES)?;
             }
-            if let Err(error) = going {
-                *sending.failed.lock() = Some(error);
-            }
+            Ok(())
         })?;
-        Ok(Self { shared, settings, thread: Some(thread) })
+        Ok(sender)
     }
 
     /// Stops it.
     ///
     /// # Errors
     /// That of the thread, if it could not go on until now.
-    pub fn stop(self) -> Result<()> {
-        let shared = self.shared.clone();
-        drop(self);
-        let failed = shared.failed.lock().take();
-        failed.map_or(Ok(()), Err)
+    pub fn stop(mut self) -> Result<()> {
+        self.drop_the_rest();
+        self.threads.finish().into_iter().collect()
+    }
+
+    fn drop_the_rest(&self) {
+        self.threads.stop().set();
+        // Without it the thread takes longer to end, and that is all.
+        let _ = self.programs.set(constants::PORTS, 0);
     }
 }
 
 impl Drop for LiveSender {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Relaxed);
-        // Without it the thread takes longer to end, and that is all.
-        let _ = self.settings.set(&constants::PORTS, &0_u32);
-        if let Some(thread) = self.thread.take() {
-            // A panic has been printed, and a drop could not say more.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Loads it with the values of `enum setting`.
-fn load(values: [u32; 3]) -> io::Result<(Program, Map)> {
-    let object = Object::load(OBJECT)?;
-    let settings = object.map("settings")?;
-    let numbers = [constants::DEVICE, constants::FIRST_PORT, constants::PORTS];
-    for (number, value) in numbers.into_iter().zip(values) {
-        settings.set(&number, &value)?;
-    }
-    Ok((object.program("send_live")?, settings))
-}
-
-fn send(program: &Program, frame: &[u8]) -> io::Result<()> {
-    match program.repeat(frame, FRAMES, LIVE_FRAMES) {
-        // A signal cuts a run short.
-        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(()),
+        self.drop_the_rest();
     }
 }
 

@@ -1,9 +1,8 @@
 //! Threads that move from CPU to CPU.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use kit::Count;
 
-use super::pin;
-use crate::Result;
+use super::threads::pin;
 
 /// How a server's threads move from CPU to CPU, so that what follows them has something to follow.
 ///
@@ -20,34 +19,38 @@ pub struct Moves {
 }
 
 /// One thread's moves.
-pub(super) struct Mover<'a> {
-    moves: &'a Moves,
+pub(super) struct Mover {
+    moves: Moves,
     /// Where it is, an index that counts on past the end of the list.
     at: usize,
     /// Answers until it moves.
     left: u64,
 }
 
-impl<'a> Mover<'a> {
-    /// Puts the calling thread, the `index`th of so many, where it starts.
-    pub(super) fn start(moves: &'a Moves, index: usize, threads: usize) -> Result<Self> {
-        pin(&moves.cpus, index)?;
-        Ok(Self { moves, at: index, left: first_stay(moves.every, index, threads) })
+impl Mover {
+    /// Those of the `index`th of so many threads, which is on its first CPU.
+    pub(super) fn new(moves: Moves, index: usize, threads: usize) -> Self {
+        Self { left: first_stay(moves.every, index, threads), moves, at: index }
     }
 
     /// The thread has given so many answers more; moves it if it is time, and counts that.
-    pub(super) fn answered(&mut self, answers: u64, moved: &AtomicU64) {
+    pub(super) fn answered(&mut self, answers: u64, moved: &Count) {
         if answers < self.left {
             self.left -= answers;
             return;
         }
         (self.at, self.left) = (self.at + 1, self.moves.every);
         // A CPU that has gone meanwhile is passed over: the thread stays where it is.
-        if pin(&self.moves.cpus, self.at).is_ok() {
-            // Relaxed: a counter on its own.
-            moved.fetch_add(1, Relaxed);
+        if cpu_of(&self.moves.cpus, self.at).is_none_or(|cpu| pin(cpu).is_ok()) {
+            moved.add(1);
         }
     }
+}
+
+/// The CPU of the `index`th thread, where those of the list are given out in turn; none of an empty
+/// one.
+pub(super) fn cpu_of(cpus: &[usize], index: usize) -> Option<usize> {
+    cpus.get(index % cpus.len().max(1)).copied()
 }
 
 /// Answers until the `index`th of so many threads moves for the first time.
@@ -69,12 +72,12 @@ mod tests {
     #[test]
     fn a_thread_moves_after_so_many_answers() {
         let moves = Moves { cpus: vec![0], every: 10 };
-        let moved = AtomicU64::new(0);
+        let moved = Count::default();
         std::thread::spawn(move || {
-            let mut mover = Mover::start(&moves, 1, 2).expect("CPU 0 is there");
+            let mut mover = Mover::new(moves, 1, 2);
             let counts = [1, 3, 1, 9, 1, 25].map(|answers| {
                 mover.answered(answers, &moved);
-                moved.load(Relaxed)
+                moved.get()
             });
             assert_eq!(counts, [0, 0, 1, 1, 2, 3]);
         })

@@ -1,21 +1,16 @@
 //! Numbered frames at a steady pace, to see until when frames got through: what stops them, a rule
 //! for one, takes effect between the last that arrived and the next.
 
-use std::process::{Command, Stdio};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
-    mpsc,
-};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::gettid;
+use bpf::thread::{Policy, set_own_policy};
 
 use super::{
     FRAME_LEN,
     frames::{FrameCapture, FrameSender},
     generator::frame,
+    threads::{Stop, Threads},
 };
 use crate::{End, Error, Result};
 
@@ -29,8 +24,7 @@ const NUMBER: usize = 14 + 20 + 8;
 #[derive(Debug)]
 pub struct PacedFrames {
     capture: FrameCapture,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Vec<Instant>>>>,
+    threads: Threads<Result<Vec<Instant>>>,
 }
 
 impl PacedFrames {
@@ -41,21 +35,14 @@ impl PacedFrames {
     pub fn start(from: &End, to: &End, every: Duration) -> Result<Self> {
         let sender = FrameSender::open(&from.host, &from.device)?;
         let capture = FrameCapture::open(&to.host, &to.device)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (ends, bytes) = (Arc::clone(&stop), frame(from.mac, to.mac));
-        let (ready, begun) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new()
-            .name("paced".into())
-            .spawn(move || {
-                hurry();
-                // Whoever waited for it is gone if this fails.
-                let _ = ready.send(());
-                send(&sender, bytes, every, &ends)
-            })
-            .map_err(|error| Error::io("starting a thread", error))?;
-        // What it takes to be in a hurry can itself take long.
-        let _ = begun.recv();
-        Ok(Self { capture, stop, thread: Some(thread) })
+        let bytes = frame(from.mac, to.mac);
+        let mut threads = Threads::new()?;
+        threads.start(&from.host, "paced", None, move |stop| {
+            // Above that of what it watches; where it may have none, it goes on without one.
+            let _ = set_own_policy(Policy::Realtime(10));
+            send(&sender, bytes, every, stop)
+        })?;
+        Ok(Self { capture, threads })
     }
 
     /// Ends it, and returns when the last of those that arrived was sent; none if none arrived.
@@ -63,7 +50,8 @@ impl PacedFrames {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if frames could not be sent, or captured.
     pub fn last(mut self) -> Result<Option<Instant>> {
-        let sent = self.end()?;
+        let sent = self.threads.finish().pop();
+        let sent = sent.ok_or_else(|| Error::invalid("the thread that sends has panicked"))??;
         let frames = self.capture.waiting()?;
         let numbers = frames.iter().filter_map(|frame| {
             let number = frame.bytes.get(NUMBER..NUMBER + 4)?.try_into().ok()?;
@@ -71,29 +59,16 @@ impl PacedFrames {
         });
         Ok(numbers.filter_map(|number| sent.get(number).copied()).max())
     }
-
-    fn end(&mut self) -> Result<Vec<Instant>> {
-        self.stop.store(true, Relaxed);
-        let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
-        thread.join().map_err(|_| Error::invalid("the thread that sends has panicked"))?
-    }
-}
-
-impl Drop for PacedFrames {
-    fn drop(&mut self) {
-        // Who wants to know how it went has asked for the last.
-        let _ = self.end();
-    }
 }
 
 fn send(
     sender: &FrameSender,
-    mut frame: [u8; FRAME_LEN],
+    mut frame: Vec<u8>,
     every: Duration,
-    stop: &AtomicBool,
+    stop: &Stop,
 ) -> Result<Vec<Instant>> {
     let mut sent = Vec::new();
-    while !stop.load(Relaxed) {
+    while !stop.is_set() {
         let number = u32::try_from(sent.len()).unwrap_or(u32::MAX);
         frame[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
         sent.push(Instant::now());
@@ -101,12 +76,4 @@ fn send(
         thread::sleep(every);
     }
     Ok(sent)
-}
-
-/// A real-time priority for this thread, above that of what it watches; where it may have none, it
-/// goes on without one.
-fn hurry() {
-    let id = gettid().as_raw_nonzero().to_string();
-    let mut chrt = Command::new("chrt");
-    let _ = chrt.args(["--fifo", "--pid", "10", &id]).stderr(Stdio::null()).status();
 }

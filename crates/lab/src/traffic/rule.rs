@@ -1,36 +1,24 @@
 //! Rules that stop what a bridge forwards, and programs that keep the CPUs busy meanwhile.
 
-use std::process::{Child, Command};
 use std::time::Instant;
 
-use crate::{Bridge, Error, Result};
+use crate::{Bridge, Host, Process, Result};
 
 /// Programs that do nothing but take CPU time; they end when this is dropped.
 #[derive(Debug)]
-pub struct Spinners(Vec<Child>);
+pub struct Spinners {
+    _programs: Vec<Process>,
+}
 
 impl Spinners {
     /// Starts so many.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no shell.
+    /// As [`Command::spawn`](crate::Command::spawn).
     pub fn start(count: usize) -> Result<Self> {
-        let mut spinners = Self(Vec::new());
-        for _ in 0..count {
-            let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
-            spinners.0.push(child.map_err(|error| Error::io("starting sh", error))?);
-        }
-        Ok(spinners)
-    }
-}
-
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It cannot have ended, and nobody waits for it but this.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let here = Host::here()?;
+        let spin = |_| here.command("sh").args(["-c", "while :; do :; done"]).spawn();
+        Ok(Self { _programs: (0..count).map(spin).collect::<Result<_>>()? })
     }
 }
 

@@ -6,37 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::net::sockopt::set_socket_linger;
-
 use super::{
     begin_connect,
-    poller::{EventFlags, Poller},
+    exchange::{RrOptions, Then},
+    threads::{EventFlags, Poller},
 };
-
-/// What the loop does.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) target: SocketAddr,
-    pub(super) connections: usize,
-    pub(super) request: usize,
-    pub(super) response: usize,
-    pub(super) verify: bool,
-    /// One exchange per connection, and how it is closed; none: keep them open.
-    pub(super) close: Option<Close>,
-    pub(super) cpus: Vec<usize>,
-}
-
-/// Who closes a connection after its exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
-    /// The client, as soon as it has the response.
-    Client,
-    /// The client, by a reset, which leaves nothing in TIME_WAIT.
-    Reset,
-    /// The server, which must be told so by
-    /// [`EchoOptions::close_after`](super::EchoOptions::close_after); the client follows.
-    Server,
-}
 
 /// One connection of the loop, over and over where it is closed after each exchange.
 #[derive(Default)]
@@ -47,7 +21,7 @@ pub(super) struct Slot {
     /// When the exchange, or the connect before it, began; none while there is none.
     began: Option<Instant>,
     exchanges: u64,
-    was_established: bool,
+    was_ready: bool,
     /// Whether the socket is watched for room to write instead of data to read.
     writing: bool,
 }
@@ -59,8 +33,8 @@ enum State {
     Opening,
     Sending(usize),
     Receiving(usize),
-    /// The exchange is complete, and the server is to close.
-    Ending,
+    /// Nothing more is to be sent; whatever comes, its end included, is an error.
+    Resting,
 }
 
 /// What a connection needs after a step.
@@ -112,13 +86,13 @@ impl Slot {
     /// Goes on until it would have to wait, at most to the end of an exchange.
     pub(super) fn step(
         &mut self,
-        plan: &Plan,
+        options: &RrOptions,
         scratch: &mut Scratch,
         done: &mut Batch,
     ) -> io::Result<Next> {
         let Some(stream) = self.stream.take() else { return Ok(Next::Wait) };
         let result = loop {
-            match self.step_once(&stream, plan, scratch, done) {
+            match self.step_once(&stream, options, scratch, done) {
                 Ok(None) => {}
                 Ok(Some(next)) => break Ok(next),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -134,46 +108,47 @@ impl Slot {
     fn step_once(
         &mut self,
         mut stream: &TcpStream,
-        plan: &Plan,
+        options: &RrOptions,
         scratch: &mut Scratch,
         done: &mut Batch,
     ) -> io::Result<Option<Next>> {
         match self.state {
             State::Opening => {
                 stream.take_error()?.map_or(Ok(()), Err)?;
-                done.established += usize::from(!self.was_established);
-                self.was_established = true;
+                if options.then != Then::Rest {
+                    self.count_ready(done);
+                }
                 self.state = State::Sending(0);
             }
             State::Sending(at) => {
                 self.tag(&mut scratch.request);
                 let at = at + stream.write(&scratch.request[at..])?;
-                if at == plan.request {
+                if at == options.request {
                     self.state = State::Receiving(0);
                     return Ok(Some(Next::Wait));
                 }
                 self.state = State::Sending(at);
             }
             State::Receiving(at) => {
-                let room = scratch.response.len().min(plan.response - at);
+                let room = scratch.response.len().min(options.request - at);
                 let received = stream.read(&mut scratch.response[..room])?;
                 if received == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 let end = at + received;
-                if plan.verify {
+                if options.verify {
                     self.tag(&mut scratch.request);
                     let same = scratch.response[..received] == scratch.request[at..end];
                     done.corrupt += u64::from(!same);
                 }
                 self.state = State::Receiving(end);
-                if end == plan.response {
-                    return self.complete(stream, plan, done);
+                if end == options.request {
+                    return Ok(self.complete(options.then, done));
                 }
             }
-            State::Ending => {
+            State::Resting => {
                 return match stream.read(&mut scratch.response)? {
-                    0 => Ok(Some(Next::Close)),
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
                     _ => Err(io::Error::other("more bytes than the response has")),
                 };
             }
@@ -181,29 +156,28 @@ impl Slot {
         Ok(None)
     }
 
-    fn complete(
-        &mut self,
-        stream: &TcpStream,
-        plan: &Plan,
-        done: &mut Batch,
-    ) -> io::Result<Option<Next>> {
+    /// An exchange is complete; none: go on.
+    fn complete(&mut self, then: Then, done: &mut Batch) -> Option<Next> {
         let now = Instant::now();
         done.latencies.extend(self.began.map(|began| now - began));
         self.exchanges += 1;
-        match plan.close {
-            None => {
-                self.began = Some(now);
-                self.state = State::Sending(0);
-                return Ok(None);
+        match then {
+            Then::Again => {
+                (self.began, self.state) = (Some(now), State::Sending(0));
+                None
             }
-            Some(Close::Server) => {
-                self.state = State::Ending;
-                return Ok(None);
+            Then::Reopen => Some(Next::Close),
+            Then::Rest => {
+                self.count_ready(done);
+                (self.began, self.state) = (None, State::Resting);
+                Some(Next::Wait)
             }
-            Some(Close::Reset) => set_socket_linger(stream, Some(Duration::ZERO))?,
-            Some(Close::Client) => {}
         }
-        Ok(Some(Next::Close))
+    }
+
+    fn count_ready(&mut self, done: &mut Batch) {
+        done.ready += usize::from(!self.was_ready);
+        self.was_ready = true;
     }
 
     /// Starts a request with bytes that no other exchange in flight has.
@@ -221,7 +195,8 @@ pub(super) struct Batch {
     pub(super) latencies: Vec<Duration>,
     pub(super) errors: Vec<io::Error>,
     pub(super) corrupt: u64,
-    pub(super) established: usize,
+    /// Connections that came to be ready for the first time.
+    pub(super) ready: usize,
 }
 
 /// Buffers that all connections share in turn.

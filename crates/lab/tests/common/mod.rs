@@ -3,7 +3,9 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
-use std::{collections::HashSet, fs, process::Command};
+use std::{collections::HashSet, fs, path::Path, process::Command};
+
+use cachelane_lab::Bridge;
 
 /// The network of the machine as its user sees it.
 pub(crate) fn machine_network() -> String {
@@ -24,4 +26,15 @@ pub(crate) fn namespaces() -> HashSet<String> {
         .filter_map(|thread| fs::read_link(thread.path().join("ns/net")).ok())
         .map(|link| link.display().to_string())
         .collect()
+}
+
+/// Whether there is such a process.
+pub(crate) fn lives(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// A bridge's forwarding table.
+pub(crate) fn fdb(bridge: &Bridge) -> String {
+    let args = ["fdb", "show", "br", &bridge.own.device];
+    bridge.own.host.command("bridge").args(args).run().expect("a table")
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lab::Host;
-use lab::traffic::{Close, ConnectOptions, ConnectSession, RrOptions, RrSession};
+use lab::traffic::{RrOptions, RrSession, Then};
 use trial::bench::Bar;
 
 use super::targets::{EXCHANGE, Target, Targets};
@@ -56,14 +56,7 @@ pub(super) fn connect_part() -> Part<Targets> {
     Part::new("connect", "Short connections", TIME).claims(claims).stage(|targets: &Targets, _| {
         let step = |target: &Target| Step::of(format!("connect {}", target.name), "1/s");
         Ok(Measure::new(targets.exchange.clone(), step, |to, now| {
-            let options = ConnectOptions {
-                concurrent: CONNECTIONS,
-                request: EXCHANGE,
-                response: EXCHANGE,
-                close: Close::Client,
-                ..ConnectOptions::default()
-            };
-            let session = ConnectSession::start(&targets.host, to.addr, &options)?;
+            let session = exchanges(&targets.host, to.addr, Then::Reopen)?;
             session.measure(WARM);
             Ok(vec![check(session.measure(now.window), to.name)?.rate()])
         }))
@@ -78,11 +71,11 @@ fn compare(claim: &str, case: &str, peer: &str) -> Claim {
 
 /// Requests and responses to this address, on all connections.
 pub(crate) fn requests(host: &Host, to: SocketAddr) -> lab::Result<RrSession> {
-    let options = RrOptions {
-        connections: CONNECTIONS,
-        request: EXCHANGE,
-        response: EXCHANGE,
-        ..RrOptions::default()
-    };
+    exchanges(host, to, Then::Again)
+}
+
+fn exchanges(host: &Host, to: SocketAddr, then: Then) -> lab::Result<RrSession> {
+    let options =
+        RrOptions { connections: CONNECTIONS, request: EXCHANGE, then, ..RrOptions::default() };
     RrSession::start(host, to, &options)
 }

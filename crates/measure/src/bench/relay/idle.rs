@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
-use lab::traffic::IdleSession;
+use lab::traffic::{RrOptions, RrSession, Then};
 use lab::usage::{ProcessMemory, process_memory};
 use lab::{Host, Process};
 use trial::bench::Bar;
@@ -46,7 +46,9 @@ pub(super) fn part(connections: usize) -> Part<Targets> {
 /// The memory of a relay, or of HAProxy, that is full of idle connections.
 fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Result<ProcessMemory> {
     let Targets { lab, host, .. } = targets;
-    let open = |to| IdleSession::open(host, to, connections, OPENING);
+    let options = RrOptions { request: 1, connect_limit: OPENING, ..RrOptions::default() };
+    let options = RrOptions { connections, then: Then::Rest, ..options };
+    let open = |to| RrSession::start(host, to, &options);
     if relayed {
         let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), "")?;
         let _session = open(relay.addr)?;

@@ -137,7 +137,6 @@ impl Rpc {
         let options = RrOptions {
             connections,
             request: MESSAGE,
-            response: MESSAGE,
             cpu: cpus.first(),
             ..RrOptions::default()
         };

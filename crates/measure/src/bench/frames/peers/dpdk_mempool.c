@@ -96,7 +96,7 @@ static inline bool ring_pop(struct ring *ring, void **objects)
 
 #include "patterns.h"
 
-static void fail(const char *what)
+static void give_up(const char *what)
 {
 	fprintf(stderr, "%s: %s\n", what, rte_strerror(rte_errno));
 	exit(1);
@@ -145,15 +145,15 @@ int main(int argc, char **argv)
 	snprintf(cpu, sizeof(cpu), "0@%d", run.cpus[0]);
 	snprintf(prefix, sizeof(prefix), "cachelane-bench-%d", (int)getpid());
 	if (rte_eal_init((int)(sizeof(eal) / sizeof(eal[0])) - 1, eal) < 0)
-		fail("rte_eal_init");
+		give_up("rte_eal_init");
 	remove_runtime_dir();
 	pool = rte_mempool_create_empty("pool", (unsigned)objects, OBJECT_SIZE, CACHE, 0,
 					SOCKET_ID_ANY, 0);
 	if (!pool)
-		fail("rte_mempool_create_empty");
+		give_up("rte_mempool_create_empty");
 	if (rte_mempool_set_ops_byname(pool, argv[1], NULL))
-		fail(argv[1]);
+		give_up(argv[1]);
 	if (rte_mempool_populate_default(pool) < 0)
-		fail("rte_mempool_populate_default");
+		give_up("rte_mempool_populate_default");
 	return serve(measure);
 }

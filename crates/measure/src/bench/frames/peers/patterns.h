@@ -4,7 +4,7 @@
  *
  *   thread_enter, thread_leave        around a thread's work; enter returns false if it cannot
  *   get_one, put_one                  one object; NULL if there is none
- *   get_many, put_many                BATCH objects; get all or none
+ *   get_many, put_many                BATCH objects, which it says; get all or none
  *   struct ring, ring_make, ring_free, ring_push, ring_pop
  *                                     one thread to one other, BATCH objects or none at a time
  *
@@ -15,12 +15,9 @@
 #ifndef PATTERNS_H
 #define PATTERNS_H
 
-#include "peer.h"
-
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define BATCH	    32
 #define BLOCK	    1024
 #define ALIEN_RING  1024
 #define ALL_RING    128
@@ -137,25 +134,37 @@ static inline __attribute__((always_inline)) uint64_t receive(struct ring *ring,
 	}
 }
 
-/* What an even thread gets, the odd one after it puts. */
-static uint64_t alien(int number)
+/* What an even thread gets, the odd one after it is done with. Inlined, as above. */
+static inline __attribute__((always_inline)) uint64_t pairs(int number, bool (*get)(void **),
+							    void (*done)(void **))
 {
 	struct ring *ring = run.rings[number / 2];
-	void *objects[BATCH];
+	void *objects[BATCH] = {0};
 	unsigned turns = 0;
 
-	if (number % 2 == 0) {
-		do {
-			for (int i = 0; i < BLOCK / BATCH; i++) {
-				while (!get_many(objects))
-					wait_turn(&turns);
-				push(ring, objects);
-			}
-		} while (!over());
-		atomic_fetch_add(&run.ended, 1);
-		return 0;
-	}
-	return receive(ring, put_many);
+	if (number % 2)
+		return receive(ring, done);
+	do {
+		for (int i = 0; i < BLOCK / BATCH; i++) {
+			while (!get(objects))
+				wait_turn(&turns);
+			push(ring, objects);
+		}
+	} while (!over());
+	atomic_fetch_add(&run.ended, 1);
+	return 0;
+}
+
+/* What one gets, the other puts. */
+static uint64_t alien(int number)
+{
+	return pairs(number, get_many, put_many);
+}
+
+static inline bool get_same(void **objects)
+{
+	(void)objects;
+	return true;
 }
 
 static inline void use_many(void **objects)
@@ -166,20 +175,7 @@ static inline void use_many(void **objects)
 /* The passing of `alien` by itself: always the same objects, which nobody got. */
 static uint64_t pass(int number)
 {
-	struct ring *ring = run.rings[number / 2];
-	void *objects[BATCH];
-
-	for (int i = 0; i < BATCH; i++)
-		objects[i] = &run;
-	if (number % 2 == 0) {
-		do {
-			for (int i = 0; i < BLOCK / BATCH; i++)
-				push(ring, objects);
-		} while (!over());
-		atomic_fetch_add(&run.ended, 1);
-		return 0;
-	}
-	return receive(ring, use_many);
+	return pairs(number, get_same, use_many);
 }
 
 /* Puts what has come from any other thread; how many objects. */

@@ -15,6 +15,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <errno.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,6 +30,12 @@ struct result {
 	double ns;
 	uint64_t count;
 };
+
+static inline void fail(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	exit(1);
+}
 
 /* Measures; NULL, or why it cannot. */
 typedef const char *(*measure_fn)(const char *pattern, int threads, long ms, struct result *);
@@ -67,10 +74,22 @@ static inline void pin(int cpu)
 
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set)) {
-		perror("sched_setaffinity");
-		exit(1);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		fail("sched_setaffinity");
+}
+
+/* Reads all bytes, as `cachelane borrow --worker` does. */
+static inline uint64_t sum(const unsigned char *bytes, uint32_t length)
+{
+	uint64_t sum = 0, word;
+
+	for (; length >= 8; bytes += 8, length -= 8) {
+		memcpy(&word, bytes, 8);
+		sum += word;
 	}
+	while (length--)
+		sum += *bytes++;
+	return sum;
 }
 
 /* CPU numbers, separated by commas; how many. */

@@ -16,7 +16,6 @@
  */
 #include "peer.h"
 
-#include <errno.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
@@ -47,12 +46,6 @@ static int fd;
 static unsigned char *area;
 static struct ring fill, completion, rx, tx;
 static uint32_t next_frame, outstanding;
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static void set(int option, const void *value, socklen_t size, const char *what)
 {

@@ -13,7 +13,6 @@
 #include "peer.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -45,12 +44,6 @@ struct worker {
 
 static struct worker workers[WORKERS_MAX];
 static int worker_count, cpu;
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static void set(int fd, int option, const void *value, socklen_t size, const char *what)
 {
@@ -89,20 +82,6 @@ static void open_ring(struct worker *worker, unsigned interface)
 	if (bind(worker->fd, (struct sockaddr *)&address, sizeof(address)))
 		fail("bind");
 	set(worker->fd, PACKET_FANOUT, &fanout, sizeof(fanout), "PACKET_FANOUT_HASH");
-}
-
-/* Reads all bytes, as `cachelane borrow --worker` does. */
-static uint64_t sum(const unsigned char *bytes, uint32_t length)
-{
-	uint64_t sum = 0, word;
-
-	for (; length >= 8; bytes += 8, length -= 8) {
-		memcpy(&word, bytes, 8);
-		sum += word;
-	}
-	while (length--)
-		sum += *bytes++;
-	return sum;
 }
 
 static struct tpacket_block_desc *block(struct worker *worker)

@@ -6,23 +6,11 @@
  *   lend_reader SOCKET
  */
 #include "cachelane_lend.h"
+#include "peer.h"
 
 #include <inttypes.h>
 
 #define BATCH 256
-
-static uint64_t sum(const unsigned char *bytes, uint32_t length)
-{
-	uint64_t sum = 0, word;
-
-	for (; length >= 8; bytes += 8, length -= 8) {
-		memcpy(&word, bytes, 8);
-		sum += word;
-	}
-	while (length--)
-		sum += *bytes++;
-	return sum;
-}
 
 int main(int argc, char **argv)
 {
