@@ -4,8 +4,6 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::measure::Measure;
 use crate::plan::{Plan, Slot};
@@ -44,15 +42,14 @@ pub trait Observer {
     }
 
     /// A window has been measured. Breaking stops the trial.
-    fn after(&mut self, step: &Step<'_>, values: &[f64]) -> ControlFlow<()>;
-}
-
-/// Watches nothing and never stops.
-impl Observer for () {
-    fn after(&mut self, _: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
+    fn after(&mut self, step: &Step<'_>, values: &[f64]) -> ControlFlow<()> {
+        let _ = (step, values);
         ControlFlow::Continue(())
     }
 }
+
+/// Watches nothing and never stops.
+impl Observer for () {}
 
 /// Where in the plan a trial is.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +65,7 @@ pub struct Step<'a> {
 }
 
 /// One measured window.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Window {
     /// The block, from 0.
     pub block: u32,
@@ -78,13 +75,17 @@ pub struct Window {
     pub values: Vec<f64>,
 }
 
-/// What a trial saw: all windows of its complete blocks, in the order of time.
-#[derive(Debug, Clone, Serialize)]
+/// What a trial saw.
+#[derive(Debug, Clone)]
 pub struct Outcome {
-    plan: Plan,
-    measures: Vec<Measure>,
-    windows: Vec<Window>,
-    stopped: bool,
+    /// What was run.
+    pub plan: Plan,
+    /// What was measured.
+    pub measures: Vec<Measure>,
+    /// The windows of the complete blocks, in the order of time.
+    pub windows: Vec<Window>,
+    /// Whether it ended before its plan did.
+    pub stopped: bool,
 }
 
 /// Runs a plan to its end, or until the observer stops it.
@@ -93,18 +94,19 @@ pub struct Outcome {
 /// arm is left as the last window set it: restoring is the caller's, who knows to what.
 ///
 /// # Errors
-/// [`ErrorKind::Subject`] if the subject fails; [`ErrorKind::InvalidData`] if it gives another
-/// number of values than it has measures.
+/// [`ErrorKind::InvalidPlan`]; [`ErrorKind::Subject`] if the subject fails;
+/// [`ErrorKind::InvalidData`] if it gives another number of values than it has measures.
 pub fn run(
     plan: &Plan,
     subject: &mut dyn Subject,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
+    plan.check()?;
     let measures = subject.measures();
     let schedule = plan.schedule();
     let mut windows = Vec::with_capacity(schedule.len());
     for (window, &slot) in schedule.iter().enumerate() {
-        let arm = &plan.arms()[slot.arm];
+        let arm = &plan.arms[slot.arm];
         let step = Step { window, windows: schedule.len(), slot, arm };
         if observer.before(&step).is_break() {
             break;
@@ -133,8 +135,8 @@ fn measure_slot(
         Error::subject(what, source)
     };
     subject.set_arm(step.slot.arm).map_err(|source| failed("set", source))?;
-    subject.settle(plan.settle());
-    let values = subject.measure(plan.window()).map_err(|source| failed("measure", source))?;
+    subject.settle(plan.settle);
+    let values = subject.measure(plan.window).map_err(|source| failed("measure", source))?;
     if values.len() != expected {
         let what = format!(
             "window {} of {} gave {} values; expected one for each of {expected} measures",
@@ -148,26 +150,6 @@ fn measure_slot(
 }
 
 impl Outcome {
-    /// What was run.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// What was measured.
-    pub fn measures(&self) -> &[Measure] {
-        &self.measures
-    }
-
-    /// The windows of the complete blocks, in the order of time.
-    pub fn windows(&self) -> &[Window] {
-        &self.windows
-    }
-
-    /// Whether it ended before its plan did.
-    pub fn stopped(&self) -> bool {
-        self.stopped
-    }
-
     /// How many blocks are complete.
     pub fn blocks(&self) -> u32 {
         (self.windows.len() / self.plan.windows_per_block()) as u32
@@ -184,8 +166,8 @@ impl Outcome {
         let Some(of) = self.measures.get(measure) else {
             return missing(format!("no measure {measure}; there are {}", self.measures.len()));
         };
-        if arm == 0 || arm >= self.plan.arms().len() {
-            let last = self.plan.arms().len() - 1;
+        if arm == 0 || arm >= self.plan.arms.len() {
+            let last = self.plan.arms.len() - 1;
             return missing(format!(
                 "no arm {arm} to compare with the first; expected 1 to {last}"
             ));
@@ -197,10 +179,10 @@ impl Outcome {
         self.check_values(measure)?;
         let rules = Rules {
             better: of.better,
-            margin: self.plan.margin(),
-            confidence: self.plan.confidence(),
+            margin: self.plan.margin,
+            confidence: self.plan.confidence,
             share: self.plan.budget_share(self.blocks()),
-            seed: self.plan.seed(),
+            seed: self.plan.seed,
         };
         let (base, other) = (self.block_means(0, measure), self.block_means(arm, measure));
         let found = compare(&base, &other, &rules)?;
@@ -210,7 +192,7 @@ impl Outcome {
     }
 
     fn stop_note(&self) -> Option<String> {
-        let (done, planned) = (self.blocks(), self.plan.blocks());
+        let (done, planned) = (self.blocks(), self.plan.blocks);
         let note =
             format!("stopped after {done} of {planned} blocks, so judged by a stricter rule");
         self.stopped.then_some(note)
@@ -233,7 +215,7 @@ impl Outcome {
                      0 or more",
                     self.measures[measure].name,
                     i + 1,
-                    self.plan.arms()[window.arm]
+                    self.plan.arms[window.arm]
                 );
                 return Err(Error::new(ErrorKind::InvalidData, what));
             }
@@ -287,16 +269,16 @@ mod tests {
 
     impl Observer for StopAfter {
         fn after(&mut self, step: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
-            if step.window + 1 == self.0 {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            stop_at(self.0, step.window + 1)
         }
     }
 
+    fn stop_at(stop: usize, at: usize) -> ControlFlow<()> {
+        if at == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
     fn plan() -> Plan {
-        Plan::builder(["off", "on"]).blocks(8).seed(5).build().unwrap()
+        Plan { blocks: 8, seed: 5, ..Plan::new(["off", "on"]) }
     }
 
     #[test]
@@ -307,8 +289,8 @@ mod tests {
             [format!("set {}", slot.arm), "settle 250ms".into(), "measure 1s".into()]
         });
         assert!(subject.calls.into_iter().eq(expected));
-        assert!(!outcome.stopped());
-        assert_eq!((outcome.blocks(), outcome.windows().len()), (8, 32));
+        assert!(!outcome.stopped);
+        assert_eq!((outcome.blocks(), outcome.windows.len()), (8, 32));
     }
 
     #[test]
@@ -325,8 +307,8 @@ mod tests {
     fn stopping_keeps_the_complete_blocks() {
         for (stop, blocks, stopped) in [(1, 0, true), (4, 1, true), (30, 7, true), (32, 8, false)] {
             let outcome = run(&plan(), &mut Fake::default(), &mut StopAfter(stop)).unwrap();
-            assert_eq!((outcome.blocks(), outcome.stopped()), (blocks, stopped), "after {stop}");
-            assert_eq!(outcome.windows().len() as u32, 4 * blocks);
+            assert_eq!((outcome.blocks(), outcome.stopped), (blocks, stopped), "after {stop}");
+            assert_eq!(outcome.windows.len() as u32, 4 * blocks);
         }
     }
 
@@ -335,14 +317,7 @@ mod tests {
         struct StopBefore(usize);
         impl Observer for StopBefore {
             fn before(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-                if step.window == self.0 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            }
-            fn after(&mut self, _: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
-                ControlFlow::Continue(())
+                stop_at(self.0, step.window)
             }
         }
         let mut subject = Fake::default();
@@ -370,7 +345,7 @@ mod tests {
         let mut subject = Fake { fail_at: Some(2), ..Fake::default() };
         let error = run(&plan(), &mut subject, &mut ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Subject);
-        let arm = &plan().arms()[plan().schedule()[2].arm].clone();
+        let arm = &plan().arms[plan().schedule()[2].arm].clone();
         let expected = format!("cannot measure arm '{arm}' (window 3 of 32): the traffic stopped");
         assert_eq!(error.to_string(), expected);
         assert!(error.source().is_some());

@@ -32,7 +32,7 @@
 //!     }
 //! }
 //!
-//! let plan = Plan::builder(["off", "on"]).blocks(6).settle(Duration::ZERO).build()?;
+//! let plan = Plan { blocks: 6, settle: Duration::ZERO, ..Plan::new(["off", "on"]) };
 //! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
 //! assert_eq!(outcome.compare(1, 0)?.verdict, Verdict::Better);
 //! # Ok::<(), cachelane_trial::Error>(())
@@ -54,7 +54,7 @@ mod table;
 pub use engine::{Observer, Outcome, Step, Subject, Window, run};
 pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
-pub use plan::{Plan, PlanBuilder, Slot};
+pub use plan::{Plan, Slot};
 pub use stats::{
     Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_difference,
     paired_ratio,

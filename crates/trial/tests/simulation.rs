@@ -100,9 +100,9 @@ impl Observer for StopAfter {
 }
 
 fn plan(blocks: Option<u32>, seed: u64) -> Plan {
-    let builder = Plan::builder(["off", "on"]).seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let builder = if let Some(blocks) = blocks { builder.blocks(blocks) } else { builder };
-    builder.build().unwrap()
+    let default = Plan::new(["off", "on"]);
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Plan { blocks: blocks.unwrap_or(default.blocks), seed, ..default }
 }
 
 fn trial(weather: Weather, effect: f64, blocks: Option<u32>, seed: u64) -> Outcome {
@@ -229,13 +229,13 @@ fn unguarded(outcome: &Outcome) -> Verdict {
     let mean = |block: &[cachelane_trial::Window], arm| {
         block.iter().filter(|w| w.arm == arm).map(|w| w.values[0]).sum::<f64>() / 2.0
     };
-    let means = |arm| -> Vec<f64> { outcome.windows().chunks(4).map(|b| mean(b, arm)).collect() };
+    let means = |arm| -> Vec<f64> { outcome.windows.chunks(4).map(|b| mean(b, arm)).collect() };
     let rules = Rules {
         better: Better::Higher,
-        margin: outcome.plan().margin(),
-        confidence: outcome.plan().confidence(),
+        margin: outcome.plan.margin,
+        confidence: outcome.plan.confidence,
         share: 1.0,
-        seed: outcome.plan().seed(),
+        seed: outcome.plan.seed,
     };
     compare(&means(0), &means(1), &rules).unwrap().verdict
 }
@@ -244,7 +244,7 @@ fn unguarded(outcome: &Outcome) -> Verdict {
 fn a_stopped_trial_still_finds_what_is_plain() {
     let mut traffic = Traffic::new(Weather::Calm, 1.2, 1);
     let outcome = run(&plan(None, 1), &mut traffic, &mut StopAfter(4 * 20)).unwrap();
-    assert!(outcome.stopped());
+    assert!(outcome.stopped);
     assert_eq!(verdict(&outcome), Verdict::Better);
 }
 
@@ -264,7 +264,7 @@ fn three_arms_are_each_compared_with_the_first() {
             self.0.measure(window)
         }
     }
-    let plan = Plan::builder(["a", "b", "c"]).seed(2).build().unwrap();
+    let plan = Plan { seed: 2, ..Plan::new(["a", "b", "c"]) };
     let mut subject = Three(Traffic::new(Weather::Wandering, 1.0, 2));
     let outcome = run(&plan, &mut subject, &mut ()).unwrap();
     assert_eq!(outcome.compare(1, 0).unwrap().verdict, Verdict::Worse);

@@ -13,13 +13,9 @@ use crate::bench::{Progress, Stop};
 const ARMS: [&str; 2] = ["off", "on"];
 
 /// The plan of each mechanism's trial.
-pub(super) fn plan(extent: Extent, seed: u64) -> Result<Plan, trial::Error> {
-    Plan::builder(ARMS)
-        .blocks(extent.blocks)
-        .window(extent.window)
-        .settle(extent.settle)
-        .seed(seed)
-        .build()
+pub(super) fn plan(extent: Extent, seed: u64) -> Plan {
+    let Extent { blocks, window, settle, .. } = extent;
+    Plan { blocks, window, settle, seed, ..Plan::new(ARMS) }
 }
 
 /// Runs the plan, at most for `limit` and until somebody asks to stop.
@@ -80,10 +76,6 @@ impl Observer for Watch<'_> {
         self.progress.step(&format!("{} ({})", self.entry.name(), step.arm));
         ControlFlow::Continue(())
     }
-
-    fn after(&mut self, _: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 #[cfg(test)]
@@ -116,7 +108,7 @@ mod tests {
     fn try_made(better: Better, on: f64, windows_left: usize) -> anyhow::Result<Row> {
         let set_up = |_: &super::super::Stage| Ok(SetUp::LeftOut(String::new()));
         let entry = Entry { mechanism: "made", measure: "rate", unit: "B/s", better, set_up };
-        let plan = Plan::builder(ARMS).blocks(6).settle(Duration::ZERO).seed(1).build()?;
+        let plan = Plan { blocks: 6, settle: Duration::ZERO, seed: 1, ..Plan::new(ARMS) };
         let mechanism = Box::new(Made { is_on: false, on, windows_left });
         let (progress, stop) = (Progress::new(24, true), Stop::on_signals()?);
         run(&entry, mechanism, &plan, Duration::from_secs(60), &progress, &stop)

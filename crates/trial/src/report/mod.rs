@@ -84,8 +84,8 @@ impl Row {
         measure: usize,
     ) -> Result<Self, Error> {
         let comparison = outcome.compare(arm, measure)?;
-        let plan = outcome.plan();
-        let windows = outcome.windows().iter().filter(|window| [0, arm].contains(&window.arm));
+        let plan = &outcome.plan;
+        let windows = outcome.windows.iter().filter(|window| [0, arm].contains(&window.arm));
         let dot = |window: &crate::Window| Dot {
             block: window.block,
             is_other: window.arm == arm,
@@ -93,11 +93,11 @@ impl Row {
         };
         Ok(Self {
             mechanism: mechanism.into(),
-            measure: outcome.measures()[measure].clone(),
-            arms: [plan.arms()[0].clone(), plan.arms()[arm].clone()],
+            measure: outcome.measures[measure].clone(),
+            arms: [plan.arms[0].clone(), plan.arms[arm].clone()],
             comparison,
-            margin: plan.margin(),
-            confidence: plan.confidence(),
+            margin: plan.margin,
+            confidence: plan.confidence,
             windows: windows.map(dot).collect(),
         })
     }
