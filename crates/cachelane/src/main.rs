@@ -11,7 +11,6 @@ mod out;
 mod packets;
 mod privileges;
 mod run;
-mod table;
 mod terminal;
 
 use std::io::IsTerminal as _;

@@ -76,25 +76,25 @@ impl Traffic {
 }
 
 impl Subject for Traffic {
-    fn measures(&self) -> Vec<Measure> {
-        vec![Measure::new("throughput", "pps", Better::Higher)]
+    fn measured(&self) -> Measure {
+        Measure::new("throughput", "pps", Better::Higher)
     }
     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
         self.arm = arm;
         Ok(())
     }
     fn settle(&mut self, _: Duration) {}
-    fn measure(&mut self, _: Duration) -> Result<Vec<f64>, BoxError> {
+    fn measure(&mut self, _: Duration) -> Result<f64, BoxError> {
         let effect = if self.arm == 1 { self.effect } else { 1.0 };
         let factor = self.factor();
-        Ok(vec![self.level * effect * factor])
+        Ok(self.level * effect * factor)
     }
 }
 
 struct StopAfter(usize);
 
 impl Observer for StopAfter {
-    fn after(&mut self, step: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
+    fn after(&mut self, step: &Step<'_>) -> ControlFlow<()> {
         if step.window + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
@@ -110,7 +110,7 @@ fn trial(weather: Weather, effect: f64, blocks: Option<u32>, seed: u64) -> Outco
 }
 
 fn verdict(outcome: &Outcome) -> Verdict {
-    outcome.compare(1, 0).unwrap().verdict
+    outcome.compare(1).unwrap().verdict
 }
 
 fn is_difference(verdict: Verdict) -> bool {
@@ -171,7 +171,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
     for blocks in [6, 8, 12, 17, 44] {
         for weather in [Weather::Calm, Weather::Wandering] {
             let held = (0..TRIALS).filter(|&seed| {
-                let found = trial(weather, 1.03, Some(blocks), seed).compare(1, 0).unwrap();
+                let found = trial(weather, 1.03, Some(blocks), seed).compare(1).unwrap();
                 let interval = found.interval.unwrap();
                 interval.low <= 1.03 && 1.03 <= interval.high
             });
@@ -227,7 +227,7 @@ fn stopping_as_soon_as_it_looks_good_raises_no_more_false_alarms() {
 /// The verdict as if this were the only look.
 fn unguarded(outcome: &Outcome) -> Verdict {
     let mean = |block: &[cachelane_trial::Window], arm| {
-        block.iter().filter(|w| w.arm == arm).map(|w| w.values[0]).sum::<f64>() / 2.0
+        block.iter().filter(|w| w.arm == arm).map(|w| w.value).sum::<f64>() / 2.0
     };
     let means = |arm| -> Vec<f64> { outcome.windows.chunks(4).map(|b| mean(b, arm)).collect() };
     let rules = Rules {
@@ -252,21 +252,21 @@ fn a_stopped_trial_still_finds_what_is_plain() {
 fn three_arms_are_each_compared_with_the_first() {
     struct Three(Traffic);
     impl Subject for Three {
-        fn measures(&self) -> Vec<Measure> {
-            self.0.measures()
+        fn measured(&self) -> Measure {
+            self.0.measured()
         }
         fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
             self.0.effect = [1.0, 0.9, 1.1][arm];
             self.0.set_arm(1)
         }
         fn settle(&mut self, _: Duration) {}
-        fn measure(&mut self, window: Duration) -> Result<Vec<f64>, BoxError> {
+        fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
             self.0.measure(window)
         }
     }
     let plan = Plan { seed: 2, ..Plan::new(["a", "b", "c"]) };
     let mut subject = Three(Traffic::new(Weather::Wandering, 1.0, 2));
     let outcome = run(&plan, &mut subject, &mut ()).unwrap();
-    assert_eq!(outcome.compare(1, 0).unwrap().verdict, Verdict::Worse);
-    assert_eq!(outcome.compare(2, 0).unwrap().verdict, Verdict::Better);
+    assert_eq!(outcome.compare(1).unwrap().verdict, Verdict::Worse);
+    assert_eq!(outcome.compare(2).unwrap().verdict, Verdict::Better);
 }

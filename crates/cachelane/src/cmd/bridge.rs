@@ -14,7 +14,7 @@ use clap::ArgAction;
 use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
 use crate::figures::of_which;
-use crate::run::{Followed, Foreground, control};
+use crate::run::{Followed, Foreground, open_control};
 use check::{accelerated, explain};
 
 /// Accelerate existing Linux bridges
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let fleet = Arc::new(Fleet::start(bridges, config)?);
     // Until now a signal ends the process at once: with a thousand ports starting takes a while.
     let mut foreground = Foreground::new()?;
-    let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
+    let _control = open_control("bridge", |knobs| bridge::register(&fleet, knobs));
     let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
     log("", fleet.counters());
     ended.map(|_| Exit::Ok)

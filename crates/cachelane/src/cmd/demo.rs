@@ -1,7 +1,7 @@
 //! `cachelane demo`: shows what each mechanism does on this machine.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -9,7 +9,7 @@ use measure::demo::{self, Extent, Findings};
 use serde_json::json;
 
 use crate::exit::Exit;
-use crate::terminal;
+use crate::{out, terminal};
 
 /// Run every mechanism off and on, on test hosts, and report what each does here
 #[derive(clap::Args, Debug)]
@@ -69,7 +69,7 @@ fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Resu
         }
         text
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot print what was found")
+    out::print(&text)
 }
 
 /// Whether a file can be written there, found out before there is something to write. Leaves

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::out;
-use crate::table::table;
+use crate::terminal::table;
 
 /// List, read and set the knobs of the running processes
 #[derive(clap::Args, Debug)]

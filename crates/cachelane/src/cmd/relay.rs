@@ -12,7 +12,7 @@ use signal_hook::consts::SIGTERM;
 use crate::args::{LanesArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
 use crate::out;
-use crate::run::{Ended, Followed, Foreground, control};
+use crate::run::{Ended, Followed, Foreground, open_control};
 
 /// Relay TCP connections, forwarding on chosen CPUs
 // These comments are help texts as well, where [IPv6]:PORT is no link.
@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let mut foreground = Foreground::new()?;
     let relay = Arc::new(Relay::start(config)?);
-    let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
+    let _control = open_control("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
     if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
         drain(&relay, args.drain_timeout, &mut foreground);

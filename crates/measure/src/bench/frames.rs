@@ -29,7 +29,7 @@ pub(super) use pools::frame_pool;
 pub(crate) use xsk::Sending;
 
 /// The experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Frames;
 
 /// What the parts share.

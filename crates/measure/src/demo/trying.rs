@@ -32,7 +32,7 @@ pub(super) fn run(
     let mut watch = Watch { entry, progress, stop, until: Instant::now() + limit };
     // The text alone, which holds the cause already.
     let outcome = trial::run(plan, &mut tried, &mut watch).map_err(|e| anyhow::anyhow!("{e}"))?;
-    Ok(Row::from_outcome(entry.mechanism, &outcome, 1, 0)?)
+    Ok(Row::from_outcome(entry.mechanism, &outcome, 1)?)
 }
 
 /// A mechanism as the subject of a trial.
@@ -42,16 +42,16 @@ struct Tried<'a> {
 }
 
 impl Subject for Tried<'_> {
-    fn measures(&self) -> Vec<Measure> {
-        vec![self.measure.clone()]
+    fn measured(&self) -> Measure {
+        self.measure.clone()
     }
 
     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
         self.mechanism.set(arm == 1).map_err(whole)
     }
 
-    fn measure(&mut self, window: Duration) -> Result<Vec<f64>, BoxError> {
-        self.mechanism.measure(window).map(|value| vec![value]).map_err(whole)
+    fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
+        self.mechanism.measure(window).map_err(whole)
     }
 }
 

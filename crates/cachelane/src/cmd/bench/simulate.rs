@@ -17,7 +17,7 @@ const CONNECTIONS_OF_THREAD: u32 = 8;
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Simulate; --window is then how long each run is in the simulation's time
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     pub(super) simulate: bool,
     /// Machines, separated by commas: sockets x CPUs of each / CPUs of a lane
     #[arg(

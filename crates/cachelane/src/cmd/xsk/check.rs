@@ -191,7 +191,7 @@ fn place(number: u64) -> (usize, u64) {
 mod tests {
     use super::super::template::{Pattern, Recipe, Template};
     use super::*;
-    use crate::packets::values::Mac;
+    use kit::Mac;
 
     fn template(size: usize) -> Template {
         let recipe = Recipe {

@@ -17,7 +17,8 @@ use crate::packets::job::Job;
 use crate::packets::options::CommonArgs;
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::{Interface, Plan};
-use crate::packets::values::{Mac, Ports};
+use crate::packets::values::Ports;
+use kit::Mac;
 
 /// Send UDP packets as fast as possible, or at a rate
 #[derive(clap::Args, Debug)]
@@ -330,9 +331,9 @@ impl Sender {
             let before = self.completed / parts;
             self.completed += frames as u64;
             let packets = self.completed / parts - before;
-            let meter = context.meter();
-            meter.tx_packets.add(packets);
-            meter.tx_bytes.add(packets * self.template.bytes().len() as u64);
+            let traffic = &context.meter().traffic;
+            traffic.tx_packets.add(packets);
+            traffic.tx_bytes.add(packets * self.template.bytes().len() as u64);
             context.control.settle(packets as usize, 0);
             context.saw_packets(now);
         }

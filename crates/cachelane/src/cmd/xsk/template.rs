@@ -8,7 +8,8 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::probe::{self, Probe, fold};
 use crate::exit::usage;
-use crate::packets::values::{Mac, Ports};
+use crate::packets::values::Ports;
+use kit::Mac;
 
 /// What the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
