@@ -23,16 +23,16 @@ use crate::args::duration;
 use crate::exit::Exit;
 use crate::{out, terminal};
 
-/// Repeat a claim of the docs on this host, with peers beside it
+/// Measure on this host what the documentation claims, against other programs
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     experiment: Option<Command>,
-    /// List the experiments, their parts, the ratios that each gives, and what is claimed of them
+    /// List the experiments with their parts, the ratios that each part gives, and what is claimed
     #[arg(long)]
     list: bool,
-    /// Print JSON
+    /// With --list: print JSON instead of text
     #[arg(long, requires = "list")]
     json: bool,
 }
@@ -41,9 +41,9 @@ pub(crate) struct Args {
 enum Command {
     Relay(RelayArgs),
     Bridge(BridgeArgs),
-    /// The frame pool against DPDK's mempool, crossbeam and mimalloc, and its knob's values
+    /// Compare the frame pool with DPDK's mempool, crossbeam and mimalloc, and its knob's values
     Frames(Of<Frames>),
-    /// Lent frames against an id allocator under a lock, and against AF_PACKET rings
+    /// Compare lent frames with an id allocator under a lock, and with AF_PACKET rings
     Lend(Of<Lend>),
     Steer(SteerArgs),
     #[command(hide = true)]
@@ -52,30 +52,30 @@ enum Command {
     },
 }
 
-/// The relay against direct connections, HAProxy, nginx and sockmap as it comes
+/// Compare the relay with direct connections, HAProxy, nginx and plain sockmap
 #[derive(clap::Args, Debug)]
 struct RelayArgs {
     #[command(flatten)]
     of: Of<Relay>,
-    /// How long the slow receiver of the memory part is watched
+    /// How long the memory part watches its slow receiver
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     memory_time: Duration,
-    /// Idle connections of the idle part
+    /// Number of idle connections in the idle part
     #[arg(long, value_name = "N", default_value_t = 9_800)]
     idle: usize,
 }
 
-/// The fast path of a bridge against the Linux bridge itself
+/// Compare the fast path of a bridge with the Linux bridge alone
 #[derive(clap::Args, Debug)]
 struct BridgeArgs {
     #[command(flatten)]
     of: Of<Bridge>,
-    /// Stations that the big bridge of the entries part knows
+    /// Stations (known addresses) of the large bridge in the entries part, from 4 to 1000000
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     entries: u32,
 }
 
-/// Receive flow steering against the kernel's own; or simulated, for machines that are not there
+/// Compare receive flow steering with the kernel's own, or simulate it on other machines
 #[derive(clap::Args, Debug)]
 struct SteerArgs {
     #[command(flatten)]
@@ -87,22 +87,22 @@ struct SteerArgs {
 /// What every experiment takes.
 #[derive(clap::Args, Debug)]
 struct Of<X: Experiment + Default> {
-    /// Print JSON
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Write a page with plots
+    /// Write an HTML page with plots to this file as well
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Times that each case is measured [default: as many as 'bench --list' says]
+    /// How often to measure each case, from 1 to 1000 [default: see `bench --list`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Length of one measurement [default: as 'bench --list' says]
+    /// Length of one measurement, such as 500ms or 2s [default: see `bench --list`]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     window: Option<Duration>,
-    /// Seed of the order in which the cases run
+    /// Seed of the random order in which cases run
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only these parts, separated by commas
+    /// Run only these parts, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts::<X>())]
     only: Vec<String>,
     #[arg(skip)]

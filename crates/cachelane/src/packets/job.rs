@@ -24,8 +24,6 @@ pub(crate) struct Job<'a> {
     pub(crate) command: &'static str,
     /// What it says once everything runs.
     pub(crate) announcement: String,
-    /// Fields of the JSON at the end.
-    pub(crate) fields: Vec<(&'static str, Value)>,
     pub(crate) beside: &'a dyn Beside,
 }
 
@@ -53,8 +51,12 @@ pub(crate) trait Beside {
     fn add_to(&self, _report: &mut Report) {}
 }
 
-/// Nothing.
-impl Beside for () {}
+/// Fields of the JSON at the end.
+impl Beside for [(&'static str, Value); 1] {
+    fn add_to(&self, report: &mut Report) {
+        self.iter().for_each(|(name, value)| report.fields[name] = value.clone());
+    }
+}
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -95,7 +97,6 @@ impl Built {
         report.fields["queues"] = plan.queues.clone().into();
         report.fields["sockets"] = self.in_force.clone().into();
         report.lines.extend(self.in_force);
-        job.fields.into_iter().for_each(|(name, value)| report.fields[name] = value);
         beside.add_to(&mut report);
         report.drops(&outcome.totals(), sum(&self.programs));
         drop((server, self.programs));

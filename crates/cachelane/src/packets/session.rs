@@ -238,7 +238,7 @@ impl Session {
                 control: &self.control,
                 meters: &self.meters,
                 show,
-                view: View::new(args.json, args.interval, self.quiet),
+                view: View::new(args.json && args.interval.is_some(), args.interval, self.quiet),
                 before: Totals::default(),
                 is_read: true,
             };

@@ -16,11 +16,11 @@ use kit::Mac;
 pub(super) enum Pattern {
     /// Zeros
     Zeros,
-    /// 0, 1, 2 ... 255, 0, 1 ...
+    /// Bytes that count up from 0 to 255, over and over
     Counter,
     /// Random bytes, the same in every packet
     Random,
-    /// A sequence number and a time, which `drop --check` reads
+    /// A sequence number and a time, which `xsk drop --check` reads
     Seq,
 }
 
