@@ -41,7 +41,7 @@ pub(crate) fn try_print(text: &str) -> anyhow::Result<bool> {
 fn write(bytes: &[u8]) -> io::Result<()> {
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     /// For a reader that is only slow.
-    const LOOKS: u32 = 20;
+    const LOOKS: u32 = 10;
     let mut out = io::stdout().lock();
     let mut looks = 0;
     while retry_on_intr(|| poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&LOOK)))? == 0 {

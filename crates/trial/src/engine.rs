@@ -33,24 +33,6 @@ pub trait Subject {
     fn measure(&mut self, window: Duration) -> Result<f64, BoxError>;
 }
 
-/// Who watches a trial, and may stop it.
-pub trait Observer {
-    /// A window is about to be set up. Breaking stops the trial.
-    fn before(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-        let _ = step;
-        ControlFlow::Continue(())
-    }
-
-    /// A window has been measured. Breaking stops the trial.
-    fn after(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-        let _ = step;
-        ControlFlow::Continue(())
-    }
-}
-
-/// Watches nothing and never stops.
-impl Observer for () {}
-
 /// Where in the plan a trial is.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
@@ -88,7 +70,8 @@ pub struct Outcome {
     pub stopped: bool,
 }
 
-/// Runs a plan to its end, or until the observer stops it.
+/// Runs a plan to its end, or until `before`, which is told of each window that is about to be set
+/// up, breaks it off.
 ///
 /// A stopped trial keeps its complete blocks, is marked so, and is judged by a stricter rule. The
 /// arm is left as the last window set it: restoring is the caller's, who knows to what.
@@ -98,7 +81,7 @@ pub struct Outcome {
 pub fn run(
     plan: &Plan,
     subject: &mut dyn Subject,
-    observer: &mut dyn Observer,
+    mut before: impl FnMut(&Step<'_>) -> ControlFlow<()>,
 ) -> Result<Outcome, Error> {
     plan.check()?;
     let measure = subject.measured();
@@ -107,15 +90,11 @@ pub fn run(
     for (window, &slot) in schedule.iter().enumerate() {
         let arm = &plan.arms[slot.arm];
         let step = Step { window, windows: schedule.len(), slot, arm };
-        if observer.before(&step).is_break() {
+        if before(&step).is_break() {
             break;
         }
         let value = measure_slot(plan, subject, &step)?;
-        let flow = observer.after(&step);
         windows.push(Window { block: slot.block, arm: slot.arm, value });
-        if flow.is_break() {
-            break;
-        }
     }
     let stopped = windows.len() < schedule.len();
     windows.truncate(windows.len() - windows.len() % plan.windows_per_block());
@@ -236,16 +215,12 @@ mod tests {
         }
     }
 
-    struct StopAfter(usize);
-
-    impl Observer for StopAfter {
-        fn after(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-            stop_at(self.0, step.window + 1)
-        }
+    fn stop_before(window: usize) -> impl FnMut(&Step<'_>) -> ControlFlow<()> {
+        move |step| if step.window == window { ControlFlow::Break(()) } else { on(step) }
     }
 
-    fn stop_at(stop: usize, at: usize) -> ControlFlow<()> {
-        if at == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    fn on(_: &Step<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 
     fn plan() -> Plan {
@@ -255,7 +230,7 @@ mod tests {
     #[test]
     fn every_window_is_set_settled_and_measured_in_the_plans_order() {
         let mut subject = Fake::default();
-        let outcome = run(&plan(), &mut subject, &mut ()).unwrap();
+        let outcome = run(&plan(), &mut subject, on).unwrap();
         let expected = plan().schedule().into_iter().flat_map(|slot| {
             [format!("set {}", slot.arm), "settle 250ms".into(), "measure 1s".into()]
         });
@@ -266,56 +241,49 @@ mod tests {
 
     #[test]
     fn comparisons_follow_the_measure() {
-        let rate = run(&plan(), &mut Fake::default(), &mut ()).unwrap().compare(1).unwrap();
+        let rate = run(&plan(), &mut Fake::default(), on).unwrap().compare(1).unwrap();
         assert_eq!((rate.base, rate.other, rate.blocks), (100.0, 120.0, 8));
         assert!((rate.ratio.unwrap() - 1.2).abs() < 1e-12);
         assert_eq!(rate.verdict, Verdict::Better);
         let mut same = Fake { value: Some(50.0), ..Fake::default() };
-        let same = run(&plan(), &mut same, &mut ()).unwrap().compare(1).unwrap();
+        let same = run(&plan(), &mut same, on).unwrap().compare(1).unwrap();
         assert_eq!(same.verdict, Verdict::NoDifference);
     }
 
     #[test]
     fn stopping_keeps_the_complete_blocks() {
         for (stop, blocks, stopped) in [(1, 0, true), (4, 1, true), (30, 7, true), (32, 8, false)] {
-            let outcome = run(&plan(), &mut Fake::default(), &mut StopAfter(stop)).unwrap();
+            let mut subject = Fake::default();
+            let outcome = run(&plan(), &mut subject, stop_before(stop)).unwrap();
             assert_eq!((outcome.blocks(), outcome.stopped), (blocks, stopped), "after {stop}");
+            assert_eq!(
+                subject.calls.len(),
+                3 * stop,
+                "the window that it stops before is left alone"
+            );
             assert_eq!(outcome.windows.len() as u32, 4 * blocks);
         }
     }
 
     #[test]
-    fn stopping_before_a_window_leaves_it_alone() {
-        struct StopBefore(usize);
-        impl Observer for StopBefore {
-            fn before(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-                stop_at(self.0, step.window)
-            }
-        }
-        let mut subject = Fake::default();
-        let outcome = run(&plan(), &mut subject, &mut StopBefore(4)).unwrap();
-        assert_eq!((outcome.blocks(), subject.calls.len()), (1, 12));
-    }
-
-    #[test]
     fn a_stopped_trial_says_so_in_its_comparisons() {
-        let outcome = run(&plan(), &mut Fake::default(), &mut StopAfter(30)).unwrap();
+        let outcome = run(&plan(), &mut Fake::default(), stop_before(30)).unwrap();
         let note = outcome.compare(1).unwrap().note.unwrap();
         assert!(note.starts_with("stopped after 7 of 8 blocks"), "{note}");
-        let outcome = run(&plan(), &mut Fake::default(), &mut ()).unwrap();
+        let outcome = run(&plan(), &mut Fake::default(), on).unwrap();
         assert_eq!(outcome.compare(1).unwrap().note, None);
     }
 
     #[test]
     fn a_trial_without_a_block_has_no_comparison() {
-        let outcome = run(&plan(), &mut Fake::default(), &mut StopAfter(3)).unwrap();
+        let outcome = run(&plan(), &mut Fake::default(), stop_before(3)).unwrap();
         assert_eq!(outcome.compare(1).unwrap_err().kind(), ErrorKind::TooFewBlocks);
     }
 
     #[test]
     fn a_failing_subject_is_named_with_its_place() {
         let mut subject = Fake { fail_at: Some(2), ..Fake::default() };
-        let error = run(&plan(), &mut subject, &mut ()).unwrap_err();
+        let error = run(&plan(), &mut subject, on).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Subject);
         let arm = &plan().arms[plan().schedule()[2].arm].clone();
         let expected = format!("cannot measure arm '{arm}' (window 3 of 32): the traffic stopped");
@@ -326,7 +294,7 @@ mod tests {
     #[test]
     fn a_bad_value_is_named_with_its_place() {
         let mut subject = Fake { value: Some(f64::NAN), ..Fake::default() };
-        let error = run(&plan(), &mut subject, &mut ()).unwrap().compare(1).unwrap_err();
+        let error = run(&plan(), &mut subject, on).unwrap().compare(1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         let expected = "measure 'rate' gave NaN in window 1 (arm '";
         assert!(error.to_string().starts_with(expected), "{error}");
@@ -334,7 +302,7 @@ mod tests {
 
     #[test]
     fn arms_that_do_not_exist_are_refused() {
-        let outcome = run(&plan(), &mut Fake::default(), &mut ()).unwrap();
+        let outcome = run(&plan(), &mut Fake::default(), on).unwrap();
         for arm in [0, 2] {
             assert_eq!(outcome.compare(arm).unwrap_err().kind(), ErrorKind::InvalidData, "{arm}");
         }

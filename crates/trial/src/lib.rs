@@ -6,13 +6,14 @@
 //! and the report.
 //!
 //! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
-//! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
+//! 2. [`run`] walks the plan; whoever is told of each window may stop it.
 //! 3. An [`Outcome`] compares each arm with the first one: a [`Comparison`] with a ratio, its interval, a p-value and a [`Verdict`].
 //! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
 //! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
 //!
 //! ```
+//! use std::ops::ControlFlow;
 //! use std::time::Duration;
 //! use cachelane_trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
 //!
@@ -32,7 +33,7 @@
 //! }
 //!
 //! let plan = Plan { blocks: 6, settle: Duration::ZERO, ..Plan::new(["off", "on"]) };
-//! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
+//! let outcome = run(&plan, &mut Echo { arm: 0 }, |_| ControlFlow::Continue(()))?;
 //! assert_eq!(outcome.compare(1)?.verdict, Verdict::Better);
 //! # Ok::<(), cachelane_trial::Error>(())
 //! ```
@@ -50,7 +51,7 @@ pub mod report;
 mod stats;
 mod table;
 
-pub use engine::{Observer, Outcome, Step, Subject, Window, run};
+pub use engine::{Outcome, Step, Subject, Window, run};
 pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
 pub use plan::{Plan, Slot};

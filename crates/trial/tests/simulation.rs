@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use cachelane_trial::{
-    Better, BoxError, Measure, Observer, Outcome, Plan, Rules, Step, Subject, Verdict, compare, run,
+    Better, BoxError, Measure, Outcome, Plan, Rules, Step, Subject, Verdict, compare, run,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -91,12 +91,12 @@ impl Subject for Traffic {
     }
 }
 
-struct StopAfter(usize);
+fn stop_after(windows: usize) -> impl FnMut(&Step<'_>) -> ControlFlow<()> {
+    move |step| if step.window == windows { ControlFlow::Break(()) } else { on(step) }
+}
 
-impl Observer for StopAfter {
-    fn after(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-        if step.window + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
+fn on(_: &Step<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 fn plan(blocks: Option<u32>, seed: u64) -> Plan {
@@ -106,7 +106,7 @@ fn plan(blocks: Option<u32>, seed: u64) -> Plan {
 }
 
 fn trial(weather: Weather, effect: f64, blocks: Option<u32>, seed: u64) -> Outcome {
-    run(&plan(blocks, seed), &mut Traffic::new(weather, effect, seed), &mut ()).unwrap()
+    run(&plan(blocks, seed), &mut Traffic::new(weather, effect, seed), on).unwrap()
 }
 
 fn verdict(outcome: &Outcome) -> Verdict {
@@ -159,7 +159,7 @@ fn default_plan_finds_three_percent_under_five_percent_noise() {
 fn default_plan_sees_that_quiet_equal_arms_make_no_difference() {
     let found = (0..FEWER_TRIALS).filter(|&seed| {
         let mut traffic = Traffic { noise: 0.01, ..Traffic::new(Weather::Calm, 1.0, seed) };
-        let outcome = run(&plan(None, seed), &mut traffic, &mut ()).unwrap();
+        let outcome = run(&plan(None, seed), &mut traffic, on).unwrap();
         verdict(&outcome) == Verdict::NoDifference
     });
     let found = found.count();
@@ -212,8 +212,8 @@ fn stopping_as_soon_as_it_looks_good_raises_no_more_false_alarms() {
         let looks: Vec<Outcome> = (1..=BLOCKS)
             .map(|blocks| {
                 let mut traffic = Traffic::new(Weather::Calm, 1.0, seed);
-                let mut observer = StopAfter(4 * blocks as usize);
-                run(&plan(Some(BLOCKS), seed), &mut traffic, &mut observer).unwrap()
+                let stop = stop_after(4 * blocks as usize);
+                run(&plan(Some(BLOCKS), seed), &mut traffic, stop).unwrap()
             })
             .collect();
         found += usize::from(looks.iter().any(|look| is_difference(verdict(look))));
@@ -243,7 +243,7 @@ fn unguarded(outcome: &Outcome) -> Verdict {
 #[test]
 fn a_stopped_trial_still_finds_what_is_plain() {
     let mut traffic = Traffic::new(Weather::Calm, 1.2, 1);
-    let outcome = run(&plan(None, 1), &mut traffic, &mut StopAfter(4 * 20)).unwrap();
+    let outcome = run(&plan(None, 1), &mut traffic, stop_after(4 * 20)).unwrap();
     assert!(outcome.stopped);
     assert_eq!(verdict(&outcome), Verdict::Better);
 }
@@ -266,7 +266,7 @@ fn three_arms_are_each_compared_with_the_first() {
     }
     let plan = Plan { seed: 2, ..Plan::new(["a", "b", "c"]) };
     let mut subject = Three(Traffic::new(Weather::Wandering, 1.0, 2));
-    let outcome = run(&plan, &mut subject, &mut ()).unwrap();
+    let outcome = run(&plan, &mut subject, on).unwrap();
     assert_eq!(outcome.compare(1).unwrap().verdict, Verdict::Worse);
     assert_eq!(outcome.compare(2).unwrap().verdict, Verdict::Better);
 }

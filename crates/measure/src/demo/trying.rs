@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use trial::report::Row;
-use trial::{BoxError, Measure, Observer, Plan, Step, Subject};
+use trial::{BoxError, Measure, Plan, Step, Subject};
 
 use super::{Entry, Extent, Mechanism};
 use crate::bench::{Progress, Stop};
@@ -29,9 +29,16 @@ pub(super) fn run(
 ) -> anyhow::Result<Row> {
     let measure = Measure::new(entry.measure, entry.unit, entry.better);
     let mut tried = Tried { mechanism, measure };
-    let mut watch = Watch { entry, progress, stop, until: Instant::now() + limit };
+    let until = Instant::now() + limit;
+    let before = |step: &Step<'_>| {
+        if stop.is_asked() || Instant::now() > until {
+            return ControlFlow::Break(());
+        }
+        progress.step(&format!("{} ({})", entry.name(), step.arm));
+        ControlFlow::Continue(())
+    };
     // The text alone, which holds the cause already.
-    let outcome = trial::run(plan, &mut tried, &mut watch).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let outcome = trial::run(plan, &mut tried, before).map_err(|e| anyhow::anyhow!("{e}"))?;
     Ok(Row::from_outcome(entry.mechanism, &outcome, 1)?)
 }
 
@@ -58,24 +65,6 @@ impl Subject for Tried<'_> {
 /// The error with all its causes in one text: the trial's message shows no more than that.
 fn whole(error: anyhow::Error) -> BoxError {
     format!("{error:#}").into()
-}
-
-/// Shows how far it is, and ends it early.
-struct Watch<'a> {
-    entry: &'a Entry,
-    progress: &'a Progress,
-    stop: &'a Stop,
-    until: Instant,
-}
-
-impl Observer for Watch<'_> {
-    fn before(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-        if self.stop.is_asked() || Instant::now() > self.until {
-            return ControlFlow::Break(());
-        }
-        self.progress.step(&format!("{} ({})", self.entry.name(), step.arm));
-        ControlFlow::Continue(())
-    }
 }
 
 #[cfg(test)]
