@@ -11,10 +11,12 @@ use lanes::LaneMap;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) until: UntilArg,
-    /// Time between two live lines, or with --json between two lines of JSON
+    /// Time between two live lines or, with --json, between two lines of JSON; at least 10ms
+    /// [default: 1s for live lines, and no JSON before the end]
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub(crate) interval: Option<Duration>,
-    /// Print JSON: one object at the end, and with --interval one for each interval, a line each
+    /// Print JSON instead of text: one object at the end and, with --interval, one on a line of its
+    /// own for each interval
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -22,7 +24,7 @@ pub(crate) struct RunArgs {
 /// How long it runs.
 #[derive(clap::Args, Debug)]
 pub(crate) struct UntilArg {
-    /// End after this time
+    /// Stop after this time, such as 500ms, 10s or 1h [default: no limit]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) time: Option<Duration>,
 }
@@ -30,7 +32,8 @@ pub(crate) struct UntilArg {
 /// The machine's lanes.
 #[derive(clap::Args, Debug)]
 pub(crate) struct LanesArg {
-    /// Which CPUs share a cache, where the machine does not say, e.g. '0-7|8-15'
+    /// Lanes (sets of CPUs that share a last-level cache), such as '0-7|8-15' [default: as the
+    /// machine reports them]
     #[arg(long, value_name = "LANES")]
     pub(crate) lanes: Option<String>,
 }

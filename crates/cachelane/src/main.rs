@@ -11,7 +11,6 @@ mod out;
 mod packets;
 mod privileges;
 mod run;
-mod table;
 mod terminal;
 
 use std::io::IsTerminal as _;
@@ -25,15 +24,28 @@ use exit::Exit;
 /// Keeps Linux network work on the CPUs whose cache already holds it, and measures whether that
 /// helps
 #[derive(clap::Parser, Debug)]
-#[command(name = "cachelane", version, propagate_version = true)]
+#[command(
+    name = "cachelane",
+    version,
+    propagate_version = true,
+    after_long_help = "\
+A lane is a set of CPUs that share a last-level cache. A knob is a setting of a running process, \
+which `cachelane knob` changes while traffic flows.
+
+Exit codes: 0: success; 1: something failed, or a check found something; 2: an argument is wrong; \
+3: this host lacks something that is needed; 4: not permitted.
+
+Environment: CACHELANE_LOG is a log filter such as debug; CACHELANE_RUNTIME_DIR is the directory of \
+control sockets; NO_COLOR turns colours off."
+)]
 struct Cli {
     #[command(subcommand)]
     command: cmd::Command,
-    /// Say less on stderr
-    #[arg(short, long, global = true)]
+    /// Log only errors, and show no live line
+    #[arg(short, long, global = true, display_order = 990)]
     quiet: bool,
-    /// Say more on stderr; twice for everything
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Log more: -v for debug messages, -vv for everything
+    #[arg(short, long, global = true, display_order = 991, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 

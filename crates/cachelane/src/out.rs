@@ -5,8 +5,12 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write as _};
 
 use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::pipe::PIPE_BUF;
 
 use crate::exit::Exit;
+use crate::run;
 
 /// Prints a text as it is.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -24,11 +28,27 @@ pub(crate) fn dry_run(would: Vec<String>) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Prints a text as it is; whether somebody still reads it.
+/// Prints a text as it is; whether somebody still reads it. Where a signal asks this process to end
+/// and the reader has stopped reading, nobody does.
 pub(crate) fn try_print(text: &str) -> anyhow::Result<bool> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    // A pipe that has room takes so much at once.
+    match text.as_bytes().chunks(PIPE_BUF).try_for_each(write) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot print to stdout"),
     }
+}
+
+fn write(bytes: &[u8]) -> io::Result<()> {
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    /// For a reader that is only slow.
+    const LOOKS: u32 = 10;
+    let mut out = io::stdout().lock();
+    let mut looks = 0;
+    while retry_on_intr(|| poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&LOOK)))? == 0 {
+        looks += u32::from(run::is_asked_to_end());
+        if looks > LOOKS {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+    }
+    out.write_all(bytes).and_then(|()| out.flush())
 }

@@ -19,8 +19,7 @@ const fn need(name: &'static str, any: CapabilitySet, what_for: &'static str) ->
 }
 
 /// Sockets of AF_XDP.
-pub(crate) const SOCKETS: Need =
-    Need { name: "CAP_NET_RAW", any: CapabilitySet::NET_RAW, what_for: "AF_XDP sockets" };
+pub(crate) const SOCKETS: Need = need("CAP_NET_RAW", CapabilitySet::NET_RAW, "AF_XDP sockets");
 
 /// BPF programs and their maps.
 pub(crate) const PROGRAMS: Need =
@@ -46,9 +45,7 @@ pub(crate) const SYSFS: Need =
     need("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "looking at a device's queues");
 
 /// Nothing, if this process has all of them.
-///
-/// # Errors
-/// What it lacks. Whether what it has is enough here, the kernel says: in a container it may not be.
+/// Whether what it has is enough here, the kernel says: in a container it may not be.
 pub(crate) fn require(what: &str, needs: &[Need]) -> anyhow::Result<()> {
     // A kernel that does not tell refuses later.
     let Ok(sets) = capabilities(None) else { return Ok(()) };

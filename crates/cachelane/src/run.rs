@@ -1,12 +1,14 @@
 //! What every command in the foreground does: it catches signals, follows what runs until a signal,
-//! the time or its own end ends it, and shows how it goes.
+//! the time or its own end ends it, shows how it goes, and opens the control socket.
 
-pub(crate) mod control;
 mod view;
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use knobs::{Registry, Server};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -48,16 +50,18 @@ pub(crate) trait Followed {
     }
 
     /// Looks after it once; how soon to do so again, or none to wait for a signal.
-    ///
-    /// # Errors
-    /// What ends it.
     fn turn(&mut self) -> anyhow::Result<Option<Duration>>;
 
     /// What SIGUSR1 asks for.
-    ///
-    /// # Errors
-    /// What ends it.
     fn log(&mut self) -> anyhow::Result<()>;
+}
+
+static ASKED_TO_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// Whether a signal that was caught has asked this process to end.
+pub(crate) fn is_asked_to_end() -> bool {
+    // Relaxed: it orders nothing.
+    ASKED_TO_END.load(Relaxed)
 }
 
 /// This process in the foreground, with its signals caught.
@@ -65,11 +69,13 @@ pub(crate) struct Foreground(Signals);
 
 impl Foreground {
     /// Catches signals from now on.
-    ///
-    /// # Errors
-    /// The system refuses it.
     pub(crate) fn new() -> anyhow::Result<Foreground> {
-        let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]);
+        let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).and_then(|signals| {
+            for signal in [SIGINT, SIGTERM] {
+                signal_hook::flag::register(signal, Arc::clone(&ASKED_TO_END))?;
+            }
+            Ok(signals)
+        });
         signals.map(Foreground).context("cannot catch signals")
     }
 
@@ -79,9 +85,6 @@ impl Foreground {
     }
 
     /// Follows it until the first of: a signal, its own end, the time.
-    ///
-    /// # Errors
-    /// What ended it.
     pub(crate) fn follow(
         &mut self,
         time: Option<Duration>,
@@ -111,4 +114,19 @@ impl Foreground {
             std::thread::sleep(pause.unwrap_or_default());
         }
     }
+}
+
+/// Opens the control socket of this process, with what `register` adds to its knobs and counters. A
+/// mechanism is worth running without one, so trouble is only said.
+pub(crate) fn open_control(
+    process: &str,
+    register: impl FnOnce(&Registry) -> Result<(), knobs::Error>,
+) -> Option<Server> {
+    let registry = Registry::new(process);
+    let opened = register(&registry).and_then(|()| Server::bind(registry));
+    match &opened {
+        Ok(server) => tracing::debug!("control socket {}", server.path().display()),
+        Err(error) => tracing::warn!("no control socket, so no knobs: {error}"),
+    }
+    opened.ok()
 }

@@ -1,4 +1,4 @@
-//! What the terminal that people read on can show.
+//! What people read on a terminal: as wide as that is, and tables with aligned columns.
 
 /// Characters in a line of stdout; 80 where it is no terminal.
 pub(crate) fn width() -> usize {
@@ -13,6 +13,23 @@ pub(crate) fn live_width() -> usize {
 
 fn columns(terminal: impl std::os::fd::AsFd) -> usize {
     rustix::termios::tcgetwinsize(terminal).map_or(80, |size| usize::from(size.ws_col))
+}
+
+/// Lays out `rows` under `head`. The last column is not padded, so it may be long.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |cells: [&str; N]| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  "));
+        let mut line = padded.collect::<String>().trim_end().to_owned();
+        line.push('\n');
+        line
+    };
+    let body = rows.iter().map(|row| line(std::array::from_fn(|column| row[column].as_str())));
+    std::iter::once(line(head)).chain(body).collect()
 }
 
 /// Breaks a text between words into lines of at most `width` characters; a longer word stays
@@ -64,5 +81,11 @@ mod tests {
         ] {
             assert_eq!(wrap("off: one thing; on: another", width), expected, "{width}");
         }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["é".into(), "1".into()], ["long".into(), "22".into()]];
+        assert_eq!(table(["a", "b"], &rows), "a     b\né     1\nlong  22\n");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{Place, ends_within, text};
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, LaneCache, Packet, PoolOptions};
-use lab::testing::root;
+use lab::testing::{comes_true, root};
 use lend::{Distributor, Lender, LenderOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -375,6 +375,26 @@ fn intervals_are_lines_of_json_and_a_signal_ends_it() {
     assert_eq!((by, task), (&"signal".into(), &"worker".into()), "{line}");
     assert_eq!(line["workers"][0]["packets"], 4, "{line}");
     ends(child);
+    rig.end();
+}
+
+#[test]
+fn a_reader_that_has_stopped_does_not_hold_up_a_signal() {
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--json", "--interval", "10ms"], 1);
+    let unread = child.stdout.take().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&unread, 4096).expect("a small pipe");
+    let mut before = 0;
+    // Until it is full.
+    assert!(comes_true(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        let held = rustix::io::ioctl_fionread(&unread).expect("a pipe");
+        std::mem::replace(&mut before, held) == held && held > 0
+    }));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = ends(child);
+    assert!(!text(&output.stderr).contains("rror"), "{output:?}");
+    drop(unread);
     rig.end();
 }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-use crate::protocol::{Counted, Got, Listed, parse_reply};
+use crate::protocol::{parse_reply, too_large};
 use crate::runtime_dir::{open, remove_if_stale};
 use crate::{Current, Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
 
@@ -58,7 +58,7 @@ impl Client {
     /// [`ErrorKind::Io`], [`ErrorKind::Schema`] and [`ErrorKind::Malformed`] where the process
     /// answers in words that this version does not know; and what the process itself reports.
     pub fn list(&mut self) -> Result<Vec<KnobInfo>> {
-        self.call::<Listed>(&Request::List).map(|listed| listed.knobs)
+        self.call(&Request::List {}, "knobs")
     }
 
     /// The present value of a knob.
@@ -66,8 +66,7 @@ impl Client {
     /// # Errors
     /// As for [`list`](Self::list); [`ErrorKind::UnknownKnob`].
     pub fn get(&mut self, knob: &str) -> Result<String> {
-        let request = Request::Get { knob: knob.to_owned() };
-        self.call::<Got>(&request).map(|got| got.value)
+        self.call(&Request::Get { knob: knob.to_owned() }, "value")
     }
 
     /// Sets a knob and returns the value that is then in force, as the process writes it.
@@ -75,8 +74,8 @@ impl Client {
     /// # Errors
     /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected.
     pub fn set(&mut self, knob: &str, value: &str) -> Result<String> {
-        let request = Request::Set { knob: knob.to_owned(), value: value.to_owned() };
-        self.call::<Got>(&request).map(|got| got.value)
+        let (knob, value) = (knob.to_owned(), value.to_owned());
+        self.call(&Request::Set { knob, value }, "value")
     }
 
     /// All counters and gauges of the process, by name.
@@ -84,7 +83,7 @@ impl Client {
     /// # Errors
     /// As for [`list`](Self::list).
     pub fn counters(&mut self) -> Result<Vec<Reading>> {
-        self.call::<Counted>(&Request::Counters).map(|counted| counted.counters)
+        self.call(&Request::Counters {}, "counters")
     }
 
     /// The value of one counter or gauge.
@@ -102,24 +101,22 @@ impl Client {
         Err(Error::new(ErrorKind::Unreadable, format!("counter {name}: {trouble}")))
     }
 
-    fn call<T: for<'de> Deserialize<'de>>(&mut self, request: &Request) -> Result<T> {
+    /// Asks, and takes the field of this name out of the answer.
+    fn call<T: DeserializeOwned>(&mut self, request: &Request, field: &str) -> Result<T> {
         let line = request.to_line();
         if line.len() > MAX_LINE + 1 {
-            return Err(crate::protocol::too_large());
+            return Err(too_large());
         }
         let mut answer = self.exchange(line.as_bytes());
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
             self.stream = connect(&self.path, self.timeout)?;
             answer = self.exchange(line.as_bytes());
         }
-        match &answer {
+        if answer.as_ref().is_err_and(|error| error.kind() != ErrorKind::Gone) {
             // An answer that comes after all would be taken for the next one's.
-            Err(error) if error.kind() != ErrorKind::Gone => {
-                let _ = self.stream.shutdown(std::net::Shutdown::Both);
-            }
-            _ => {}
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
-        parse_reply(&answer?)
+        parse_reply(&answer?, field)
     }
 
     /// Sends one line and returns the line that answers it.
@@ -156,15 +153,12 @@ impl Client {
 }
 
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
-    match open(path, Some(timeout)) {
-        Ok(socket) => Ok(UnixStream::from(socket)),
-        Err(errno) => {
-            if errno == Errno::CONNREFUSED {
-                remove_if_stale(path);
-            }
-            Err(failure(path, errno.into()))
+    let opened = open(path, Some(timeout)).inspect_err(|errno| {
+        if *errno == Errno::CONNREFUSED {
+            remove_if_stale(path);
         }
-    }
+    });
+    opened.map(UnixStream::from).map_err(|errno| failure(path, errno.into()))
 }
 
 /// The error for trouble with the socket at `path`.
@@ -176,20 +170,17 @@ fn failure(path: &Path, error: io::Error) -> Error {
     let path = path.display();
     match error.kind() {
         ConnectionRefused | NotFound => {
-            let message = format!("no process answers at {path}");
-            Error::caused(ErrorKind::Gone, message, error)
+            Error::caused(ErrorKind::Gone, format!("no process answers at {path}"), error)
         }
         BrokenPipe | ConnectionReset | UnexpectedEof => {
-            let message = format!("the process at {path} closed the connection");
-            Error::new(ErrorKind::Gone, message)
+            Error::new(ErrorKind::Gone, format!("the process at {path} closed the connection"))
         }
         PermissionDenied => {
             Error::caused(ErrorKind::NotPermitted, format!("connect to {path}"), error)
         }
         // A timeout set on a socket shows as WouldBlock.
         TimedOut | WouldBlock => {
-            let message = format!("the process at {path} did not answer in time");
-            Error::new(ErrorKind::Timeout, message)
+            Error::new(ErrorKind::Timeout, format!("the process at {path} did not answer in time"))
         }
         _ => Error::io(format!("talk to {path}"), error),
     }

@@ -1,6 +1,7 @@
 //! One client of the control socket, as a state machine that never blocks.
 
 use std::io::{self, Read, Write};
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -24,8 +25,6 @@ pub(crate) struct Connection {
     stream: UnixStream,
     /// What has come of the lines not answered yet.
     input: Vec<u8>,
-    /// How much of `input` is known to hold no line end.
-    searched: usize,
     /// The rest of an oversized line, already answered, is being thrown away.
     skipping: bool,
     /// The client has said all that it will.
@@ -55,7 +54,6 @@ impl Connection {
         Self {
             stream,
             input: Vec::new(),
-            searched: 0,
             skipping: false,
             ended: false,
             output: Vec::new(),
@@ -125,18 +123,15 @@ impl Connection {
 
     /// The next line without its end. The last one counts even if its end is missing.
     fn take_line(&mut self) -> Option<Vec<u8>> {
-        let end = self.input[self.searched..].iter().position(|&byte| byte == b'\n');
-        let mut line: Vec<u8> = match end {
-            Some(end) => self.input.drain(..=self.searched + end).collect(),
-            None if self.ended && !self.input.is_empty() => std::mem::take(&mut self.input),
-            None => {
-                self.searched = self.input.len();
-                return None;
+        match self.input.iter().position(|&byte| byte == b'\n') {
+            Some(end) => {
+                let rest = self.input.split_off(end + 1);
+                self.input.pop();
+                Some(mem::replace(&mut self.input, rest))
             }
-        };
-        self.searched = 0;
-        line.pop_if(|last| *last == b'\n');
-        Some(line)
+            None if self.ended && !self.input.is_empty() => Some(mem::take(&mut self.input)),
+            None => None,
+        }
     }
 
     /// Reads once. A line that is too long is answered as soon as that is clear.
@@ -160,7 +155,6 @@ impl Connection {
         self.input.extend_from_slice(chunk);
         if self.input.len() > MAX_LINE && !chunk.contains(&b'\n') {
             self.input.clear();
-            self.searched = 0;
             self.skipping = true;
             self.output = error_line(&too_large());
         }

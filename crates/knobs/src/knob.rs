@@ -33,16 +33,9 @@ impl Knob {
         get: impl Fn() -> std::result::Result<bool, E> + Send + Sync + 'static,
         set: impl Fn(bool) -> std::result::Result<(), E> + Send + Sync + 'static,
     ) -> Self {
-        const WORDS: [&str; 2] = ["off", "on"];
-        let word = |on: bool| WORDS[usize::from(on)].to_owned();
-        Self {
-            name: name.to_owned(),
-            help: help.to_owned(),
-            values: Values::one_of(WORDS),
-            default: word(default),
-            read: Box::new(move || get().map(word).map_err(text)),
-            set: Box::new(move |new| set(new == "on").map_err(text)),
-        }
+        let word = |on: bool| if on { "on" } else { "off" };
+        let get = move || get().map(word);
+        Self::choice(name, help, &["off", "on"], word(default), get, move |new| set(new == "on"))
     }
 
     /// A knob that takes one of `all` values, such as `relay.engine`; `Display` gives the words
@@ -90,7 +83,7 @@ impl Knob {
         Self {
             name: name.to_owned(),
             help: help.to_owned(),
-            values: Values::text(form),
+            values: Values::Text(form.to_owned()),
             default: default.to_owned(),
             read: Box::new(move || get().map(text).map_err(text)),
             set: Box::new(move |new| set(new.parse().map_err(text)?).map_err(text)),
@@ -149,27 +142,11 @@ pub enum Values {
     Text(String),
 }
 
-impl Values {
-    /// One of these words.
-    pub fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::OneOf(values.into_iter().map(str::to_owned).collect())
-    }
-
-    /// Text of the form that is described, such as "CPU set".
-    pub fn text(form: &str) -> Self {
-        Self::Text(form.to_owned())
-    }
-}
-
 impl fmt::Display for Values {
     /// Such as `off or on`, `copy, splice or auto`, `CPU set`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OneOf(values) => match values.split_last() {
-                Some((last, [])) => f.write_str(last),
-                Some((last, rest)) => write!(f, "{} or {last}", rest.join(", ")),
-                None => f.write_str("nothing"),
-            },
+            Self::OneOf(values) => f.write_str(&kit::or(values.iter().map(String::as_str))),
             Self::Text(form) => f.write_str(form),
         }
     }

@@ -59,7 +59,6 @@
 
 mod client;
 mod connection;
-mod counter;
 mod error;
 mod knob;
 mod protocol;
@@ -68,10 +67,10 @@ mod runtime_dir;
 mod server;
 
 pub use client::{Client, DEFAULT_TIMEOUT};
-pub use counter::Counter;
 pub use error::{Error, ErrorKind, Result};
+pub use kit::Field;
 pub use knob::{Current, Knob, KnobInfo, Values};
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
-pub use registry::{Field, MeterKind, Reading, Registry};
+pub use registry::{MeterKind, Reading, Registry};
 pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
 pub use server::Server;

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Error, ErrorKind, KnobInfo, Reading, Registry, Result};
+use crate::{Error, ErrorKind, Registry, Result};
 
 /// The version of the protocol.
 pub const SCHEMA: u64 = 1;
@@ -14,10 +15,11 @@ pub const SCHEMA: u64 = 1;
 pub const MAX_LINE: usize = 64 * 1024;
 
 /// What a client may ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
     /// All knobs.
-    List,
+    List {},
     /// One knob's value.
     Get {
         /// Its name.
@@ -31,7 +33,7 @@ pub enum Request {
         value: String,
     },
     /// All counters and gauges.
-    Counters,
+    Counters {},
 }
 
 impl Request {
@@ -55,34 +57,14 @@ impl Request {
             }
             None => return Err(malformed("the request has no \"schema\"")),
         }
-        let request = match text(&mut fields, "op")?.as_str() {
-            "list" => Self::List,
-            "get" => Self::Get { knob: text(&mut fields, "knob")? },
-            "set" => {
-                Self::Set { knob: text(&mut fields, "knob")?, value: text(&mut fields, "value")? }
-            }
-            "counters" => Self::Counters,
-            op => {
-                let message = format!("op {op:?} is unknown (expected list, get, set or counters)");
-                return Err(malformed(message));
-            }
-        };
-        match fields.keys().next() {
-            None => Ok(request),
-            Some(field) => Err(malformed(format!("the request has a field {field:?} too many"))),
-        }
+        let request = serde_json::from_value(fields.into());
+        request.map_err(|error| malformed(format!("the request makes no sense: {error}")))
     }
 
     /// The request as one line with its end.
     pub fn to_line(&self) -> String {
-        let fields = match self {
-            Self::List => json!({"schema": SCHEMA, "op": "list"}),
-            Self::Get { knob } => json!({"schema": SCHEMA, "op": "get", "knob": knob}),
-            Self::Set { knob, value } => {
-                json!({"schema": SCHEMA, "op": "set", "knob": knob, "value": value})
-            }
-            Self::Counters => json!({"schema": SCHEMA, "op": "counters"}),
-        };
+        let mut fields = json!(self);
+        fields["schema"] = SCHEMA.into();
         format!("{fields}\n")
     }
 }
@@ -107,7 +89,7 @@ pub fn reply(registry: &Registry, line: &[u8]) -> Vec<u8> {
 
 fn answer(registry: &Registry, request: Request) -> Result<Value> {
     Ok(match request {
-        Request::List => {
+        Request::List {} => {
             let process = registry.process();
             json!({"process": process, "pid": std::process::id(), "knobs": registry.list()})
         }
@@ -119,7 +101,7 @@ fn answer(registry: &Registry, request: Request) -> Result<Value> {
             let value = registry.set(&knob, &value)?;
             json!({"knob": knob, "value": value})
         }
-        Request::Counters => json!({"counters": registry.readings()}),
+        Request::Counters {} => json!({"counters": registry.readings()}),
     })
 }
 
@@ -138,57 +120,32 @@ fn malformed(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed, message)
 }
 
-fn text(fields: &mut Map<String, Value>, field: &str) -> Result<String> {
-    match fields.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(malformed(format!("{field:?} is {other}, which is not a string"))),
-        None => Err(malformed(format!("the request has no {field:?}"))),
-    }
-}
-
 fn to_line(value: &Value) -> Vec<u8> {
     format!("{value}\n").into_bytes()
 }
 
-/// The answers as a client reads them.
+/// An answer as a client reads it.
 #[derive(Deserialize)]
-pub(crate) struct Reply<T> {
+struct Reply {
     schema: u64,
-    ok: Option<T>,
+    ok: Option<Map<String, Value>>,
     error: Option<WireError>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct WireError {
     kind: ErrorKind,
     message: String,
 }
 
-/// The answer to [`Request::List`].
-#[derive(Deserialize)]
-pub(crate) struct Listed {
-    pub(crate) knobs: Vec<KnobInfo>,
-}
-
-/// The answer to [`Request::Get`] and [`Request::Set`].
-#[derive(Deserialize)]
-pub(crate) struct Got {
-    pub(crate) value: String,
-}
-
-/// The answer to [`Request::Counters`].
-#[derive(Deserialize)]
-pub(crate) struct Counted {
-    pub(crate) counters: Vec<Reading>,
-}
-
-/// Reads an answer.
-pub(crate) fn parse_reply<T: for<'de> Deserialize<'de>>(line: &[u8]) -> Result<T> {
-    let reply: Reply<T> = serde_json::from_slice(line)
-        .map_err(|error| malformed(format!("the answer makes no sense: {error}")))?;
-    match reply {
+/// Reads an answer: what its field of this name holds.
+pub(crate) fn parse_reply<T: DeserializeOwned>(line: &[u8], field: &str) -> Result<T> {
+    let nonsense = |error| malformed(format!("the answer makes no sense: {error}"));
+    match serde_json::from_slice(line).map_err(nonsense)? {
         Reply { error: Some(WireError { kind, message }), .. } => Err(Error::new(kind, message)),
-        Reply { schema: SCHEMA, ok: Some(ok), .. } => Ok(ok),
+        Reply { schema: SCHEMA, ok: Some(mut ok), .. } => {
+            serde_json::from_value(ok.remove(field).unwrap_or_default()).map_err(nonsense)
+        }
         Reply { schema, .. } => {
             let message = format!("the process answers in schema {schema} (expected {SCHEMA})");
             Err(Error::new(ErrorKind::Schema, message))

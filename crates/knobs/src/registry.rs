@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
 use std::sync::Arc;
 
+use kit::Field;
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +29,6 @@ struct Entry {
     /// Held while the knob is set, so that the setter sees one caller at a time.
     setting: Mutex<()>,
 }
-
-/// A counter's or gauge's name, its unit, and what it means.
-pub type Field = (&'static str, &'static str, &'static str);
 
 /// Counters, or gauges, that are read together.
 struct Meters {
@@ -67,12 +65,10 @@ impl Registry {
         let name = knob.name.clone();
         let entry = Arc::new(Entry { knob, setting: Mutex::new(()) });
         match self.0.knobs.write().entry(name) {
-            btree_map::Entry::Occupied(taken) => Err(duplicate("knob", taken.key())),
-            btree_map::Entry::Vacant(free) => {
-                free.insert(entry);
-                Ok(())
-            }
-        }
+            btree_map::Entry::Occupied(taken) => return Err(duplicate("knob", taken.key())),
+            btree_map::Entry::Vacant(free) => free.insert(entry),
+        };
+        Ok(())
     }
 
     /// Adds counters or gauges that are read together: `read` gives them in the order of `fields`,
@@ -227,40 +223,36 @@ fn duplicate(what: &str, name: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::result::Result;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
     use super::*;
 
-    /// A value that several closures share.
-    fn shared<T: Clone + Send + 'static>(value: T) -> (impl Fn() -> T, impl Fn(T)) {
+    /// What reads a value, and what sets it unless that is `refused`.
+    fn shared<T: Clone + Send + Sync + 'static>(
+        value: T,
+        refused: fn(&T) -> Option<&'static str>,
+    ) -> (impl Fn() -> Result<T, &'static str>, impl Fn(T) -> Result<(), &'static str>) {
         let value = Arc::new(Mutex::new(value));
         let shown = value.clone();
-        (move || shown.lock().clone(), move |new| *value.lock() = new)
+        let set = move |new| {
+            refused(&new).map_or(Ok(()), Err)?;
+            *value.lock() = new;
+            Ok(())
+        };
+        (move || Ok(shown.lock().clone()), set)
     }
 
     fn engine(name: &str, default: &'static str) -> Knob {
-        let (get, put) = shared(default);
-        let set = move |new| match new {
-            "broken" => Err("it is broken"),
-            new => {
-                put(new);
-                Ok(())
-            }
-        };
-        let all = &["copy", "splice", "broken"];
-        Knob::choice(name, "a test", all, default, move || Ok(get()), set)
+        let (get, set) = shared(default, |new| (*new == "broken").then_some("it is broken"));
+        Knob::choice(name, "a test", &["copy", "splice", "broken"], default, get, set)
     }
 
     fn registry() -> Registry {
         let registry = Registry::new("relay");
         registry.register(engine("relay.engine", "copy")).unwrap();
-        let (get, put) = shared(4);
-        let set = move |new: u32| match new {
-            0..5 => {
-                put(new);
-                Ok(())
-            }
-            _ => Err("it is too many"),
-        };
-        let knob = Knob::parsed("relay.cpus", "a test", "a number", "4", move || Ok(get()), set);
+        let (get, set) = shared(4_u32, |new| (*new > 4).then_some("it is too many"));
+        let knob = Knob::parsed("relay.cpus", "a test", "a number", "4", get, set);
         registry.register(knob).unwrap();
         registry
     }
@@ -281,43 +273,20 @@ mod tests {
     #[test]
     fn what_a_knob_does_not_take_is_refused_and_changes_nothing() {
         let registry = registry();
-        for (name, value, kind, message) in [
-            (
-                "relay.engine",
-                "warp",
-                ErrorKind::BadValue,
-                "knob relay.engine does not take \"warp\" (expected copy, splice or broken)",
-            ),
-            (
-                "relay.engine",
-                "broken",
-                ErrorKind::BadValue,
-                "knob relay.engine does not take \"broken\": it is broken (expected copy, splice \
-                 or broken)",
-            ),
-            (
-                "relay.cpus",
-                "7",
-                ErrorKind::BadValue,
-                "knob relay.cpus does not take \"7\": it is too many (expected a number)",
-            ),
-            (
-                "relay.cpus",
-                "x",
-                ErrorKind::BadValue,
-                "knob relay.cpus does not take \"x\": invalid digit found in string (expected a \
-                 number)",
-            ),
-            (
-                "relay.cpu",
-                "0",
-                ErrorKind::UnknownKnob,
-                "relay has no knob \"relay.cpu\" (knobs: relay.cpus, relay.engine)",
-            ),
+        let engines = "(expected copy, splice or broken)";
+        for (name, value, said) in [
+            ("engine", "warp", format!("\"warp\" {engines}")),
+            ("engine", "broken", format!("\"broken\": it is broken {engines}")),
+            ("cpus", "7", "\"7\": it is too many (expected a number)".into()),
+            ("cpus", "x", "\"x\": invalid digit found in string (expected a number)".into()),
         ] {
-            let error = registry.set(name, value).unwrap_err();
-            assert_eq!((error.kind(), error.to_string().as_str()), (kind, message));
+            let error = registry.set(&format!("relay.{name}"), value).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadValue);
+            assert_eq!(error.to_string(), format!("knob relay.{name} does not take {said}"));
         }
+        let error = registry.set("relay.cpu", "0").unwrap_err();
+        let said = "relay has no knob \"relay.cpu\" (knobs: relay.cpus, relay.engine)";
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::UnknownKnob, said));
         assert!(registry.list().iter().all(|knob| knob.value.value() == Some(&knob.default)));
         assert_eq!(Registry::new("x").get("a.b").unwrap_err().kind(), ErrorKind::UnknownKnob);
     }
@@ -331,10 +300,8 @@ mod tests {
         }
         for prefix in ["", "Relay", "relay.", ".x", "a..b", "a b", "1b", "a-c"] {
             let bytes = [("bytes", "bytes", "")];
-            let error = registry
-                .meters(MeterKind::Counter, prefix, bytes, || Ok::<_, String>([0]))
-                .unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BadName, "{prefix:?}");
+            let added = registry.meters(MeterKind::Counter, prefix, bytes, || Ok::<_, String>([0]));
+            assert_eq!(added.unwrap_err().kind(), ErrorKind::BadName, "{prefix:?}");
         }
         let again = registry.register(engine("relay.engine", "copy"));
         assert_eq!(again.unwrap_err().kind(), ErrorKind::Duplicate);
@@ -346,24 +313,20 @@ mod tests {
     fn counters_and_gauges_are_read_when_asked() {
         const BYTES: [Field; 1] = [("bytes", "bytes", "forwarded")];
         let registry = registry();
-        let bytes = Arc::new(crate::Counter::new());
+        let bytes = Arc::new(AtomicU64::new(0));
         let counted = bytes.clone();
-        let read = move || Ok::<_, String>([counted.value()]);
+        let read = move || Ok::<_, String>([counted.load(Relaxed)]);
         registry.meters(MeterKind::Counter, "relay", BYTES, read).unwrap();
         let open = [("a_open", "connections", "open now")];
         registry.meters(MeterKind::Gauge, "relay", open, || Ok::<_, String>([3])).unwrap();
-        let twice =
-            registry.meters(MeterKind::Gauge, "relay", BYTES, || Ok::<_, String>([0])).unwrap_err();
-        assert_eq!(twice.kind(), ErrorKind::Duplicate);
-        bytes.add(7);
-        let read: Vec<_> =
-            registry.readings().into_iter().map(|r| (r.name, r.kind, r.value)).collect();
-        let expected =
-            [("relay.a_open", MeterKind::Gauge, 3), ("relay.bytes", MeterKind::Counter, 7)];
-        assert_eq!(
-            read,
-            expected.map(|(name, kind, n)| (name.to_owned(), kind, Current::Value(n)))
-        );
+        let twice = registry.meters(MeterKind::Gauge, "relay", BYTES, || Ok::<_, String>([0]));
+        assert_eq!(twice.unwrap_err().kind(), ErrorKind::Duplicate);
+        bytes.store(7, Relaxed);
+        let readings = registry.readings();
+        let read: Vec<_> = readings.iter().map(|r| (r.name.as_str(), r.kind, &r.value)).collect();
+        let (open, bytes) = (Current::Value(3), Current::Value(7));
+        let open = ("relay.a_open", MeterKind::Gauge, &open);
+        assert_eq!(read, [open, ("relay.bytes", MeterKind::Counter, &bytes)]);
     }
 
     #[test]
@@ -376,9 +339,8 @@ mod tests {
         let list = registry.list();
         assert_eq!(list[2].value, Current::Error("no such map".into()));
         assert_eq!(list[1].value, Current::Value("copy".into()));
-        for error in
-            [registry.get("relay.x").unwrap_err(), registry.set("relay.x", "on").unwrap_err()]
-        {
+        for read in [registry.get("relay.x"), registry.set("relay.x", "on")] {
+            let error = read.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unreadable);
             assert_eq!(error.to_string(), "knob relay.x cannot be read: no such map");
         }

@@ -128,13 +128,10 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
     loop {
         let now = Instant::now();
         let mut turn_due = false;
-        clients.retain_mut(|client| match client.advance(registry, now) {
-            Next::Wait => true,
-            Next::Turn => {
-                turn_due = true;
-                true
-            }
-            Next::Close => false,
+        clients.retain_mut(|client| {
+            let next = client.advance(registry, now);
+            turn_due |= next == Next::Turn;
+            next != Next::Close
         });
         let room_at = room_at(&clients).map_or(accept_from, |room_at| room_at.max(accept_from));
         let accepting = room_at <= now;
@@ -184,31 +181,23 @@ fn wait(
     let listen_for = if accepting { PollFlags::IN } else { PollFlags::empty() };
     let mut fds = vec![PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, listen_for)];
     fds.extend(clients.iter().map(|client| PollFd::new(client, client.interest())));
-    let timeout = wake_at.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+    let left = wake_at.map(|at| at.saturating_duration_since(Instant::now()));
+    // Deadlines are seconds away, which a timeout can hold.
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) => {}
-        Err(rustix::io::Errno::INTR) => return Ok(Event::Other),
-        Err(error) => return Err(error.into()),
+        Ok(_) if !fds[0].revents().is_empty() => Ok(Event::Stopped),
+        Ok(_) if !fds[1].revents().is_empty() => Ok(Event::Newcomer),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(Event::Other),
+        Err(error) => Err(error.into()),
     }
-    Ok(match (fds[0].revents().is_empty(), fds[1].revents().is_empty()) {
-        (false, _) => Event::Stopped,
-        (true, false) => Event::Newcomer,
-        (true, true) => Event::Other,
-    })
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    // Deadlines are seconds away, so the cast cannot wrap.
-    let (tv_sec, tv_nsec) = (duration.as_secs() as i64, duration.subsec_nanos().into());
-    Timespec { tv_sec, tv_nsec }
 }
 
 /// Takes one newcomer, in the place of the client that has been silent longest if need be.
 fn accept(clients: &mut Vec<Connection>, listener: &UnixListener) -> io::Result<()> {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     let (stream, _) = match listener.accept() {
-        Ok(accepted) => accepted,
-        Err(error) if is_transient(error.kind()) => return Ok(()),
-        Err(error) => return Err(error),
+        Err(e) if [ConnectionAborted, Interrupted, WouldBlock].contains(&e.kind()) => return Ok(()),
+        accepted => accepted?,
     };
     stream.set_nonblocking(true)?;
     if let Err(error) = check_peer(&stream) {
@@ -225,11 +214,6 @@ fn accept(clients: &mut Vec<Connection>, listener: &UnixListener) -> io::Result<
     }
     clients.push(Connection::new(stream, Instant::now()));
     Ok(())
-}
-
-fn is_transient(kind: io::ErrorKind) -> bool {
-    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-    matches!(kind, ConnectionAborted | Interrupted | WouldBlock)
 }
 
 /// Refuses a client that is neither this user nor root.

@@ -199,7 +199,7 @@ pub fn run(extent: Extent, seed: u64, quiet: bool, command: String) -> anyhow::R
     let progress = Progress::new(windows * ready.len(), quiet);
     let mut broken = Vec::new();
     for (number, (entry, mechanism)) in (0..).zip(ready) {
-        let plan = trying::plan(extent, seed.wrapping_add(number))?;
+        let plan = trying::plan(extent, seed.wrapping_add(number));
         // Tried to its end and dropped, with its traffic, before the next one.
         let tried = trying::run(entry, mechanism, &plan, extent.limit, &progress, &stop);
         stop.check()?;

@@ -165,6 +165,12 @@ impl RatioOut {
         Self { bar: Some(bar), met: Some(met), ..self }
     }
 
+    /// What was claimed and whether it is met, in words and as such; none if nothing was.
+    pub(crate) fn claim(&self) -> Option<(String, bool)> {
+        let met = self.met == Some(true);
+        Some((format!("{}: {}", self.bar?, if met { "met" } else { "not met" }), met))
+    }
+
     pub(crate) fn text(&self) -> String {
         number::ratio(self.median, Some((self.low, self.high)))
     }
@@ -209,20 +215,15 @@ fn cases_table(cases: &[Case]) -> Table {
     ]);
     for case in cases {
         let plain = |text: String| (text, Tone::Plain);
-        let bound = |pick: fn(f64, f64) -> f64| match case.runs.iter().copied().reduce(pick) {
-            Some(value) => plain(number::quantity(value, &case.unit)),
-            None => plain("-".into()),
+        let cell = |value: Option<f64>| {
+            plain(value.map_or("-".into(), |value| number::quantity(value, &case.unit)))
         };
-        let median = if case.runs.is_empty() {
-            "-".into()
-        } else {
-            number::quantity(case.median, &case.unit)
-        };
+        let runs = || case.runs.iter().copied();
         table.row([
             plain(case.name.clone()),
-            plain(median),
-            bound(f64::min),
-            bound(f64::max),
+            cell(runs().next().map(|_| case.median)),
+            cell(runs().reduce(f64::min)),
+            cell(runs().reduce(f64::max)),
             plain(case.runs.len().to_string()),
         ]);
     }
@@ -237,11 +238,8 @@ fn ratios_table(ratios: &[RatioOut]) -> Table {
         ("claim", Align::Left),
     ]);
     for ratio in ratios {
-        let claim = match (ratio.bar, ratio.met) {
-            (Some(bar), Some(true)) => (format!("{}: met", bar), Tone::Good),
-            (Some(bar), _) => (format!("{}: not met", bar), Tone::Bad),
-            (None, _) => (String::new(), Tone::Plain),
-        };
+        let tone = |met| if met { Tone::Good } else { Tone::Bad };
+        let claim = ratio.claim().map(|(text, met)| (text, tone(met))).unwrap_or_default();
         let plain = |text: String| (text, Tone::Plain);
         let runs = ratio.runs.to_string();
         table.row([plain(ratio.name.clone()), plain(ratio.text()), plain(runs), claim]);

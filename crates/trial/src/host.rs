@@ -1,7 +1,7 @@
 use std::fmt;
 use std::fs;
-use std::path::Path;
 
+use rustix::system::{sysinfo, uname};
 use rustix::time::{ClockId, clock_getres};
 use serde::{Deserialize, Serialize};
 
@@ -30,19 +30,15 @@ impl Host {
             .then(|| (1e9 / tick.tv_nsec as f64).round() as u32)
             // Without high-resolution timers any clock could claim this; no kernel ticks faster.
             .filter(|hz| (1..=10_000).contains(hz));
-        Self { hz, ..Self::read(Path::new("/")) }
-    }
-
-    /// What `/proc` and `/sys` under `root` say.
-    fn read(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-        let cpuinfo = text("proc/cpuinfo");
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let sysinfo = sysinfo();
         Self {
-            kernel: text("proc/sys/kernel/osrelease").trim().to_owned(),
+            kernel: uname().release().to_string_lossy().into_owned(),
             cpu: cpu_model(&cpuinfo).unwrap_or(std::env::consts::ARCH).to_owned(),
-            cpus: count_cpus(text("sys/devices/system/cpu/online").trim()),
-            hz: None,
-            memory: memory(&text("proc/meminfo")),
+            cpus: count_cpus(online.trim()),
+            hz,
+            memory: sysinfo.totalram as u64 * u64::from(sysinfo.mem_unit),
         }
     }
 }
@@ -75,44 +71,20 @@ fn count_cpus(list: &str) -> usize {
     list.split(',').filter_map(count).sum()
 }
 
-fn memory(meminfo: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        root
-    }
-
     #[test]
     fn reads_what_the_kernel_tells() {
-        let root = tree(&[
-            ("proc/sys/kernel/osrelease", "6.18.5\n"),
-            ("proc/cpuinfo", "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9B14\n"),
-            ("sys/devices/system/cpu/online", "0-3,8\n"),
-            ("proc/meminfo", "MemTotal:       16384000 kB\nMemFree: 1 kB\n"),
-        ]);
-        let host = Host::read(root.path());
-        assert_eq!(host.to_string(), "Linux 6.18.5, AMD EPYC 9B14, 5 CPUs, 15.6 GiB");
-        assert_eq!(host.memory, 16_384_000 * 1024);
-    }
-
-    #[test]
-    fn a_kernel_that_names_no_model_gives_the_architecture() {
-        let root = tree(&[("proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd0c\n")]);
-        let host = Host::read(root.path());
-        assert_eq!((host.cpu.as_str(), host.cpus), (std::env::consts::ARCH, 0));
+        let cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9B14\n";
+        let (cpu, cpus) = (cpu_model(cpuinfo).unwrap().to_owned(), count_cpus("0-3,8"));
+        let memory = 16_384_000 * 1024;
+        let host = Host { kernel: "6.18.5".into(), cpu, cpus, hz: Some(250), memory };
+        let expected = "Linux 6.18.5, AMD EPYC 9B14, 5 CPUs, 15.6 GiB, HZ=250";
+        assert_eq!(host.to_string(), expected);
+        assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd0c\n"), None);
+        assert_eq!(count_cpus(""), 0);
     }
 
     #[test]

@@ -6,39 +6,39 @@
 //! and the report.
 //!
 //! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
-//! 2. [`run`] walks the plan and tells an [`Observer`] what it sees; the observer may stop it.
-//! 3. An [`Outcome`] compares each arm with the first one, by measure: a [`Comparison`] with a
-//!    ratio, its interval, a p-value and a [`Verdict`].
+//! 2. [`run`] walks the plan; whoever is told of each window may stop it.
+//! 3. An [`Outcome`] compares each arm with the first one: a [`Comparison`] with a ratio, its interval, a p-value and a [`Verdict`].
 //! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
 //! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
 //!
 //! ```
+//! use std::ops::ControlFlow;
 //! use std::time::Duration;
 //! use cachelane_trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
 //!
 //! struct Echo { arm: usize }
 //!
 //! impl Subject for Echo {
-//!     fn measures(&self) -> Vec<Measure> {
-//!         vec![Measure::new("rate", "/s", Better::Higher)]
+//!     fn measured(&self) -> Measure {
+//!         Measure::new("rate", "/s", Better::Higher)
 //!     }
 //!     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
 //!         self.arm = arm; // flip the knob here
 //!         Ok(())
 //!     }
-//!     fn measure(&mut self, _window: Duration) -> Result<Vec<f64>, BoxError> {
-//!         Ok(vec![if self.arm == 0 { 100.0 } else { 120.0 }]) // count for the window here
+//!     fn measure(&mut self, _window: Duration) -> Result<f64, BoxError> {
+//!         Ok(if self.arm == 0 { 100.0 } else { 120.0 }) // count for the window here
 //!     }
 //! }
 //!
-//! let plan = Plan::builder(["off", "on"]).blocks(6).settle(Duration::ZERO).build()?;
-//! let outcome = run(&plan, &mut Echo { arm: 0 }, &mut ())?;
-//! assert_eq!(outcome.compare(1, 0)?.verdict, Verdict::Better);
+//! let plan = Plan { blocks: 6, settle: Duration::ZERO, ..Plan::new(["off", "on"]) };
+//! let outcome = run(&plan, &mut Echo { arm: 0 }, |_| ControlFlow::Continue(()))?;
+//! assert_eq!(outcome.compare(1)?.verdict, Verdict::Better);
 //! # Ok::<(), cachelane_trial::Error>(())
 //! ```
 //!
-//! Several measures are not corrected for each other: of twenty, expect one to stand out by chance.
+//! Several trials are not corrected for each other: of twenty, expect one to stand out by chance.
 
 pub mod bench;
 mod engine;
@@ -51,10 +51,10 @@ pub mod report;
 mod stats;
 mod table;
 
-pub use engine::{Observer, Outcome, Step, Subject, Window, run};
+pub use engine::{Outcome, Step, Subject, Window, run};
 pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
-pub use plan::{Plan, PlanBuilder, Slot};
+pub use plan::{Plan, Slot};
 pub use stats::{
     Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_difference,
     paired_ratio,

@@ -21,7 +21,6 @@ use std::time::Duration;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use serde::{Serialize, Serializer};
 
 use crate::error::{Error, ErrorKind};
 
@@ -29,25 +28,25 @@ use crate::error::{Error, ErrorKind};
 const SHARE_OF_END: f64 = 0.9;
 
 /// What a trial does: arms, windows, blocks and how it will be judged.
-///
-/// Made by [`Plan::default_for`] or [`Plan::builder`]; always valid.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    arms: Vec<String>,
-    #[serde(rename = "window_s", serialize_with = "as_seconds")]
-    window: Duration,
-    #[serde(rename = "settle_s", serialize_with = "as_seconds")]
-    settle: Duration,
-    blocks: u32,
-    margin: f64,
-    confidence: f64,
-    seed: u64,
+    /// The arms' names, at least two; the first is the baseline that the others are compared with.
+    pub arms: Vec<String>,
+    /// How long each window is measured; more than zero.
+    pub window: Duration,
+    /// How long to wait between setting an arm and measuring it; zero is allowed.
+    pub settle: Duration,
+    /// How many blocks, each of two windows of every arm; at least 6 at confidence 0.95, at most
+    /// 10,000.
+    pub blocks: u32,
+    /// How far from 1 a ratio may be and still make no difference, as a share in (0, 1): 0.01 is 1 %.
+    pub margin: f64,
+    /// The confidence of intervals, from 0.5 to 0.999; 1 - confidence bounds the share of false
+    /// alarms.
+    pub confidence: f64,
+    /// What the order of the windows, and the sign patterns that the test draws, follow from.
+    pub seed: u64,
 }
-
-/// Puts a [`Plan`] together; see [`Plan::builder`].
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct PlanBuilder(Plan);
 
 /// One place in the order: which block, which arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,21 +58,13 @@ pub struct Slot {
 }
 
 impl Plan {
-    /// The default plan for these arms; the first is the baseline.
-    ///
-    /// # Errors
-    /// As [`PlanBuilder::build`].
-    pub fn default_for<S: Into<String>>(arms: impl IntoIterator<Item = S>) -> Result<Self, Error> {
-        Self::builder(arms).build()
-    }
-
-    /// A builder with the defaults: 44 blocks of windows of 1 s after 250 ms to settle, margin 1 %,
+    /// A plan for these arms: 44 blocks of windows of 1 s after 250 ms to settle, margin 1 %,
     /// confidence 0.95, and a seed drawn from the system.
     ///
     /// 44 blocks find an effect of 3 % under noise of 5 % per window in 96 % of trials
     /// (`tests/simulation.rs`).
-    pub fn builder<S: Into<String>>(arms: impl IntoIterator<Item = S>) -> PlanBuilder {
-        PlanBuilder(Self {
+    pub fn new<S: Into<String>>(arms: impl IntoIterator<Item = S>) -> Self {
+        Self {
             arms: arms.into_iter().map(Into::into).collect(),
             window: Duration::from_secs(1),
             settle: Duration::from_millis(250),
@@ -81,60 +72,50 @@ impl Plan {
             margin: 0.01,
             confidence: 0.95,
             seed: rand::rng().next_u64(),
-        })
+        }
     }
 
-    /// The arms' names; the first is the baseline that the others are compared with.
-    pub fn arms(&self) -> &[String] {
-        &self.arms
-    }
-
-    /// How long each window is measured.
-    pub fn window(&self) -> Duration {
-        self.window
-    }
-
-    /// How long to wait between setting an arm and measuring it.
-    pub fn settle(&self) -> Duration {
-        self.settle
-    }
-
-    /// How many blocks; each has two windows of every arm.
-    pub fn blocks(&self) -> u32 {
-        self.blocks
-    }
-
-    /// How far from 1 a ratio may be and still make no difference, as a share: 0.01 is 1 %.
-    pub fn margin(&self) -> f64 {
-        self.margin
-    }
-
-    /// The confidence of intervals; 1 - confidence bounds the share of false alarms.
-    pub fn confidence(&self) -> f64 {
-        self.confidence
-    }
-
-    /// What the order of the windows, and the sign patterns that the test draws, follow from.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// How many windows there are in all.
-    pub fn windows(&self) -> usize {
-        self.blocks as usize * self.windows_per_block()
-    }
-
-    /// How long the trial takes, if setting an arm takes no time.
-    pub fn duration(&self) -> Duration {
-        (self.window + self.settle)
-            .saturating_mul(u32::try_from(self.windows()).unwrap_or(u32::MAX))
+    /// Whether it can be run and can find anything, which [`run`](crate::run) asks first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPlan`] if there are fewer than two arms or two of the same name, if a
+    /// window is empty, if margin or confidence are out of range, or if there are too few blocks for
+    /// any result to be called a difference.
+    pub fn check(&self) -> Result<(), Error> {
+        let Self { arms, window, blocks, margin, confidence, .. } = self;
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidPlan, what));
+        if arms.len() < 2 {
+            return invalid(format!("a trial compares at least two arms, got {}", arms.len()));
+        }
+        for (i, arm) in arms.iter().enumerate() {
+            if arms[..i].contains(arm) {
+                return invalid(format!("arm '{arm}' is named twice"));
+            }
+        }
+        if window.is_zero() {
+            return invalid("window: 0 s measures nothing; expected more than 0 s".into());
+        }
+        if !(*margin > 0.0 && *margin < 1.0) {
+            return invalid(format!("margin: {margin}; expected more than 0, less than 1"));
+        }
+        if !(0.5..=0.999).contains(confidence) {
+            return invalid(format!("confidence: {confidence}; expected 0.5 to 0.999"));
+        }
+        let least = fewest_blocks(*confidence);
+        if !(least..=10_000).contains(blocks) {
+            return invalid(format!(
+                "blocks: {blocks}; expected {least} to 10000 (with fewer than {least}, no result \
+                 could be told from chance at confidence {confidence})"
+            ));
+        }
+        Ok(())
     }
 
     /// The order of the windows: the same for the same plan.
     pub fn schedule(&self) -> Vec<Slot> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let mut order: Vec<usize> = (0..self.arms.len()).collect();
-        let mut slots = Vec::with_capacity(self.windows());
+        let mut slots = Vec::new();
         for block in 0..self.blocks {
             order.shuffle(&mut rng);
             slots.extend(order.iter().chain(order.iter().rev()).map(|&arm| Slot { block, arm }));
@@ -156,89 +137,10 @@ impl Plan {
     }
 }
 
-impl PlanBuilder {
-    /// How long each window is measured; more than zero.
-    pub fn window(mut self, window: Duration) -> Self {
-        self.0.window = window;
-        self
-    }
-
-    /// How long to wait between setting an arm and measuring it; zero is allowed.
-    pub fn settle(mut self, settle: Duration) -> Self {
-        self.0.settle = settle;
-        self
-    }
-
-    /// How many blocks; at least 6 at confidence 0.95, at most 10,000.
-    pub fn blocks(mut self, blocks: u32) -> Self {
-        self.0.blocks = blocks;
-        self
-    }
-
-    /// How far from 1 a ratio may be and still make no difference, as a share in (0, 1).
-    pub fn margin(mut self, margin: f64) -> Self {
-        self.0.margin = margin;
-        self
-    }
-
-    /// The confidence of intervals, from 0.5 to 0.999.
-    pub fn confidence(mut self, confidence: f64) -> Self {
-        self.0.confidence = confidence;
-        self
-    }
-
-    /// What the order of the windows, and the sign patterns that the test draws, follow from.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.0.seed = seed;
-        self
-    }
-
-    /// The plan, if it can be run and can find anything.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidPlan`] if there are fewer than two arms or two of the same name, if a
-    /// window is empty, if margin or confidence are out of range, or if there are too few blocks for
-    /// any result to be called a difference.
-    pub fn build(self) -> Result<Plan, Error> {
-        let plan = self.0;
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidPlan, what));
-        if plan.arms.len() < 2 {
-            return invalid(format!("a trial compares at least two arms, got {}", plan.arms.len()));
-        }
-        for (i, arm) in plan.arms.iter().enumerate() {
-            if plan.arms[..i].contains(arm) {
-                return invalid(format!("arm '{arm}' is named twice"));
-            }
-        }
-        if plan.window.is_zero() {
-            return invalid("window: 0 s measures nothing; expected more than 0 s".into());
-        }
-        if !(plan.margin > 0.0 && plan.margin < 1.0) {
-            return invalid(format!("margin: {}; expected more than 0, less than 1", plan.margin));
-        }
-        if !(0.5..=0.999).contains(&plan.confidence) {
-            return invalid(format!("confidence: {}; expected 0.5 to 0.999", plan.confidence));
-        }
-        let least = fewest_blocks(plan.confidence);
-        if !(least..=10_000).contains(&plan.blocks) {
-            return invalid(format!(
-                "blocks: {}; expected {least} to 10000 (with fewer than {least}, no result could \
-                 be told from chance at confidence {})",
-                plan.blocks, plan.confidence
-            ));
-        }
-        Ok(plan)
-    }
-}
-
 /// The least number of blocks with which the most extreme result is within the error budget.
 fn fewest_blocks(confidence: f64) -> u32 {
     // All n blocks agree by chance with probability 2 / 2^n.
     (2.0 / (SHARE_OF_END * (1.0 - confidence))).log2().ceil() as u32
-}
-
-fn as_seconds<S: Serializer>(duration: &Duration, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_f64(duration.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -248,9 +150,8 @@ mod tests {
     #[test]
     fn each_block_is_a_permutation_and_its_reverse() {
         for arms in [vec!["a", "b"], vec!["a", "b", "c", "d"]] {
-            let plan = Plan::builder(arms.clone()).blocks(50).seed(1).build().unwrap();
-            let schedule = plan.schedule();
-            assert_eq!(schedule.len(), plan.windows());
+            let schedule = Plan { blocks: 50, seed: 1, ..Plan::new(arms.clone()) }.schedule();
+            assert_eq!(schedule.len(), 50 * 2 * arms.len());
             for (number, block) in schedule.chunks(2 * arms.len()).enumerate() {
                 let order: Vec<usize> = block.iter().map(|slot| slot.arm).collect();
                 assert!(block.iter().all(|slot| slot.block as usize == number));
@@ -264,28 +165,22 @@ mod tests {
 
     #[test]
     fn blocks_start_with_either_arm_about_as_often() {
-        let plan = Plan::builder(["a", "b"]).blocks(1000).seed(3).build().unwrap();
+        let plan = Plan { blocks: 1000, seed: 3, ..Plan::new(["a", "b"]) };
         let baab = plan.schedule().chunks(4).filter(|block| block[0].arm == 1).count();
         assert!((450..=550).contains(&baab), "{baab} of 1000 blocks start with b");
     }
 
     #[test]
     fn the_order_follows_from_the_seed() {
-        let plan = |seed| Plan::builder(["a", "b"]).seed(seed).build().unwrap().schedule();
+        let plan = |seed| Plan { seed, ..Plan::new(["a", "b"]) }.schedule();
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
     }
 
     #[test]
-    fn duration_counts_every_window_and_its_settling() {
-        let plan = Plan::default_for(["off", "on"]).unwrap();
-        assert_eq!(plan.duration(), Duration::from_secs(220));
-    }
-
-    #[test]
     fn budget_shares_add_up_to_one() {
         for blocks in [6, 44, 1000] {
-            let plan = Plan::builder(["a", "b"]).blocks(blocks).build().unwrap();
+            let plan = Plan { blocks, ..Plan::new(["a", "b"]) };
             let sum: f64 = (1..=blocks).map(|done| plan.budget_share(done)).sum();
             assert!((sum - 1.0).abs() < 1e-9, "{blocks} blocks: {sum}");
         }
@@ -293,19 +188,19 @@ mod tests {
 
     #[test]
     fn bad_plans_are_refused_with_the_value_and_what_was_expected() {
-        let two = || Plan::builder(["off", "on"]);
-        for (builder, expected) in [
-            (Plan::builder(["off"]), "at least two arms, got 1"),
-            (Plan::builder(["off", "on", "off"]), "arm 'off' is named twice"),
-            (two().window(Duration::ZERO), "window: 0 s"),
-            (two().margin(0.0), "margin: 0;"),
-            (two().margin(f64::NAN), "margin: NaN;"),
-            (two().confidence(1.0), "confidence: 1;"),
-            (two().blocks(5), "blocks: 5; expected 6 to 10000"),
-            (two().confidence(0.99).blocks(7), "blocks: 7; expected 8 to 10000"),
-            (two().blocks(10_001), "blocks: 10001;"),
+        let two = || Plan::new(["off", "on"]);
+        for (plan, expected) in [
+            (Plan::new(["off"]), "at least two arms, got 1"),
+            (Plan::new(["off", "on", "off"]), "arm 'off' is named twice"),
+            (Plan { window: Duration::ZERO, ..two() }, "window: 0 s"),
+            (Plan { margin: 0.0, ..two() }, "margin: 0;"),
+            (Plan { margin: f64::NAN, ..two() }, "margin: NaN;"),
+            (Plan { confidence: 1.0, ..two() }, "confidence: 1;"),
+            (Plan { blocks: 5, ..two() }, "blocks: 5; expected 6 to 10000"),
+            (Plan { confidence: 0.99, blocks: 7, ..two() }, "blocks: 7; expected 8 to 10000"),
+            (Plan { blocks: 10_001, ..two() }, "blocks: 10001;"),
         ] {
-            let error = builder.build().unwrap_err();
+            let error = plan.check().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidPlan);
             assert!(error.to_string().contains(expected), "'{error}' lacks '{expected}'");
         }

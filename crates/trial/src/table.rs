@@ -19,8 +19,9 @@ pub(crate) enum Align {
 }
 
 /// The colour of a cell, used only where colour was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
+    #[default]
     Plain,
     Good,
     Bad,
@@ -66,7 +67,8 @@ impl Table {
         let rest = rest.render(width.saturating_sub(INDENT.len()), colour);
         let names = std::iter::once(self.columns[0].0.as_str())
             .chain(self.rows.iter().map(|row| row[0].0.as_str()));
-        names.zip(rest.lines()).map(|(name, rest)| named(name, rest, width)).collect()
+        let named = names.zip(rest.lines());
+        named.map(|(name, rest)| format!("{}\n{INDENT}{rest}\n", cut(name, width))).collect()
     }
 
     fn render_in(&self, widths: &[usize], colour: bool) -> String {
@@ -116,10 +118,6 @@ fn cell(text: &str, tone: Tone, align: Align, width: usize, colour: bool) -> Str
         Align::Left => text + &padding,
         Align::Right => padding + &text,
     }
-}
-
-fn named(name: &str, rest: &str, width: usize) -> String {
-    format!("{}\n{INDENT}{rest}\n", cut(name, width))
 }
 
 fn cut(text: &str, width: usize) -> String {

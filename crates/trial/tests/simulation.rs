@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use cachelane_trial::{
-    Better, BoxError, Measure, Observer, Outcome, Plan, Rules, Step, Subject, Verdict, compare, run,
+    Better, BoxError, Measure, Outcome, Plan, Rules, Step, Subject, Verdict, compare, run,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -76,41 +76,41 @@ impl Traffic {
 }
 
 impl Subject for Traffic {
-    fn measures(&self) -> Vec<Measure> {
-        vec![Measure::new("throughput", "pps", Better::Higher)]
+    fn measured(&self) -> Measure {
+        Measure::new("throughput", "pps", Better::Higher)
     }
     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
         self.arm = arm;
         Ok(())
     }
     fn settle(&mut self, _: Duration) {}
-    fn measure(&mut self, _: Duration) -> Result<Vec<f64>, BoxError> {
+    fn measure(&mut self, _: Duration) -> Result<f64, BoxError> {
         let effect = if self.arm == 1 { self.effect } else { 1.0 };
         let factor = self.factor();
-        Ok(vec![self.level * effect * factor])
+        Ok(self.level * effect * factor)
     }
 }
 
-struct StopAfter(usize);
+fn stop_after(windows: usize) -> impl FnMut(&Step<'_>) -> ControlFlow<()> {
+    move |step| if step.window == windows { ControlFlow::Break(()) } else { on(step) }
+}
 
-impl Observer for StopAfter {
-    fn after(&mut self, step: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
-        if step.window + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
+fn on(_: &Step<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 fn plan(blocks: Option<u32>, seed: u64) -> Plan {
-    let builder = Plan::builder(["off", "on"]).seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let builder = if let Some(blocks) = blocks { builder.blocks(blocks) } else { builder };
-    builder.build().unwrap()
+    let default = Plan::new(["off", "on"]);
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Plan { blocks: blocks.unwrap_or(default.blocks), seed, ..default }
 }
 
 fn trial(weather: Weather, effect: f64, blocks: Option<u32>, seed: u64) -> Outcome {
-    run(&plan(blocks, seed), &mut Traffic::new(weather, effect, seed), &mut ()).unwrap()
+    run(&plan(blocks, seed), &mut Traffic::new(weather, effect, seed), on).unwrap()
 }
 
 fn verdict(outcome: &Outcome) -> Verdict {
-    outcome.compare(1, 0).unwrap().verdict
+    outcome.compare(1).unwrap().verdict
 }
 
 fn is_difference(verdict: Verdict) -> bool {
@@ -159,7 +159,7 @@ fn default_plan_finds_three_percent_under_five_percent_noise() {
 fn default_plan_sees_that_quiet_equal_arms_make_no_difference() {
     let found = (0..FEWER_TRIALS).filter(|&seed| {
         let mut traffic = Traffic { noise: 0.01, ..Traffic::new(Weather::Calm, 1.0, seed) };
-        let outcome = run(&plan(None, seed), &mut traffic, &mut ()).unwrap();
+        let outcome = run(&plan(None, seed), &mut traffic, on).unwrap();
         verdict(&outcome) == Verdict::NoDifference
     });
     let found = found.count();
@@ -171,7 +171,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
     for blocks in [6, 8, 12, 17, 44] {
         for weather in [Weather::Calm, Weather::Wandering] {
             let held = (0..TRIALS).filter(|&seed| {
-                let found = trial(weather, 1.03, Some(blocks), seed).compare(1, 0).unwrap();
+                let found = trial(weather, 1.03, Some(blocks), seed).compare(1).unwrap();
                 let interval = found.interval.unwrap();
                 interval.low <= 1.03 && 1.03 <= interval.high
             });
@@ -212,8 +212,8 @@ fn stopping_as_soon_as_it_looks_good_raises_no_more_false_alarms() {
         let looks: Vec<Outcome> = (1..=BLOCKS)
             .map(|blocks| {
                 let mut traffic = Traffic::new(Weather::Calm, 1.0, seed);
-                let mut observer = StopAfter(4 * blocks as usize);
-                run(&plan(Some(BLOCKS), seed), &mut traffic, &mut observer).unwrap()
+                let stop = stop_after(4 * blocks as usize);
+                run(&plan(Some(BLOCKS), seed), &mut traffic, stop).unwrap()
             })
             .collect();
         found += usize::from(looks.iter().any(|look| is_difference(verdict(look))));
@@ -227,15 +227,15 @@ fn stopping_as_soon_as_it_looks_good_raises_no_more_false_alarms() {
 /// The verdict as if this were the only look.
 fn unguarded(outcome: &Outcome) -> Verdict {
     let mean = |block: &[cachelane_trial::Window], arm| {
-        block.iter().filter(|w| w.arm == arm).map(|w| w.values[0]).sum::<f64>() / 2.0
+        block.iter().filter(|w| w.arm == arm).map(|w| w.value).sum::<f64>() / 2.0
     };
-    let means = |arm| -> Vec<f64> { outcome.windows().chunks(4).map(|b| mean(b, arm)).collect() };
+    let means = |arm| -> Vec<f64> { outcome.windows.chunks(4).map(|b| mean(b, arm)).collect() };
     let rules = Rules {
         better: Better::Higher,
-        margin: outcome.plan().margin(),
-        confidence: outcome.plan().confidence(),
+        margin: outcome.plan.margin,
+        confidence: outcome.plan.confidence,
         share: 1.0,
-        seed: outcome.plan().seed(),
+        seed: outcome.plan.seed,
     };
     compare(&means(0), &means(1), &rules).unwrap().verdict
 }
@@ -243,8 +243,8 @@ fn unguarded(outcome: &Outcome) -> Verdict {
 #[test]
 fn a_stopped_trial_still_finds_what_is_plain() {
     let mut traffic = Traffic::new(Weather::Calm, 1.2, 1);
-    let outcome = run(&plan(None, 1), &mut traffic, &mut StopAfter(4 * 20)).unwrap();
-    assert!(outcome.stopped());
+    let outcome = run(&plan(None, 1), &mut traffic, stop_after(4 * 20)).unwrap();
+    assert!(outcome.stopped);
     assert_eq!(verdict(&outcome), Verdict::Better);
 }
 
@@ -252,21 +252,21 @@ fn a_stopped_trial_still_finds_what_is_plain() {
 fn three_arms_are_each_compared_with_the_first() {
     struct Three(Traffic);
     impl Subject for Three {
-        fn measures(&self) -> Vec<Measure> {
-            self.0.measures()
+        fn measured(&self) -> Measure {
+            self.0.measured()
         }
         fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
             self.0.effect = [1.0, 0.9, 1.1][arm];
             self.0.set_arm(1)
         }
         fn settle(&mut self, _: Duration) {}
-        fn measure(&mut self, window: Duration) -> Result<Vec<f64>, BoxError> {
+        fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
             self.0.measure(window)
         }
     }
-    let plan = Plan::builder(["a", "b", "c"]).seed(2).build().unwrap();
+    let plan = Plan { seed: 2, ..Plan::new(["a", "b", "c"]) };
     let mut subject = Three(Traffic::new(Weather::Wandering, 1.0, 2));
-    let outcome = run(&plan, &mut subject, &mut ()).unwrap();
-    assert_eq!(outcome.compare(1, 0).unwrap().verdict, Verdict::Worse);
-    assert_eq!(outcome.compare(2, 0).unwrap().verdict, Verdict::Better);
+    let outcome = run(&plan, &mut subject, on).unwrap();
+    assert_eq!(outcome.compare(1).unwrap().verdict, Verdict::Worse);
+    assert_eq!(outcome.compare(2).unwrap().verdict, Verdict::Better);
 }

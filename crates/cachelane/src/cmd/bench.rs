@@ -2,7 +2,7 @@
 
 mod simulate;
 
-use std::io::{self, Write as _};
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,23 +17,22 @@ use measure::bench::relay::Relay;
 use measure::bench::steer::{Steer, simulate::HEADING};
 use measure::bench::{self, Experiment, Plan, Stop, in_words};
 use serde_json::json;
-use trial::bench::BenchOutput;
 use trial::report::Page;
 
 use crate::args::duration;
 use crate::exit::Exit;
-use crate::terminal;
+use crate::{out, terminal};
 
-/// Repeat a claim of the docs on this host, with peers beside it
+/// Measure on this host what the documentation claims, against other programs
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     experiment: Option<Command>,
-    /// List the experiments, their parts, the ratios that each gives, and what is claimed of them
+    /// List the experiments with their parts, the ratios that each part gives, and what is claimed
     #[arg(long)]
     list: bool,
-    /// Print JSON
+    /// With --list: print JSON instead of text
     #[arg(long, requires = "list")]
     json: bool,
 }
@@ -42,8 +41,10 @@ pub(crate) struct Args {
 enum Command {
     Relay(RelayArgs),
     Bridge(BridgeArgs),
-    Frames(FramesArgs),
-    Lend(LendArgs),
+    /// Compare the frame pool with DPDK's mempool, crossbeam and mimalloc, and its knob's values
+    Frames(Of<Frames>),
+    /// Compare lent frames with an id allocator under a lock, and with AF_PACKET rings
+    Lend(Of<Lend>),
     Steer(SteerArgs),
     #[command(hide = true)]
     EchoServer {
@@ -51,96 +52,66 @@ enum Command {
     },
 }
 
-/// The relay against direct connections, HAProxy, nginx and sockmap as it comes
+/// Compare the relay with direct connections, HAProxy, nginx and plain sockmap
 #[derive(clap::Args, Debug)]
 struct RelayArgs {
     #[command(flatten)]
-    common: Common,
-    /// Only these parts, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Relay::default()))]
-    only: Vec<String>,
-    /// How long the slow receiver of the memory part is watched
+    of: Of<Relay>,
+    /// How long the memory part watches its slow receiver
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     memory_time: Duration,
-    /// Idle connections of the idle part
+    /// Number of idle connections in the idle part
     #[arg(long, value_name = "N", default_value_t = 9_800)]
     idle: usize,
 }
 
-/// The fast path of a bridge against the Linux bridge itself
+/// Compare the fast path of a bridge with the Linux bridge alone
 #[derive(clap::Args, Debug)]
 struct BridgeArgs {
     #[command(flatten)]
-    common: Common,
-    /// Only these parts, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Bridge::default()))]
-    only: Vec<String>,
-    /// Stations that the big bridge of the entries part knows
+    of: Of<Bridge>,
+    /// Stations (known addresses) of the large bridge in the entries part, from 4 to 1000000
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     entries: u32,
 }
 
-/// The frame pool against DPDK's mempool, crossbeam and mimalloc, and its knob's values
-#[derive(clap::Args, Debug)]
-struct FramesArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Only these parts, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Frames))]
-    only: Vec<String>,
-}
-
-/// Lent frames against an id allocator under a lock, and against AF_PACKET rings
-#[derive(clap::Args, Debug)]
-struct LendArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Only these parts, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts(&Lend))]
-    only: Vec<String>,
-}
-
-/// Receive flow steering against the kernel's own; or simulated, for machines that are not there
+/// Compare receive flow steering with the kernel's own, or simulate it on other machines
 #[derive(clap::Args, Debug)]
 struct SteerArgs {
     #[command(flatten)]
-    common: Common,
-    /// Only these parts, separated by commas
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "PARTS",
-        value_parser = parts(&Steer),
-        conflicts_with = "simulate"
-    )]
-    only: Vec<String>,
+    of: Of<Steer>,
     #[command(flatten)]
     simulation: simulate::Args,
 }
 
 /// What every experiment takes.
 #[derive(clap::Args, Debug)]
-struct Common {
-    /// Print JSON
+struct Of<X: Experiment + Default> {
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
-    /// Write a page with plots
+    /// Write an HTML page with plots to this file as well
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Times that each case is measured [default: as many as 'bench --list' says]
+    /// How often to measure each case, from 1 to 1000 [default: see `bench --list`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Length of one measurement [default: as 'bench --list' says]
+    /// Length of one measurement, such as 500ms or 2s [default: see `bench --list`]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     window: Option<Duration>,
-    /// Seed of the order in which the cases run
+    /// Seed of the random order in which cases run
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Run only these parts, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts::<X>())]
+    only: Vec<String>,
+    #[arg(skip)]
+    experiment: PhantomData<X>,
 }
 
 /// The names of an experiment's parts, as values of an argument.
-fn parts<X: Experiment>(experiment: &X) -> PossibleValuesParser {
-    let parts = experiment.parts();
+fn parts<X: Experiment + Default>() -> PossibleValuesParser {
+    let parts = X::default().parts();
     let value = |part: &bench::Part<_>| PossibleValue::new(part.name).help(part.about);
     PossibleValuesParser::new(parts.iter().map(value).collect::<Vec<_>>())
 }
@@ -149,62 +120,50 @@ fn parts<X: Experiment>(experiment: &X) -> PossibleValuesParser {
 pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     match args.experiment {
         None => list(args.json),
-        Some(Command::Relay(RelayArgs { only, common, memory_time, idle })) => {
-            measure(&Relay { memory_time, idle }, only, &common, quiet, "")
+        Some(Command::Relay(RelayArgs { of, memory_time, idle })) => {
+            of.measure(&Relay { memory_time, idle }, quiet, "")
         }
-        Some(Command::Bridge(BridgeArgs { only, common, entries })) => {
-            measure(&Bridge { entries }, only, &common, quiet, "")
+        Some(Command::Bridge(BridgeArgs { of, entries })) => {
+            of.measure(&Bridge { entries }, quiet, "")
         }
-        Some(Command::Frames(args)) => measure(&Frames, args.only, &args.common, quiet, ""),
-        Some(Command::Lend(args)) => measure(&Lend, args.only, &args.common, quiet, ""),
-        Some(Command::Steer(SteerArgs { only, common, simulation })) => {
-            if !simulation.simulate {
-                return measure(&Steer, only, &common, quiet, "");
-            }
-            let simulated = simulation.simulated(common.window)?;
-            measure(&simulated, only, &common, quiet, HEADING)
-        }
+        Some(Command::Frames(of)) => of.measure(&Frames, quiet, ""),
+        Some(Command::Lend(of)) => of.measure(&Lend, quiet, ""),
+        Some(Command::Steer(SteerArgs { of, simulation })) => match simulation.simulate {
+            false => of.measure(&Steer, quiet, ""),
+            true => of.measure(&simulation.simulated(of.window)?, quiet, HEADING),
+        },
         Some(Command::EchoServer { addr }) => echo_server(addr),
     }
 }
 
-/// Runs an experiment and prints what it found, also if it ended early. A heading stands above
-/// tables.
-fn measure<X: Experiment>(
-    experiment: &X,
-    only: Vec<String>,
-    common: &Common,
-    quiet: bool,
-    heading: &str,
-) -> anyhow::Result<Exit> {
-    let (rounds, window) = X::EXTENT;
-    let plan = Plan {
-        parts: only,
-        rounds: common.rounds.map_or(rounds, |rounds| rounds as usize),
-        window: common.window.unwrap_or(window),
-        seed: common.seed,
-        quiet,
-    };
-    let outcome = bench::run(experiment, &plan, &Stop::on_signals()?)?;
-    if !common.json && !heading.is_empty() {
-        println!("{heading}\n");
+impl<X: Experiment + Default> Of<X> {
+    /// Runs an experiment and prints what it found, also if it ended early. A heading stands above
+    /// tables.
+    fn measure(&self, it: &X, quiet: bool, heading: &str) -> anyhow::Result<Exit> {
+        let (rounds, window) = X::EXTENT;
+        let plan = Plan {
+            parts: self.only.clone(),
+            rounds: self.rounds.map_or(rounds, |rounds| rounds as usize),
+            window: self.window.unwrap_or(window),
+            seed: self.seed,
+            quiet,
+        };
+        let outcome = bench::run(it, &plan, &Stop::on_signals()?)?;
+        out::print(&match self.json {
+            true => format!("{}\n", serde_json::to_string_pretty(&outcome.output)?),
+            false => {
+                let heading = if heading.is_empty() { "" } else { &format!("{heading}\n\n") };
+                let table = outcome.output.to_table(terminal::width(), terminal::colour());
+                heading.to_owned() + &table
+            }
+        })?;
+        if let Some(path) = &self.html {
+            let page = Page::from_bench(&outcome.output, terminal::command_line()).render();
+            std::fs::write(path, page)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        outcome.error.map_or(Ok(Exit::Ok), Err)
     }
-    show(common, &outcome.output)?;
-    outcome.error.map_or(Ok(Exit::Ok), Err)
-}
-
-/// Prints the output, and writes the page if it was asked for.
-fn show(common: &Common, output: &BenchOutput) -> anyhow::Result<()> {
-    if common.json {
-        println!("{}", serde_json::to_string_pretty(output)?);
-    } else {
-        print!("{}", output.to_table(terminal::width(), terminal::colour()));
-    }
-    if let Some(path) = &common.html {
-        let page = Page::from_bench(output, terminal::command_line()).render();
-        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// Prints what there is to measure.
@@ -216,8 +175,7 @@ fn list(as_json: bool) -> anyhow::Result<Exit> {
     } else {
         all.iter().map(listed).collect()
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot print the list")?;
-    Ok(Exit::Ok)
+    out::print(&text).map(|()| Exit::Ok)
 }
 
 fn listed(Listed { name, rounds, window, seconds, parts }: &Listed) -> String {

@@ -21,50 +21,51 @@ use pcap::Capture;
 use report::Report;
 use worker::{Task, Worker};
 
-/// Receive packets that a lender lends, without a copy
+/// Receive packets from `cachelane lend`, without copying them
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Needs no privilege but to open the socket. Nothing is done to the packets: what their lender \
-receives, the kernel does not get, whether it is borrowed or not.
+It needs no privilege but the permission to open the socket. The kernel does not receive what \
+the lender takes, whether somebody borrows it or not.
 
-A borrower has a quota of packets that it has not given back; what comes beyond that the lender \
-drops, and it is counted here. Without --mirror, packets are shared out among all borrowers of a \
-lender, each flow to one of them.
+A borrower may hold a quota of packets that it has not given back. The lender drops what comes \
+beyond that, and this command counts it. Without --mirror, the packets are shared out among all \
+borrowers of the lender; each flow goes to one of them.
 
-It ends with the lender (exit code 0), with --for, or with a signal. Signals: SIGINT and SIGTERM \
-end it. SIGUSR1 logs how it goes.
+It ends when the lender ends (exit code 0), after --for, or on SIGINT or SIGTERM. SIGUSR1 logs \
+the current figures.
 
 Examples:
   cachelane borrow /run/lend
   cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
   cachelane borrow /run/lend --worker 4 --for 10s --json")]
 pub(crate) struct Args {
-    /// The lender's socket
+    /// The lender's Unix socket
     #[arg(value_name = "PATH")]
     socket: PathBuf,
-    /// Count packets and bytes; what is done if nothing else is asked for
+    /// Count packets and bytes, which is the default
     #[arg(long, group = "task")]
     count: bool,
-    /// Write packets to a capture file, with timestamps in nanoseconds; - is stdout
+    /// Write packets to this capture file, with timestamps in nanoseconds; - for stdout
     #[arg(long, value_name = "FILE", group = "task")]
     pcap: Option<PathBuf>,
-    /// Run so many workers, each with its own connection and its share of the flows, that read
-    /// every byte
+    /// Run this many workers, from 1 to 64, that read every byte; each has a connection of its own
+    /// and a share of the flows
     #[arg(long, value_name = "N", group = "task", value_parser = clap::value_parser!(u16).range(1..=64))]
     worker: Option<u16>,
-    /// The most bytes of a packet that --pcap writes
+    /// Most bytes of a packet that --pcap writes
     #[arg(long, value_name = "BYTES", default_value_t = 262_144, requires = "pcap", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     snaplen: u32,
-    /// What the lender calls it in its tables, up to 48 bytes [default: what it does]
+    /// Name in the lender's tables, up to 48 bytes [default: count, pcap or worker-N]
     #[arg(long)]
     name: Option<String>,
-    /// Ask for so many packets at a time for each of the lender's threads [default: the lender's]
+    /// Most packets to hold at a time for each of the lender's queues [default: the lender's
+    /// --quota]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     quota: Option<u32>,
-    /// Get every packet, beside the borrowers that share them out
+    /// Get every packet, whichever of them other borrowers get
     #[arg(long)]
     mirror: bool,
-    /// Never sleep: the lender does not have to wake it, and a CPU is busy all the time
+    /// Never sleep, so that the lender need not wake this process; keeps a CPU busy
     #[arg(long)]
     spin: bool,
     #[command(flatten)]

@@ -14,20 +14,20 @@ use clap::ArgAction;
 use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
 use crate::figures::of_which;
-use crate::run::{Followed, Foreground, control};
+use crate::run::{Followed, Foreground, open_control};
 use check::{accelerated, explain};
 
 /// Accelerate existing Linux bridges
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-The Linux bridge stays the authority: it learns, ages, floods and speaks STP, and ip and bridge go \
-on working. Frames that it would forward to a known address in exactly the same way are forwarded \
-by a tcx program on each port, which runs after all other tcx programs there; everything else is \
-left to it, counted by reason (cachelane knob list --counters). However this process ends, the \
-bridge goes on by itself with the next packet.
+The Linux bridge stays in charge: it learns and ages addresses, floods and speaks STP, and the \
+tools ip and bridge work as before. A tcx program on each port, which runs after all other tcx \
+programs there, forwards the frames that the bridge would pass on unchanged to a known address. \
+It leaves all others to the bridge and counts them by reason (cachelane knob list --counters). \
+When this process ends, however it ends, the bridge forwards the next packet itself.
 
-A bridge that is deleted leaves; the process ends when the last has left, unless it waits. Knobs and \
-counters are those of all its bridges together.
+When a bridge is deleted, the process continues with the others. It ends with the last one, \
+unless --wait or --all is given. Knobs and counters are for all its bridges together.
 
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the counters of each bridge.
 
@@ -38,33 +38,37 @@ Examples:
   cachelane bridge --all
   cachelane knob set bridge.fastpath off")]
 pub(crate) struct Args {
-    /// The bridges: br0, docker0, cni0, virbr0
+    /// Bridges to accelerate, such as br0 or docker0
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
-    /// Accelerate all bridges that there are, and all that come later
+    /// Accelerate all bridges, including those that are created later
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Wait for bridges that are not there, or not any more, and accelerate them when they come
+    /// Wait for named bridges that do not exist, or are deleted, and accelerate them when they
+    /// appear
     #[arg(long)]
     wait: bool,
-    /// Say for each port whether it can be accelerated and, if not, why; then end. Exit code 1:
-    /// nothing can
+    /// Print for each port whether it can be accelerated and, if not, why; then exit, with code 1
+    /// if no port can
     #[arg(long)]
     check: bool,
-    /// Check everything, say what would be done, and do nothing
+    /// Check the arguments and this host, print what would be done, and exit
     #[arg(long, conflicts_with = "check")]
     dry_run: bool,
-    /// With --check: print JSON
+    /// With --check: print JSON instead of text
     #[arg(long, requires = "check")]
     json: bool,
-    /// Start with the fast path on or off (knob bridge.fastpath)
+    /// Whether to start with the fast path (cachelane's own forwarding) on; while it is off, the
+    /// kernel forwards everything; can be changed while it runs: knob bridge.fastpath
     #[arg(long, value_name = "STATE", default_value = "on", action = ArgAction::Set, value_parser = choice(ON_OFF))]
     fastpath: bool,
-    /// Where last-seen stamps live: split or shared (knob bridge.fdb)
+    /// Where the fast path notes when it last saw a station (an address that the bridge knows):
+    /// split (on each CPU, so that CPUs share no cache line) or shared (in one table, as the kernel
+    /// does; to compare with); can be changed while it runs: knob bridge.fdb
     #[arg(long, value_name = "TABLE", default_value = "split")]
     fdb: Table,
-    /// The most stations of a bridge that the fast path knows; more take the kernel path [default:
-    /// a quarter more than the bridge knows now, and at least 8192]
+    /// Most stations of a bridge that the fast path can hold; the kernel forwards to the others
+    /// [default: a quarter more than the bridge knows now, and at least 8192]
     #[arg(long, value_name = "N")]
     max_stations: Option<u32>,
 }
@@ -90,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let fleet = Arc::new(Fleet::start(bridges, config)?);
     // Until now a signal ends the process at once: with a thousand ports starting takes a while.
     let mut foreground = Foreground::new()?;
-    let _control = control::open("bridge", |knobs| bridge::register(&fleet, knobs));
+    let _control = open_control("bridge", |knobs| bridge::register(&fleet, knobs));
     let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
     log("", fleet.counters());
     ended.map(|_| Exit::Ok)

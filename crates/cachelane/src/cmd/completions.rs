@@ -14,7 +14,7 @@ Examples:
   cachelane completions bash > /etc/bash_completion.d/cachelane
   cachelane completions fish > ~/.config/fish/completions/cachelane.fish")]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell to print them for
     shell: Shell,
 }
 

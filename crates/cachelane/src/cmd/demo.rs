@@ -1,7 +1,7 @@
 //! `cachelane demo`: shows what each mechanism does on this machine.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -9,28 +9,29 @@ use measure::demo::{self, Extent, Findings};
 use serde_json::json;
 
 use crate::exit::Exit;
-use crate::terminal;
+use crate::{out, terminal};
 
-/// Run every mechanism off and on, on test hosts, and report what each does here
+/// Try every mechanism off and on, between test hosts on this machine, and report what each does
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-It takes less than three minutes and keeps two CPUs busy. Everything happens in a network \
-namespace that is gone afterwards; nothing of this host's own network is touched. Without root it \
-runs, on loopback, what needs no privileges.")]
+It takes less than three minutes and keeps two CPUs busy. The test hosts are network namespaces \
+of its own, which are removed at the end; the network of this host is not touched. Without root, \
+it runs only what needs no privileges, over loopback.")]
 pub(crate) struct Args {
-    /// Print JSON
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Where the page with plots goes
+    /// File to write the HTML page with plots to
     #[arg(long, value_name = "FILE", default_value = "cachelane-demo.html")]
     html: PathBuf,
-    /// Write no page
+    /// Do not write the page
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
-    /// About twenty seconds of short windows: shows that it runs, finds large differences only
+    /// Take about twenty seconds, with short measurements: shows that everything runs, and finds
+    /// large differences only
     #[arg(long)]
     quick: bool,
-    /// Seed of the order of the windows
+    /// Seed of the random order of the measurements
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -69,7 +70,7 @@ fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Resu
         }
         text
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot print what was found")
+    out::print(&text)
 }
 
 /// Whether a file can be written there, found out before there is something to write. Leaves

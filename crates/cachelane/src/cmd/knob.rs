@@ -1,44 +1,46 @@
 //! `cachelane knob`: the knobs and counters of the cachelane processes that run.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, bail};
 use knobs::{Client, KnobInfo, Process, Reading};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::out;
-use crate::table::table;
+use crate::terminal::table;
 
-/// List, read and set the knobs of the running processes
+/// List, read and change the knobs (settings) of running cachelane processes
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    /// Only the process with this process id
+    /// Only of the process with this process id
     #[arg(long, global = true, value_name = "PID")]
     pid: Option<u32>,
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Show every knob and its value
+    /// List all knobs, their values, and what they take
     List {
-        /// Show the counters too
+        /// List the counters too
         #[arg(long)]
         counters: bool,
     },
     /// Print the value of a knob
     Get {
-        /// Such as relay.engine
+        /// Name of the knob, such as relay.engine
         knob: String,
     },
-    /// Set a knob in every process that has it
+    /// Change a knob in every process that has it
     Set {
-        /// Such as relay.engine
+        /// Name of the knob, such as relay.engine
         knob: String,
-        /// The new value
+        /// The new value; `cachelane knob list` shows what a knob takes
         value: String,
     },
 }
@@ -62,9 +64,9 @@ fn each(
     ask: impl Fn(&mut Client) -> knobs::Result<String>,
     as_json: bool,
 ) -> anyhow::Result<Exit> {
-    let answer = |(process, _): (Process, KnobInfo)| {
-        let value = ask(&mut connect(&process)?).with_context(|| label(&process))?;
-        anyhow::Ok((process, value))
+    let answer = |process: &Process| {
+        let value = ask(&mut connect(process)?).with_context(|| label(process))?;
+        anyhow::Ok((process.clone(), value))
     };
     let answers = having(processes, knob)?.into_iter().map(answer);
     print(answers.collect::<anyhow::Result<_>>()?, knob, as_json)
@@ -82,30 +84,21 @@ fn processes(pid: Option<u32>) -> anyhow::Result<Vec<Process>> {
 }
 
 /// The processes that have a knob of this name.
-fn having(processes: &[Process], knob: &str) -> anyhow::Result<Vec<(Process, KnobInfo)>> {
-    let mut having = Vec::new();
-    let mut known = Vec::new();
+fn having<'a>(processes: &'a [Process], knob: &str) -> anyhow::Result<Vec<&'a Process>> {
+    let (mut having, mut known) = (Vec::new(), BTreeSet::new());
     for process in processes {
-        for info in connect(process)?.list()? {
-            if info.name == knob {
-                having.push((process.clone(), info));
-            } else {
-                known.push(info.name);
-            }
-        }
+        let names: Vec<String> = connect(process)?.list()?.into_iter().map(|k| k.name).collect();
+        having.extend(names.iter().any(|name| name == knob).then_some(process));
+        known.extend(names);
     }
-    if having.is_empty() && known.is_empty() {
+    if !having.is_empty() {
+        return Ok(having);
+    }
+    if known.is_empty() {
         bail!("knob '{knob}': no cachelane process runs");
     }
-    if having.is_empty() {
-        known.sort();
-        known.dedup();
-        bail!(
-            "knob '{knob}' is not known to any process that runs (there are {})",
-            known.join(", ")
-        );
-    }
-    Ok(having)
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    bail!("knob '{knob}' is not known to any process that runs (there are {known})")
 }
 
 fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<Exit> {

@@ -16,7 +16,6 @@ use lend::Lender;
 use xsk::Device;
 
 use crate::exit::Exit;
-use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::setup::{Interface, Plan};
@@ -28,17 +27,19 @@ use thread::Thread;
 /// Lend received packets to other processes
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Borrowers connect to the socket, map the frames read-only, and get packets as tokens, a flow \
-always to the same borrower: `cachelane borrow PATH`, and the clients for Rust, C and Python. What \
-a borrower can read is everything that this lends, for as long as it keeps the memory mapped, also \
-after it has left. Borrowers that must not see each other's packets get a lender each, or copies in \
-areas of their own (--private). While nobody borrows, and as soon as this ends, however it ends, all packets \
-are the kernel's.
+Borrowers are the processes that receive the packets: `cachelane borrow PATH`, and your own with \
+the clients for Rust, C and Python. They connect to the socket, map the frames (packet buffers) \
+read-only, and are told which frames to read. All packets of a flow go to the same borrower.
 
-Without --udp-port, --ethertype or --protocol all packets on these queues are lent, also those of \
-your own session on this device.
+A borrower can read everything that is lent here for as long as it keeps the memory mapped, even \
+after it has left. If borrowers must not see each other's packets, run a lender for each, or use \
+--private.
 
-Signals: SIGINT and SIGTERM end it. SIGUSR1 logs how it goes.
+While nobody borrows, and when this ends, however it ends, the kernel receives all packets. \
+Without --udp-port, --ethertype or --protocol, all packets on these queues are lent, including \
+those of your own session on this device.
+
+Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53
@@ -46,7 +47,7 @@ Examples:
   cachelane borrow /run/eth1.lend --count
   cachelane knob set lend.autorelease on")]
 pub(crate) struct Args {
-    /// The device to receive from
+    /// Device to receive from
     #[arg(value_name = "IFACE")]
     interface: String,
     #[command(flatten)]
@@ -68,17 +69,12 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let frames = plan.area().frames;
     let options = args.lend.options(frames, queues, sockets)?;
     let room = args.lend.room(frames, queues, &options);
-    if args.common.dry_run {
-        let mut would = plan.would();
-        would.extend([
-            options::would_listen(&options),
-            format!("would lend {room}"),
-            "would lend those packets while somebody borrows, and leave them to the kernel else"
-                .into(),
-        ]);
-        return out::dry_run(would);
-    }
-    let mut built = plan.build("lending")?;
+    let then = vec![
+        options::would_listen(&options),
+        format!("would lend {room}"),
+        "would lend those packets while somebody borrows, and leave them to the kernel else".into(),
+    ];
+    let Some(mut built) = plan.build("lending", then)? else { return Ok(Exit::Ok) };
     let (lender, distributors) = Lender::open(&built.pool, queues, &options)?;
     let status = Status::new(lender);
     let program = &built.programs[0];
@@ -92,7 +88,6 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         command: "lend",
         announcement: announcement
             + &format!("{}, at {} {room}", plan.queues_text(), options.socket.display()),
-        fields: Vec::new(),
         beside: &status,
     };
     built.run(&plan, threads, job, quiet)

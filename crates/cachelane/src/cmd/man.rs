@@ -12,7 +12,7 @@ use crate::exit::Exit;
 /// Write the manual pages, one for each subcommand
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where they go; made if it is not there
+    /// Directory to write them to; created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -12,63 +12,70 @@ use signal_hook::consts::SIGTERM;
 use crate::args::{LanesArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
 use crate::out;
-use crate::run::{Ended, Followed, Foreground, control};
+use crate::run::{Ended, Followed, Foreground, open_control};
 
-/// Relay TCP connections, forwarding on chosen CPUs
+/// Relay TCP connections on CPUs of your choice
 // These comments are help texts as well, where [IPv6]:PORT is no link.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Signals: SIGTERM accepts no more and waits for the connections that are there (--drain-timeout); \
-a second one, or SIGINT, resets them and ends. SIGUSR1 logs the counters.
+Signals: On SIGTERM it accepts no new connections and waits for existing ones to end, at most \
+for --drain-timeout. On a second signal, or on SIGINT, it resets them and exits. On SIGUSR1 it \
+logs its counters.
 
 Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
   cachelane relay --listen 127.0.0.1:5432 --to db:5432 --cpus lane:0 --balance leastconn")]
 pub(crate) struct Args {
-    /// Address to accept on: IP:PORT, [IPv6]:PORT or :PORT; may be repeated
+    /// Address to accept connections on: IP:PORT, [IPv6]:PORT, or :PORT for any address; may be
+    /// repeated
     #[arg(long, value_name = "ADDR", required = true, value_parser = relay::parse_listen)]
     listen: Vec<SocketAddr>,
-    /// Backend: IP:PORT, [IPv6]:PORT or NAME:PORT; may be repeated
+    /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT; may be repeated
     #[arg(long, value_name = "ADDR", required = true, num_args = 1.., value_parser = relay::parse_backend)]
     to: Vec<SocketAddr>,
-    /// How bytes move: copy, splice, sockmap or auto (knob relay.engine)
+    /// How bytes are moved: copy (read and write), splice (through a pipe, not through user space),
+    /// sockmap (by a BPF program in the kernel), or auto (chosen for each flow); can be changed
+    /// while it runs: knob relay.engine
     #[arg(long, default_value = "auto")]
     engine: Engine,
-    /// CPUs that forward: a list such as 0-3,8, or lane:N, or all (knob relay.cpus)
+    /// CPUs that workers run on, one on each: a list such as 0-3,8, lane:N for the CPUs of lane N,
+    /// or all; can be changed while it runs: knob relay.cpus
     #[arg(long, value_name = "CPUS", default_value = "all")]
     cpus: CpuSpec,
     #[command(flatten)]
     lanes: LanesArg,
-    /// How a backend is chosen: roundrobin or leastconn
+    /// How a backend is chosen: roundrobin (one after the other) or leastconn (the one with the
+    /// fewest connections)
     #[arg(long, default_value = "roundrobin")]
     balance: Balance,
-    /// The most memory, kernel and user, that one connection may hold, e.g. 8M
+    /// Most memory, in the kernel and in user space, that one connection may use: bytes, or a
+    /// number with K, M or G
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     budget: usize,
-    /// The most connections at a time; more wait in the listen queue [default: what the limit on
-    /// open files allows]
+    /// Most connections at a time; further clients wait in the listen queue [default: as many as
+    /// the limit on open files allows]
     #[arg(long, value_name = "N")]
     max_connections: Option<usize>,
-    /// How long a backend may take to accept
+    /// How long a backend may take to accept a connection, such as 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     connect_timeout: Duration,
-    /// Close a connection after this long without a byte; 0 means never
+    /// Close a connection after this long without a byte in either direction; 0 for never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = timeout)]
     idle_timeout: Timeout,
-    /// How long a backend that refused is left alone
+    /// How long a backend that refused a connection is not tried again
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     retry_after: Duration,
-    /// After SIGTERM, how long connections may go on
+    /// How long existing connections may continue after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
-    /// Expect a PROXY protocol v2 header from clients
+    /// Expect a PROXY protocol v2 header, which names the original client, from clients
     #[arg(long)]
     accept_proxy: bool,
-    /// Send a PROXY protocol v2 header to backends
+    /// Send a PROXY protocol v2 header, which names the client, to backends
     #[arg(long)]
     send_proxy_v2: bool,
-    /// Check everything, say what would be done, and do nothing
+    /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     dry_run: bool,
 }
@@ -94,7 +101,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let mut foreground = Foreground::new()?;
     let relay = Arc::new(Relay::start(config)?);
-    let _control = control::open("relay", |knobs| relay::register(&relay, map, knobs));
+    let _control = open_control("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
     if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
         drain(&relay, args.drain_timeout, &mut foreground);

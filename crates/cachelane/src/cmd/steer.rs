@@ -19,25 +19,27 @@ use crate::exit::Exit;
 use crate::privileges;
 use machine::Machine;
 
-/// Steer received flows to the lanes of their consumers
+/// Steer received packets to CPUs that share a cache with the program that reads them
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Do not use it where the card has a receive queue for each CPU, where all CPUs share one cache, \
-where most packets are forwarded rather than received by sockets of this host, on veth and tap \
-devices, or where RPS or RFS is on: --check says what stands against it.
+Do not use it if the card has a receive queue for each CPU, if all CPUs share one cache, if this \
+host forwards most packets rather than receiving them, on veth and tap devices, or with RPS or \
+RFS on. --check says which of these apply.
 
-Packets of TCP and connected UDP go to the CPU that their socket was last used on, and stay there \
-while its thread moves inside the lane: only when it leaves the lane is the flow's record written. \
-A flow moves when all it has queued is delivered, so that nothing is reordered. Everything else is \
-left to the kernel, counted by reason (cachelane knob list --counters). However this process ends, \
-the kernel's own path goes on with the next packet.
+Packets of TCP and of connected UDP go to the CPU that last used their socket. They stay there \
+while the thread that uses it moves inside its lane (the CPUs that share a last-level cache): \
+only when the thread leaves the lane is the flow's record rewritten. A flow moves when all its \
+queued packets have been delivered, so that none are reordered. All other packets are left to \
+the kernel and counted by reason (cachelane knob list --counters). When this process ends, \
+however it ends, the kernel handles the next packet by itself.
 
-It works in the network namespace that it is started in, for the sockets there. CPUs that go \
-offline are not steered to, and are again when they are back.
+It steers for the sockets of the network namespace in which it is started. It stops steering to \
+a CPU that goes offline, and starts again when the CPU is back.
 
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the counters by CPU.
 
-Exit codes: 1 with --check if it would be refused, or if the device goes; 3 if it is refused.
+Exit codes: 1 if --check finds that steering would be refused, or if the device goes away; 3 if \
+steering is refused.
 
 Examples:
   cachelane steer eth0 --check
@@ -45,44 +47,47 @@ Examples:
   cachelane steer eth0 --cpus 0-7 --lanes '0-3|4-7'
   cachelane knob set steer.llc_affinity off")]
 pub(crate) struct Args {
-    /// The device whose received flows are steered
+    /// Device whose received packets are steered
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// CPUs that flows may be sent to: a list such as 0-3,8, or lane:N, or all
+    /// CPUs that packets may be sent to: a list such as 0-3,8, lane:N for the CPUs of lane N, or
+    /// all
     #[arg(long, value_name = "CPUS", default_value = "all")]
     cpus: CpuSpec,
     #[command(flatten)]
     lanes: LanesArg,
-    /// Start with records rewritten only when a consumer changed lanes, or not (knob
-    /// steer.llc_affinity)
+    /// When to rewrite a flow's record, which says on what CPU its packets are read: on (only when
+    /// the reader moves to another lane) or off (also when it moves inside its lane); can be
+    /// changed while it runs: knob steer.llc_affinity
     #[arg(long, value_name = "STATE", default_value = "on", action = ArgAction::Set, value_parser = choice(ON_OFF))]
     llc_affinity: bool,
-    /// Records of flows: a power of two from 256 to 16777216 [default: four for each socket that
-    /// is there now, and at least 2048]
+    /// Records of flows to keep: a power of two from 256 to 16777216 [default: four for each socket
+    /// that exists now, and at least 2048]
     #[arg(long, value_name = "N")]
     records: Option<u32>,
-    /// Packets of a receive queue that wait for a CPU at most, from 1 to 16384; more are lost, and
-    /// counted
+    /// Most packets of a receive queue that may wait for a CPU, from 1 to 16384; further packets
+    /// are dropped, and counted
     #[arg(long, value_name = "N", default_value_t = SteerOptions::default().queue_size)]
     queue: u32,
-    /// Real-time priority (SCHED_FIFO) of the kernel's threads that take steered packets, from 1 to
-    /// 99; 0: none, and packets wait beside busy programs
+    /// Real-time priority (SCHED_FIFO) of the kernel threads that take steered packets, from 1 to
+    /// 99; with 0 they have none, and packets may wait for busy programs
     #[arg(long, value_name = "N", default_value_t = SteerOptions::default().priority)]
     priority: u8,
     #[command(flatten)]
     until: UntilArg,
-    /// Steer where that is refused, as far as it can be: for tests
+    /// Steer even where --check says that it would be refused, as far as that is possible; for
+    /// tests
     #[arg(long)]
     force: bool,
-    /// Say what stands against it and what is worth a look, and end. Exit code 1: it would be
-    /// refused
+    /// Print what speaks against steering this device, and what is worth a look; then exit, with
+    /// code 1 if steering would be refused
     #[arg(long)]
     check: bool,
-    /// Check everything, say what would be done, and do nothing
+    /// Check the arguments and this host, print what would be done, and exit
     #[arg(long, conflicts_with = "check")]
     dry_run: bool,
-    /// Print JSON: with --check what it finds, else an object with all counters at the end and on
-    /// SIGUSR1, a line each
+    /// Print JSON: with --check, what was found; else an object with all counters, on one line, at
+    /// the end and on SIGUSR1
     #[arg(long, conflicts_with = "dry_run")]
     json: bool,
 }

@@ -10,7 +10,7 @@ mod template;
 
 use crate::exit::Exit;
 
-/// Send, receive and forward packets through AF_XDP sockets
+/// Send, receive and forward packets through AF_XDP sockets, past the kernel's network stack
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]

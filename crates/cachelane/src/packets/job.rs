@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use xsk::ProgramCounters;
 
 use super::live;
-use super::meter::{DROPS, RINGS, Totals, traffic};
+use super::meter::{Drops, Rings, Totals, Traffic, traffic};
 use super::session::{Outcome, Sample, Session, Show, Work};
 use super::setup::{Built, Plan, SharedProgram};
-use crate::counters::{declared, object, values};
+use crate::counters::{named, object};
 use crate::describe;
 use crate::exit::Exit;
 use crate::figures::drops;
-use crate::run::control;
+use crate::run::open_control;
 
 /// What a command does with its sockets.
 pub(crate) struct Job<'a> {
@@ -24,17 +24,12 @@ pub(crate) struct Job<'a> {
     pub(crate) command: &'static str,
     /// What it says once everything runs.
     pub(crate) announcement: String,
-    /// Fields of the JSON at the end.
-    pub(crate) fields: Vec<(&'static str, Value)>,
     pub(crate) beside: &'a dyn Beside,
 }
 
 /// What a command has beside its sockets.
 pub(crate) trait Beside {
     /// Adds its knobs and counters.
-    ///
-    /// # Errors
-    /// A name that the registry holds already.
     fn register(&self, _registry: &Registry) -> Result<(), knobs::Error> {
         Ok(())
     }
@@ -56,8 +51,12 @@ pub(crate) trait Beside {
     fn add_to(&self, _report: &mut Report) {}
 }
 
-/// Nothing.
-impl Beside for () {}
+/// Fields of the JSON at the end.
+impl Beside for [(&'static str, Value); 1] {
+    fn add_to(&self, report: &mut Report) {
+        self.iter().for_each(|(name, value)| report.fields[name] = value.clone());
+    }
+}
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -73,9 +72,6 @@ pub(crate) struct Report {
 impl Built {
     /// Runs a thread for each place until the count is reached, the time is up or a signal comes,
     /// takes everything down, and prints what came of it.
-    ///
-    /// # Errors
-    /// What ended it, if something failed; that it cannot be printed.
     pub(crate) fn run(
         self,
         plan: &Plan<'_>,
@@ -85,7 +81,7 @@ impl Built {
     ) -> anyhow::Result<Exit> {
         let session = Session::new(threads.len(), plan.args.count, quiet)?;
         let beside = job.beside;
-        let server = control::open(job.process, |registry| {
+        let server = open_control(job.process, |registry| {
             session.meters.register(registry)?;
             beside.register(registry)?;
             frames::register(&self.pool, registry)
@@ -101,7 +97,6 @@ impl Built {
         report.fields["queues"] = plan.queues.clone().into();
         report.fields["sockets"] = self.in_force.clone().into();
         report.lines.extend(self.in_force);
-        job.fields.into_iter().for_each(|(name, value)| report.fields[name] = value);
         beside.add_to(&mut report);
         report.drops(&outcome.totals(), sum(&self.programs));
         drop((server, self.programs));
@@ -128,7 +123,7 @@ impl Report {
         if let Some(error) = &outcome.error {
             self.fields["error"] = describe(error).into();
         }
-        let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = totals;
+        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } = totals.traffic;
         for (name, what, packets, bytes) in
             [("rx", "received", rx_packets, rx_bytes), ("tx", "sent", tx_packets, tx_bytes)]
         {
@@ -144,8 +139,9 @@ impl Report {
 
     /// What did not come through to the sockets.
     fn drops(&mut self, totals: &Totals, program: Option<[u64; PROGRAM.len()]>) {
-        self.fields["drops"] = object(&DROPS, totals).into();
-        self.lines.push(drops(values(&DROPS, totals)));
+        let dropped = totals.drops.values();
+        self.fields["drops"] = object(Drops::FIELDS, dropped).into();
+        self.lines.push(drops(named(Drops::FIELDS, dropped)));
         let Some(program) = program else { return };
         let mut left = Vec::new();
         for ((name, what, _), packets) in PROGRAM.iter().zip(program) {
@@ -162,7 +158,7 @@ impl Report {
     /// Where the frames went, once nothing has any.
     fn end(&mut self, pool: FramePool) {
         self.fields["alien_free"] = pool.alien_free().name().into();
-        self.fields["pool"] = declared(Counters::FIELDS, pool.counters().values()).into();
+        self.fields["pool"] = object(Counters::FIELDS, pool.counters().values()).into();
         let total = pool.area().frames();
         let leak = pool.close().err();
         let leaked = leak.as_ref().map_or(0, |leak| leak.frames);
@@ -190,7 +186,7 @@ impl Show for Shown<'_> {
     }
 
     fn object(&self, sample: &Sample) -> Value {
-        let Totals { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = sample.totals;
+        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } = sample.totals.traffic;
         let traffic = |packets, bytes, (pps, bits)| traffic(packets, bytes, Some(pps), Some(bits));
         let mut object = json!({
             "schema": 1,
@@ -199,9 +195,9 @@ impl Show for Shown<'_> {
             "seconds": sample.seconds.as_secs_f64(),
             "rx": traffic(rx_packets, rx_bytes, sample.rx()),
             "tx": traffic(tx_packets, tx_bytes, sample.tx()),
-            "drops": object(&DROPS, &sample.totals),
-            "frames": declared(Census::FIELDS, self.pool.census().values()),
-            "rings": object(&RINGS, &sample.totals),
+            "drops": object(Drops::FIELDS, sample.totals.drops.values()),
+            "frames": object(Census::FIELDS, self.pool.census().values()),
+            "rings": object(Rings::FIELDS, sample.totals.rings.values()),
         });
         self.job.beside.fields().into_iter().for_each(|(name, value)| object[name] = value);
         object

@@ -2,22 +2,22 @@
 
 use frames::Census;
 
-use super::meter::{DROPS, RINGS};
+use super::meter::Drops;
 use super::session::Sample;
-use crate::counters::values;
+use crate::counters::named;
 use crate::figures::{drops, si, tight};
 
 impl Sample {
     /// Why the kernel dropped packets since the sample before, and how many.
     fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let before = values(&DROPS, &self.before).map(|(_, before)| before);
-        let now = values(&DROPS, &self.totals).zip(before);
+        let before = self.before.drops.values().into_iter();
+        let now = named(Drops::FIELDS, self.totals.drops.values()).zip(before);
         now.map(|((name, now), before)| (name, now.saturating_sub(before)))
     }
 
     /// Frames in all rings of the sockets.
     fn rings(&self) -> u64 {
-        values(&RINGS, &self.totals).map(|(_, frames)| frames).sum()
+        self.totals.rings.values().iter().sum()
     }
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn line(sample: &Sample, census: &Census, beside: Option<&str>, width
 fn long(sample: &Sample, census: &Census) -> String {
     let mut parts = Vec::new();
     for (name, (pps, bits), ever) in [
-        ("rx", sample.rx(), sample.totals.rx_packets),
-        ("tx", sample.tx(), sample.totals.tx_packets),
+        ("rx", sample.rx(), sample.totals.traffic.rx_packets),
+        ("tx", sample.tx(), sample.totals.traffic.tx_packets),
     ] {
         if ever > 0 {
             parts.push(format!("{name} {}pps {}bit/s", si(pps), si(bits)));
@@ -65,8 +65,8 @@ fn long(sample: &Sample, census: &Census) -> String {
 /// The same with what matters most at the front, as it may be cut.
 fn short(sample: &Sample, census: &Census) -> String {
     let ((rx_pps, rx_bits), (tx_pps, tx_bits)) = (sample.rx(), sample.tx());
-    let sends = sample.totals.tx_packets > 0;
-    let both = sends && sample.totals.rx_packets > 0;
+    let sends = sample.totals.traffic.tx_packets > 0;
+    let both = sends && sample.totals.traffic.rx_packets > 0;
     let mut line = match (both, sends) {
         (true, _) => format!("{}/{}pps", tight(rx_pps), tight(tx_pps)),
         (_, true) => format!("{}pps {}b/s", tight(tx_pps), tight(tx_bits)),
@@ -83,21 +83,17 @@ fn short(sample: &Sample, census: &Census) -> String {
 mod tests {
     use std::time::Duration;
 
-    use xsk::{Outstanding, Statistics};
+    use xsk::Statistics;
 
-    use super::super::meter::Totals;
+    use super::super::meter::{Rings, Totals, Traffic};
     use super::*;
 
     fn sample() -> Sample {
-        let statistics = Statistics { rx_ring_full: 12, ..Statistics::default() };
-        let outstanding = Outstanding { fill: 2000, rx: 48, ..Outstanding::default() };
-        let totals = Totals {
-            rx_packets: 2_300_000,
-            rx_bytes: 147_200_000,
-            statistics,
-            outstanding,
-            ..Totals::default()
-        };
+        let (rx_packets, rx_bytes) = (2_300_000, 147_200_000);
+        let traffic = Traffic { rx_packets, rx_bytes, ..Traffic::default() };
+        let drops = Drops { rx_ring_full: 12, ..Drops::default() };
+        let rings = Rings { fill: 2000, rx: 48, ..Rings::default() };
+        let totals = Totals { traffic, drops, rings, ..Totals::default() };
         let (seconds, span) = (Duration::from_secs(2), Duration::from_secs(2));
         Sample { seconds, span, totals, before: Totals::default() }
     }
@@ -138,7 +134,7 @@ mod tests {
     #[test]
     fn a_packet_that_is_counted_as_two_drops_is_one() {
         let statistics = Statistics { rx_dropped: 9, fill_ring_empty: 7, ..Statistics::default() };
-        let totals = Totals { statistics, ..sample().totals };
+        let totals = Totals { drops: statistics.into(), ..sample().totals };
         assert!(line(&Sample { totals, ..sample() }, None, 60).contains(" drop 9 "));
         let said = line(&Sample { totals, ..sample() }, None, 200);
         assert!(said.contains("| drops: fill_ring_empty 7, rx_dropped 2 |"), "{said}");

@@ -4,22 +4,69 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
-use knobs::{Counter, MeterKind, Registry};
+use knobs::{MeterKind, Registry};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use xsk::{Outstanding, Statistics};
 
-use crate::counters::{Count, register};
+use crate::counters::register;
 use crate::figures::{rate_over, si};
+
+kit::counters! {
+    /// What went through.
+    pub(crate) struct Traffic of TrafficCounts {
+        rx_packets: "packets", "Packets received.";
+        rx_bytes: "bytes", "Bytes received.";
+        tx_packets: "packets", "Packets sent.";
+        tx_bytes: "bytes", "Bytes sent.";
+    }
+}
+
+kit::counters! {
+    /// Why the kernel drops packets.
+    pub(crate) struct Drops {
+        rx_ring_full: "packets", "The receive ring was full.";
+        fill_ring_empty: "packets", "There was no frame to receive into.";
+        rx_dropped: "packets", "Too long for a frame, and others.";
+        rx_invalid: "packets", "What was posted to receive into is no frame.";
+        tx_invalid: "packets", "What was posted to send is no packet.";
+    }
+}
+
+kit::counters! {
+    /// Frames in the sockets' rings.
+    pub(crate) struct Rings {
+        fill: "frames", "Frames for the kernel to receive into.";
+        rx: "frames", "Frames received, not yet taken.";
+        tx: "frames", "Frames for the kernel to send.";
+        completed: "frames", "Frames sent, not yet taken back.";
+    }
+}
+
+impl From<Statistics> for Drops {
+    fn from(statistics: Statistics) -> Drops {
+        let Statistics {
+            rx_ring_full, fill_ring_empty, rx_dropped, rx_invalid, tx_invalid, ..
+        } = statistics;
+        // In copy mode the kernel counts one for which there is no frame there as well.
+        let rx_dropped = rx_dropped.saturating_sub(fill_ring_empty);
+        Drops { rx_ring_full, fill_ring_empty, rx_dropped, rx_invalid, tx_invalid }
+    }
+}
+
+impl From<Outstanding> for Rings {
+    fn from(outstanding: Outstanding) -> Rings {
+        let Outstanding { fill, rx, tx, completed, .. } = outstanding;
+        let [fill, rx, tx, completed] = [fill, rx, tx, completed].map(u64::from);
+        Rings { fill, rx, tx, completed }
+    }
+}
 
 /// One thread's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    pub(crate) rx_packets: Counter,
-    pub(crate) rx_bytes: Counter,
-    pub(crate) tx_packets: Counter,
-    pub(crate) tx_bytes: Counter,
-    /// What only the thread itself can read, as it last wrote it down; without those above.
+    pub(crate) traffic: TrafficCounts,
+    /// What only the thread itself can read, as it last wrote it down; without the traffic.
     published: Mutex<Totals>,
 }
 
@@ -29,13 +76,7 @@ impl Meter {
     }
 
     fn read(&self) -> Totals {
-        Totals {
-            rx_packets: self.rx_packets.value(),
-            rx_bytes: self.rx_bytes.value(),
-            tx_packets: self.tx_packets.value(),
-            tx_bytes: self.tx_bytes.value(),
-            ..*self.published.lock()
-        }
+        Totals { traffic: (&self.traffic).into(), ..*self.published.lock() }
     }
 }
 
@@ -63,62 +104,26 @@ impl Meters {
     }
 
     /// Adds every counter to `registry`, which then holds on to them.
-    ///
-    /// # Errors
-    /// A name that the registry holds already.
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
-        let totals = |meters: &Meters| {
-            let meters = meters.clone();
-            move || meters.totals()
-        };
-        register(registry, MeterKind::Counter, "xsk", &TRAFFIC, totals(self))?;
-        register(registry, MeterKind::Counter, "xsk.drops", &DROPS, totals(self))?;
-        register(registry, MeterKind::Gauge, "xsk.rings", &RINGS, totals(self))
+        use MeterKind::{Counter, Gauge};
+        let [traffic, drops, rings] = [(); 3].map(|()| self.clone());
+        let traffic = move || traffic.totals().traffic.values();
+        register(registry, Counter, "xsk", Traffic::FIELDS, traffic)?;
+        let drops = move || drops.totals().drops.values();
+        register(registry, Counter, "xsk.drops", Drops::FIELDS, drops)?;
+        let rings = move || rings.totals().rings.values();
+        register(registry, Gauge, "xsk.rings", Rings::FIELDS, rings)
     }
 }
-
-const TRAFFIC: [Count<Totals>; 4] = [
-    ("rx_packets", "packets", "Packets received.", |t| t.rx_packets),
-    ("rx_bytes", "bytes", "Bytes received.", |t| t.rx_bytes),
-    ("tx_packets", "packets", "Packets sent.", |t| t.tx_packets),
-    ("tx_bytes", "bytes", "Bytes sent.", |t| t.tx_bytes),
-];
-
-/// Why the kernel drops packets: a name, what it means, and how many it has dropped.
-pub(crate) const DROPS: [Count<Totals>; 5] = [
-    ("rx_ring_full", "packets", "The receive ring was full.", |t| t.statistics.rx_ring_full),
-    ("fill_ring_empty", "packets", "There was no frame to receive into.", |t| {
-        t.statistics.fill_ring_empty
-    }),
-    // In copy mode the kernel counts one for which there is no frame here as well.
-    ("rx_dropped", "packets", "Too long for a frame, and others.", |t| {
-        t.statistics.rx_dropped.saturating_sub(t.statistics.fill_ring_empty)
-    }),
-    ("rx_invalid", "packets", "What was posted to receive into is no frame.", |t| {
-        t.statistics.rx_invalid
-    }),
-    ("tx_invalid", "packets", "What was posted to send is no packet.", |t| t.statistics.tx_invalid),
-];
-
-/// The sockets' rings: a name, what it means, and how many frames are there.
-pub(crate) const RINGS: [Count<Totals>; 4] = [
-    ("fill", "frames", "Frames for the kernel to receive into.", |t| t.outstanding.fill.into()),
-    ("rx", "frames", "Frames received, not yet taken.", |t| t.outstanding.rx.into()),
-    ("tx", "frames", "Frames for the kernel to send.", |t| t.outstanding.tx.into()),
-    ("completed", "frames", "Frames sent, not yet taken back.", |t| t.outstanding.completed.into()),
-];
 
 /// Numbers of a thread or, added up, of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    pub(crate) rx_packets: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) tx_packets: u64,
-    pub(crate) tx_bytes: u64,
+    pub(crate) traffic: Traffic,
+    pub(crate) drops: Drops,
+    pub(crate) rings: Rings,
     /// Packets that a lender dropped, as their borrower had its quota.
     pub(crate) over_quota: u64,
-    pub(crate) outstanding: Outstanding,
-    pub(crate) statistics: Statistics,
     /// When the first and the latest packet went through.
     pub(crate) active: Option<(Instant, Instant)>,
 }
@@ -130,23 +135,10 @@ impl Totals {
     }
 
     fn and(mut self, other: Totals) -> Totals {
-        self.rx_packets += other.rx_packets;
-        self.rx_bytes += other.rx_bytes;
-        self.tx_packets += other.tx_packets;
-        self.tx_bytes += other.tx_bytes;
+        self.traffic.add(&other.traffic);
+        self.drops.add(&other.drops);
+        self.rings.add(&other.rings);
         self.over_quota += other.over_quota;
-        let (to, from) = (&mut self.outstanding, &other.outstanding);
-        to.fill += from.fill;
-        to.rx += from.rx;
-        to.tx += from.tx;
-        to.completed += from.completed;
-        let (to, from) = (&mut self.statistics, &other.statistics);
-        to.rx_dropped += from.rx_dropped;
-        to.rx_invalid += from.rx_invalid;
-        to.tx_invalid += from.tx_invalid;
-        to.rx_ring_full += from.rx_ring_full;
-        to.fill_ring_empty += from.fill_ring_empty;
-        to.tx_ring_empty += from.tx_ring_empty;
         self.active = match (self.active, other.active) {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, other) => one.or(other),
@@ -193,19 +185,18 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
         for (thread, active) in [(0, (start, start)), (1, (later, later))] {
-            meters.of(thread).rx_packets.add(5);
-            let statistics = Statistics { rx_ring_full: 3, ..Statistics::default() };
-            let outstanding = Outstanding { fill: 7, ..Outstanding::default() };
-            let active = Some(active);
+            meters.of(thread).traffic.rx_packets.add(5);
+            let drops = Drops { rx_ring_full: 3, ..Drops::default() };
+            let rings = Rings { fill: 7, ..Rings::default() };
             let own =
-                Totals { outstanding, statistics, active, over_quota: 2, ..Totals::default() };
+                Totals { drops, rings, over_quota: 2, active: Some(active), ..Totals::default() };
             meters.of(thread).publish(own);
         }
         let totals = meters.totals();
-        assert_eq!((totals.rx_packets, totals.statistics.rx_ring_full), (10, 6));
-        assert_eq!((totals.outstanding.fill, totals.over_quota), (14, 4));
+        assert_eq!((totals.traffic.rx_packets, totals.drops.rx_ring_full), (10, 6));
+        assert_eq!((totals.rings.fill, totals.over_quota), (14, 4));
         assert_eq!(totals.active(), Duration::from_secs(2));
-        assert_eq!((meters.threads()[2], totals.tx_packets), (Totals::default(), 0));
+        assert_eq!((meters.threads()[2], totals.traffic.tx_packets), (Totals::default(), 0));
         assert_eq!(Totals::default().active(), Duration::ZERO);
         let registry = Registry::new("xsk");
         meters.register(&registry).expect("names of their own");

@@ -11,12 +11,12 @@ use crate::args::{Choice, LanesArg, RunArgs, choice, name_of};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Run")]
 pub(crate) struct CommonArgs {
-    /// End after this many packets
+    /// Stop after this many packets [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Check what can be checked, say what would be done, and do nothing
+    /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -31,11 +31,11 @@ pub(crate) struct CommonArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Queues and threads")]
 pub(crate) struct PlaceArgs {
-    /// Queues of the device: a list such as 0-3,6
+    /// Queues of the device: a list such as 0-3,6 [default: all of them; to send only, queue 0]
     #[arg(long, value_name = "LIST")]
     pub(crate) queues: Option<Queues>,
-    /// Pin the threads, one after the other, to these CPUs: a list such as 0-3,8, or lane:N, or
-    /// all [default: threads are not pinned]
+    /// Pin the threads to these CPUs, one after the other: a list such as 0-3,8, lane:N for the
+    /// CPUs of lane N, or all [default: not pinned]
     #[arg(long, value_name = "CPUS")]
     cpus: Option<CpuSpec>,
     #[command(flatten)]
@@ -73,18 +73,19 @@ impl PlaceArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Memory")]
 pub(crate) struct MemoryArgs {
-    /// Frames of the pool, shared by all queues and threads [default: 4096 for each socket; where
-    /// they are lent, what --borrowers can have, and at least 8192]
+    /// Frames (packet buffers) of the pool that all queues and threads share, from 64 to 16777216
+    /// [default: 4096 for each socket; for lend, enough for --borrowers, and at least 8192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     frames: Option<u32>,
-    /// Bytes of a frame: 2048 or 4096
+    /// Size of a frame in bytes: 2048 or 4096
     #[arg(long, value_name = "BYTES", default_value_t = 2048)]
     pub(crate) frame_size: u32,
-    /// Huge pages under the frames: never, try or require
+    /// Whether to keep frames in huge pages: never, try (where there are any) or require
     #[arg(long, value_name = "WHEN", default_value = "try", value_parser = choice(HUGE_PAGES))]
     huge_pages: HugePages,
-    /// What happens to a frame that is freed away from its home: recycle, defer or auto (knob
-    /// frames.alien_free)
+    /// Where a frame goes that is freed away from its home, by another thread than took it: recycle
+    /// (it stays), defer (it goes home) or auto (it stays inside its lane; across lanes, the
+    /// surplus goes home); can be changed while it runs: knob frames.alien_free
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = |s: &str| s.parse::<AlienFree>())]
     pub(crate) alien_free: AlienFree,
 }
@@ -110,20 +111,21 @@ impl MemoryArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Sockets")]
 pub(crate) struct SocketArgs {
-    /// Whether the device reads and writes the frames itself: auto, copy or zero-copy
+    /// How packets reach the frames: copy (the kernel copies them), zero-copy (the device uses the
+    /// frames itself) or auto (zero-copy where the device can)
     #[arg(long, default_value = "auto", value_parser = choice(MODES))]
     mode: Mode,
-    /// Slots of each of a socket's rings, a power of two
+    /// Slots of each ring of a socket, a power of two
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = ring)]
     pub(crate) ring: u32,
-    /// The most packets that are handled in one go
+    /// Most packets to handle at once, from 1 to 16384
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) batch: u32,
-    /// Process the device's packets in this command's own calls, polling so long, instead of in
-    /// interrupts
+    /// Poll the device from this command's own calls, for so many microseconds each time, instead of
+    /// handling packets in interrupts
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) busy_poll: Option<u32>,
-    /// Let a packet lie in several frames
+    /// Allow packets that need several frames
     #[arg(long)]
     pub(crate) multi_buffer: bool,
 }
@@ -174,17 +176,18 @@ impl SocketArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Which packets")]
 pub(crate) struct FilterArgs {
-    /// Take only UDP to these ports, a list such as 53,8000-8099; the kernel gets the rest
+    /// Take only UDP packets to these ports, a list such as 53,8000-8099; the kernel receives all
+    /// others
     #[arg(long, value_name = "LIST", value_delimiter = ',', group = "filter")]
     udp_port: Vec<Ports>,
-    /// Take only frames of this Ethernet type, e.g. 0x88b5
+    /// Take only frames of this Ethernet type, such as 0x88b5; the kernel receives all others
     #[arg(long, value_name = "TYPE", value_parser = number, group = "filter")]
     ethertype: Option<u16>,
-    /// Take only IP packets of this protocol, e.g. 17 for UDP
+    /// Take only IP packets of this protocol, such as 17 for UDP; the kernel receives all others
     #[arg(long, value_name = "NUMBER", group = "filter")]
     protocol: Option<u8>,
-    /// Where the XDP program runs: in the driver, on the kernel's buffers (generic), or auto: in
-    /// the driver where that can be
+    /// Where the XDP program, which takes the packets, runs: native (in the driver), generic
+    /// (behind the driver, which is slower) or auto (native where the driver can)
     #[arg(long, default_value = "auto", value_parser = choice(PLACES))]
     xdp: Attach,
 }

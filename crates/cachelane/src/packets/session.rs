@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 use xsk::Socket;
 
-use super::meter::{Meter, Meters, Totals};
+use super::meter::{Meter, Meters, Totals, Traffic};
 use super::options::Place;
 use crate::args::RunArgs;
 use crate::exit::Exit;
@@ -97,8 +97,8 @@ impl Context {
     /// Packets were received.
     #[inline]
     pub(crate) fn received(&mut self, packets: usize, bytes: u64, now: Instant) {
-        self.meter().rx_packets.add(packets as u64);
-        self.meter().rx_bytes.add(bytes);
+        self.meter().traffic.rx_packets.add(packets as u64);
+        self.meter().traffic.rx_bytes.add(bytes);
         self.saw_packets(now);
     }
 
@@ -127,12 +127,11 @@ impl Context {
     /// Writes it down now.
     pub(crate) fn write_down<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Socket>) {
         let sum = Totals::sum(sockets.into_iter().map(|socket| {
-            let outstanding = socket.outstanding();
             // A socket that cannot be asked has failed, which its next call says.
-            let statistics = socket.statistics().unwrap_or_default();
-            Totals { outstanding, statistics, ..Totals::default() }
+            let drops = socket.statistics().unwrap_or_default().into();
+            Totals { drops, rings: socket.outstanding().into(), ..Totals::default() }
         }));
-        (self.own.outstanding, self.own.statistics) = (sum.outstanding, sum.statistics);
+        (self.own.drops, self.own.rings) = (sum.drops, sum.rings);
         self.meter().publish(self.own);
     }
 }
@@ -155,16 +154,17 @@ pub(crate) struct Sample {
 impl Sample {
     /// Received since the sample before, in packets and bits a second.
     pub(crate) fn rx(&self) -> (f64, f64) {
-        self.rates(|totals| [totals.rx_packets, totals.rx_bytes])
+        self.rates(|traffic| [traffic.rx_packets, traffic.rx_bytes])
     }
 
     /// Sent since then.
     pub(crate) fn tx(&self) -> (f64, f64) {
-        self.rates(|totals| [totals.tx_packets, totals.tx_bytes])
+        self.rates(|traffic| [traffic.tx_packets, traffic.tx_bytes])
     }
 
-    fn rates(&self, read: fn(&Totals) -> [u64; 2]) -> (f64, f64) {
-        let ([packets, bytes], before) = (read(&self.totals), read(&self.before));
+    fn rates(&self, read: fn(&Traffic) -> [u64; 2]) -> (f64, f64) {
+        let [packets, bytes] = read(&self.totals.traffic);
+        let before = read(&self.before.traffic);
         let rate = |now: u64, before| per_second(now.saturating_sub(before), self.span);
         (rate(packets, before[0]), rate(bytes, before[1]) * 8.0)
     }
@@ -207,9 +207,6 @@ impl Outcome {
     }
 
     /// Prints it, and says how the command ends if nothing failed.
-    ///
-    /// # Errors
-    /// What ended it, if something failed; that it cannot be printed.
     pub(crate) fn finish(self, text: &str, exit: Exit) -> anyhow::Result<Exit> {
         let printed = out::print(text);
         self.error.map_or(printed.map(|()| exit), Err)
@@ -241,7 +238,7 @@ impl Session {
                 control: &self.control,
                 meters: &self.meters,
                 show,
-                view: View::new(args.json, args.interval, self.quiet),
+                view: View::new(args.json && args.interval.is_some(), args.interval, self.quiet),
                 before: Totals::default(),
                 is_read: true,
             };

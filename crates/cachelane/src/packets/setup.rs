@@ -10,8 +10,8 @@ use xsk::{Attach, Device, ErrorKind, Program, Socket, Umem};
 
 use super::options::{CommonArgs, FilterArgs, MemoryArgs, Place, SocketArgs};
 use crate::exit::usage;
-use crate::holder;
 use crate::privileges::{self, DEVICES, PROGRAMS, SOCKETS};
+use crate::{holder, out};
 
 /// The program on a device, for those who put sockets into it and take them out.
 pub(crate) type SharedProgram = Arc<Mutex<Program>>;
@@ -104,7 +104,7 @@ impl<'a> Plan<'a> {
     }
 
     /// What a dry run says of it.
-    pub(crate) fn would(&self) -> Vec<String> {
+    fn would(&self) -> Vec<String> {
         let AreaOptions { frames, frame_size, .. } = self.area();
         let bytes = u64::from(frames) * u64::from(frame_size);
         let mut lines = vec![format!(
@@ -130,9 +130,13 @@ impl<'a> Plan<'a> {
         lines
     }
 
-    /// Builds it. Sockets receive from the first packet on, but for those whose frames are lent:
-    /// they are not in the program's map yet.
-    pub(crate) fn build(&self, what: &str) -> anyhow::Result<Built> {
+    /// Builds it, or in a dry run says what would be built, and what would be done `then`. Sockets
+    /// receive from the first packet on, but for those whose frames are lent: they are not in the
+    /// program's map yet.
+    pub(crate) fn build(&self, what: &str, then: Vec<String>) -> anyhow::Result<Option<Built>> {
+        if self.args.dry_run {
+            return out::dry_run([self.would(), then].concat()).map(|_| None);
+        }
         let receives = self.interfaces[0].receives.is_some();
         let needs = [SOCKETS, PROGRAMS, DEVICES];
         privileges::require(what, if receives { &needs } else { &needs[..1] })?;
@@ -165,7 +169,7 @@ impl<'a> Plan<'a> {
             }
             built.sockets.push(sockets);
         }
-        Ok(built)
+        Ok(Some(built))
     }
 }
 

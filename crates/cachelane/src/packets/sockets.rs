@@ -76,8 +76,8 @@ impl Sockets {
         socket.kick()?;
         let (left, left_bytes) = measure(packets);
         let posted = before - left;
-        context.meter().tx_packets.add(posted as u64);
-        context.meter().tx_bytes.add(before_bytes - left_bytes);
+        context.meter().traffic.tx_packets.add(posted as u64);
+        context.meter().traffic.tx_bytes.add(before_bytes - left_bytes);
         context.control.settle(posted, 0);
         Ok(posted)
     }

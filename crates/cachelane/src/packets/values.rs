@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-pub(crate) use kit::Mac;
-
 /// UDP ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {

@@ -67,9 +67,6 @@ impl View {
     }
 
     /// Prints an object beside the line, where JSON was asked for; whether somebody reads it.
-    ///
-    /// # Errors
-    /// It cannot be printed.
     pub(crate) fn print(
         &self,
         object: impl FnOnce() -> anyhow::Result<Value>,

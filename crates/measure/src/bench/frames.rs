@@ -28,7 +28,7 @@ pub(super) use pools::frame_pool;
 pub(crate) use xsk::sending;
 
 /// The experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Frames;
 
 /// What the parts share.

@@ -20,7 +20,7 @@ use super::places::Places;
 pub(crate) use accounting::keeping;
 
 /// The experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Lend;
 
 /// What the parts share.

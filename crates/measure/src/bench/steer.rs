@@ -18,7 +18,7 @@ use super::experiment::{Experiment, Part};
 use super::found::Found;
 
 /// The experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Steer;
 
 impl Experiment for Steer {

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use trial::report::Row;
-use trial::{BoxError, Measure, Observer, Plan, Step, Subject};
+use trial::{BoxError, Measure, Plan, Step, Subject};
 
 use super::{Entry, Extent, Mechanism};
 use crate::bench::{Progress, Stop};
@@ -13,13 +13,9 @@ use crate::bench::{Progress, Stop};
 const ARMS: [&str; 2] = ["off", "on"];
 
 /// The plan of each mechanism's trial.
-pub(super) fn plan(extent: Extent, seed: u64) -> Result<Plan, trial::Error> {
-    Plan::builder(ARMS)
-        .blocks(extent.blocks)
-        .window(extent.window)
-        .settle(extent.settle)
-        .seed(seed)
-        .build()
+pub(super) fn plan(extent: Extent, seed: u64) -> Plan {
+    let Extent { blocks, window, settle, .. } = extent;
+    Plan { blocks, window, settle, seed, ..Plan::new(ARMS) }
 }
 
 /// Runs the plan, at most for `limit` and until somebody asks to stop.
@@ -33,10 +29,17 @@ pub(super) fn run(
 ) -> anyhow::Result<Row> {
     let measure = Measure::new(entry.measure, entry.unit, entry.better);
     let mut tried = Tried { mechanism, measure };
-    let mut watch = Watch { entry, progress, stop, until: Instant::now() + limit };
+    let until = Instant::now() + limit;
+    let before = |step: &Step<'_>| {
+        if stop.is_asked() || Instant::now() > until {
+            return ControlFlow::Break(());
+        }
+        progress.step(&format!("{} ({})", entry.name(), step.arm));
+        ControlFlow::Continue(())
+    };
     // The text alone, which holds the cause already.
-    let outcome = trial::run(plan, &mut tried, &mut watch).map_err(|e| anyhow::anyhow!("{e}"))?;
-    Ok(Row::from_outcome(entry.mechanism, &outcome, 1, 0)?)
+    let outcome = trial::run(plan, &mut tried, before).map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(Row::from_outcome(entry.mechanism, &outcome, 1)?)
 }
 
 /// A mechanism as the subject of a trial.
@@ -46,44 +49,22 @@ struct Tried<'a> {
 }
 
 impl Subject for Tried<'_> {
-    fn measures(&self) -> Vec<Measure> {
-        vec![self.measure.clone()]
+    fn measured(&self) -> Measure {
+        self.measure.clone()
     }
 
     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
         self.mechanism.set(arm == 1).map_err(whole)
     }
 
-    fn measure(&mut self, window: Duration) -> Result<Vec<f64>, BoxError> {
-        self.mechanism.measure(window).map(|value| vec![value]).map_err(whole)
+    fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
+        self.mechanism.measure(window).map_err(whole)
     }
 }
 
 /// The error with all its causes in one text: the trial's message shows no more than that.
 fn whole(error: anyhow::Error) -> BoxError {
     format!("{error:#}").into()
-}
-
-/// Shows how far it is, and ends it early.
-struct Watch<'a> {
-    entry: &'a Entry,
-    progress: &'a Progress,
-    stop: &'a Stop,
-    until: Instant,
-}
-
-impl Observer for Watch<'_> {
-    fn before(&mut self, step: &Step<'_>) -> ControlFlow<()> {
-        if self.stop.is_asked() || Instant::now() > self.until {
-            return ControlFlow::Break(());
-        }
-        self.progress.step(&format!("{} ({})", self.entry.name(), step.arm));
-        ControlFlow::Continue(())
-    }
-
-    fn after(&mut self, _: &Step<'_>, _: &[f64]) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 #[cfg(test)]
@@ -115,7 +96,7 @@ mod tests {
     fn try_made(better: Better, on: f64, windows_left: usize) -> anyhow::Result<Row> {
         let set_up = |_: &super::super::Stage| anyhow::bail!("nothing to set up");
         let entry = Entry { mechanism: "made", measure: "rate", unit: "B/s", better, set_up };
-        let plan = Plan::builder(ARMS).blocks(6).settle(Duration::ZERO).seed(1).build()?;
+        let plan = Plan { blocks: 6, settle: Duration::ZERO, seed: 1, ..Plan::new(ARMS) };
         let mechanism = Box::new(Made { is_on: false, on, windows_left });
         let (progress, stop) = (Progress::new(24, true), Stop::on_signals()?);
         run(&entry, mechanism, &plan, Duration::from_secs(60), &progress, &stop)

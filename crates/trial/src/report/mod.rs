@@ -73,7 +73,7 @@ pub struct Dot {
 }
 
 impl Row {
-    /// The row for an arm and a measure of a trial; both are indices.
+    /// The row for an arm of a trial, an index into the plan's.
     ///
     /// # Errors
     /// As [`Outcome::compare`].
@@ -81,23 +81,22 @@ impl Row {
         mechanism: impl Into<String>,
         outcome: &Outcome,
         arm: usize,
-        measure: usize,
     ) -> Result<Self, Error> {
-        let comparison = outcome.compare(arm, measure)?;
-        let plan = outcome.plan();
-        let windows = outcome.windows().iter().filter(|window| [0, arm].contains(&window.arm));
+        let comparison = outcome.compare(arm)?;
+        let plan = &outcome.plan;
+        let windows = outcome.windows.iter().filter(|window| [0, arm].contains(&window.arm));
         let dot = |window: &crate::Window| Dot {
             block: window.block,
             is_other: window.arm == arm,
-            value: window.values[measure],
+            value: window.value,
         };
         Ok(Self {
             mechanism: mechanism.into(),
-            measure: outcome.measures()[measure].clone(),
-            arms: [plan.arms()[0].clone(), plan.arms()[arm].clone()],
+            measure: outcome.measure.clone(),
+            arms: [plan.arms[0].clone(), plan.arms[arm].clone()],
             comparison,
-            margin: plan.margin(),
-            confidence: plan.confidence(),
+            margin: plan.margin,
+            confidence: plan.confidence,
             windows: windows.map(dot).collect(),
         })
     }

@@ -102,11 +102,9 @@ fn trial_row(row: &Row, scale: &Scale) -> ForestRow {
 }
 
 fn bench_row(ratio: &RatioOut, scale: &Scale) -> ForestRow {
-    let (word, tone) = match (ratio.bar, ratio.met) {
-        (Some(bar), Some(true)) => (format!("{}: met", bar), "met"),
-        (Some(bar), _) => (format!("{}: not met", bar), "unmet"),
-        (None, _) => (String::new(), "none"),
-    };
+    let class = |met| if met { "met" } else { "unmet" };
+    let claim = ratio.claim().map(|(word, met)| (word, class(met)));
+    let (word, tone) = claim.unwrap_or((String::new(), "none"));
     ForestRow {
         name: ratio.name.clone(),
         text: ratio.text(),
@@ -147,10 +145,9 @@ impl Strips {
             Scale::values(cases.clone().flat_map(|case| case.runs.clone()), 3).in_unit(unit);
         let strip = |case: &Case| Strip {
             name: case.name.clone(),
-            text: if case.runs.is_empty() {
-                "no runs".into()
-            } else {
-                number::quantity(case.median, unit)
+            text: match case.runs.is_empty() {
+                true => "no runs".into(),
+                false => number::quantity(case.median, unit),
             },
             dots: case.runs.iter().map(|&run| scale.at(run)).collect(),
             median: (!case.runs.is_empty()).then(|| scale.at(case.median)),

@@ -185,20 +185,18 @@ fn note(
 }
 
 fn check(base: &[f64], other: &[f64]) -> Result<(), Error> {
+    let invalid = |what: String| Err(Error::new(ErrorKind::InvalidData, what));
     if base.len() != other.len() {
-        return Err(Error::new(
-            ErrorKind::InvalidData,
-            format!("values come in pairs, got {} and {}", base.len(), other.len()),
-        ));
+        return invalid(format!("values come in pairs, got {} and {}", base.len(), other.len()));
     }
     if base.is_empty() {
         return Err(Error::new(ErrorKind::TooFewBlocks, "nothing to compare: not one pair"));
     }
     for (i, value) in base.iter().zip(other).flat_map(|(b, o)| [b, o]).enumerate() {
         if !value.is_finite() || *value < 0.0 {
-            return Err(Error::new(
-                ErrorKind::InvalidData,
-                format!("pair {} holds {value}; expected a finite number, 0 or more", i / 2 + 1),
+            let pair = i / 2 + 1;
+            return invalid(format!(
+                "pair {pair} holds {value}; expected a finite number, 0 or more"
             ));
         }
     }

@@ -16,10 +16,11 @@ const CONNECTIONS_OF_THREAD: u32 = 8;
 /// What is simulated, as it is written on the command line.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Simulate; --window is then how long each run is in the simulation's time
-    #[arg(long)]
+    /// Simulate instead of measuring; --window is then the simulated time of each run [default: 1s]
+    #[arg(long, conflicts_with = "only")]
     pub(super) simulate: bool,
-    /// Machines, separated by commas: sockets x CPUs of each / CPUs of a lane
+    /// Machines to simulate, separated by commas: number of sockets x CPUs of a socket / CPUs of a
+    /// lane (CPUs that share a last-level cache)
     #[arg(
         long,
         requires = "simulate",
@@ -28,16 +29,16 @@ pub(super) struct Args {
         default_value = "2x128/16,1x64/8,2x64/64"
     )]
     machine: Vec<Machine>,
-    /// Threads that receive [default: one per CPU]
+    /// Number of threads that receive [default: one for each CPU]
     #[arg(long, requires = "simulate", value_name = "N")]
     threads: Option<u32>,
-    /// Connections of all threads together [default: 8 per thread]
+    /// Number of connections, over all threads [default: 8 for each thread]
     #[arg(long, requires = "simulate", value_name = "N")]
     connections: Option<u32>,
-    /// Receives per second of all threads together
+    /// Receives a second, over all threads
     #[arg(long, requires = "simulate", value_name = "N", default_value_t = 1_000_000)]
     receives: u32,
-    /// Probability that a thread has moved since its receive before
+    /// Probability, from 0 to 1, that a thread has moved to another CPU since its last receive
     #[arg(
         long,
         requires = "simulate",
@@ -46,14 +47,15 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     moves: f64,
-    /// Probability that a move stays inside the lane [default: by how often Linux balances lanes,
-    /// sockets and the whole machine]
+    /// Probability, from 0 to 1, that a thread that moves stays inside its lane [default: from how
+    /// often Linux balances lanes, sockets and the whole machine]
     #[arg(long, requires = "simulate", value_name = "P", allow_negative_numbers = true)]
     in_lane: Option<f64>,
-    /// Records of flows: a power of two [default: four per connection, and at least 2048]
+    /// Number of records of flows, a power of two [default: four for each connection, and at least
+    /// 2048]
     #[arg(long, requires = "simulate", value_name = "N")]
     records: Option<u32>,
-    /// Receive queues [default: one per lane]
+    /// Number of receive queues [default: one for each lane]
     #[arg(long, requires = "simulate", value_name = "N")]
     queues: Option<u32>,
 }

@@ -28,9 +28,6 @@ pub(super) fn name(path: &Path) -> String {
 
 impl Capture {
     /// Makes the file, or empties it; `-` is stdout.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(super) fn create(path: &Path, snaplen: u32) -> anyhow::Result<Capture> {
         let to: Box<dyn Write + Send> = match path == Path::new("-") {
             true => Box::new(io::stdout()),
@@ -58,10 +55,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Writes a packet of these parts, as far as it is wanted.
-    ///
-    /// # Errors
-    /// It cannot be written; whoever reads it being gone is none.
+    /// Writes a packet of these parts, as far as it is wanted. A reader that is gone is no error.
     pub(super) fn packet(&mut self, time: SystemTime, parts: &[&[u8]]) -> anyhow::Result<()> {
         // Times before 1970 do not happen.
         let time = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -84,9 +78,6 @@ impl Capture {
     }
 
     /// Hands on what was written, so that a reader has it.
-    ///
-    /// # Errors
-    /// As [`packet`](Self::packet).
     pub(super) fn flush(&mut self) -> anyhow::Result<()> {
         let flushed = self.to.flush();
         self.check(flushed)

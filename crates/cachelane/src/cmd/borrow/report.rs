@@ -6,10 +6,10 @@ use super::{Args, pcap};
 use crate::describe;
 use crate::exit::Exit;
 use crate::figures::{rate_over, si};
-use crate::packets::meter::Totals;
+use crate::packets::meter::{Totals, Traffic};
 use crate::packets::session::{Outcome, Sample, Show};
 use crate::run::Ended;
-use crate::table::table;
+use crate::terminal::table;
 
 /// What was asked for, and what the lender gives.
 pub(super) struct Report<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Report<'a> {
 impl Show for Report<'_> {
     fn line(&self, sample: &Sample, width: usize) -> String {
         let ((pps, bits), totals) = (sample.rx(), &sample.totals);
-        let (packets, bytes) = (totals.rx_packets, totals.rx_bytes);
+        let (packets, bytes) = (totals.traffic.rx_packets, totals.traffic.rx_bytes);
         let dropped = match totals.over_quota - sample.before.over_quota {
             0 => "no drops".into(),
             dropped => format!("{dropped} dropped over the quota"),
@@ -38,8 +38,8 @@ impl Show for Report<'_> {
             "command": "borrow",
             "event": "interval",
             "seconds": sample.seconds.as_secs_f64(),
-            "packets": sample.totals.rx_packets,
-            "bytes": sample.totals.rx_bytes,
+            "packets": sample.totals.traffic.rx_packets,
+            "bytes": sample.totals.traffic.rx_bytes,
             "pps": pps,
             "bits_per_second": bits,
             "dropped": sample.totals.over_quota,
@@ -49,9 +49,6 @@ impl Show for Report<'_> {
 
 impl Report<'_> {
     /// Prints the outcome, and says how the command ends.
-    ///
-    /// # Errors
-    /// What ended it, if something failed; that it cannot be printed.
     pub(super) fn finish(&self, outcome: Outcome) -> anyhow::Result<Exit> {
         if outcome.ended == Ended::Lender {
             tracing::info!("the lender has ended");
@@ -94,20 +91,20 @@ impl Report<'_> {
         let mut text = String::new();
         if self.args.worker.is_some() {
             let row = |(number, worker): (usize, &Totals)| {
-                let Totals { rx_packets, rx_bytes, over_quota, .. } = worker;
-                let rate = rate_over(*rx_packets, worker.active());
+                let Traffic { rx_packets, rx_bytes, .. } = worker.traffic;
+                let rate = rate_over(rx_packets, worker.active());
                 let rate = rate.map_or_else(String::new, |rate| format!("{}pps", si(rate)));
                 let [packets, bytes, dropped] =
-                    [rx_packets, rx_bytes, over_quota].map(u64::to_string);
+                    [rx_packets, rx_bytes, worker.over_quota].map(|count| count.to_string());
                 [number.to_string(), packets, bytes, rate, dropped]
             };
             let rows: Vec<_> = outcome.threads.iter().enumerate().map(row).collect();
             text += &table(["worker", "packets", "bytes", "rate", "dropped"], &rows);
         }
         let total = outcome.totals();
-        text += &match total.rx_packets {
+        text += &match total.traffic.rx_packets {
             0 => format!("no packets in {:.2} s\n", outcome.seconds),
-            packets => total.text("received", packets, total.rx_bytes) + "\n",
+            packets => total.text("received", packets, total.traffic.rx_bytes) + "\n",
         };
         text += &match (total.over_quota, self.quota) {
             (0, _) => "no drops\n".into(),
@@ -123,7 +120,7 @@ impl Report<'_> {
 
 /// What was received, of a worker or of all, for programs.
 fn traffic(totals: &Totals) -> Value {
-    let mut object = totals.object(totals.rx_packets, totals.rx_bytes);
+    let mut object = totals.object(totals.traffic.rx_packets, totals.traffic.rx_bytes);
     object["active_seconds"] = totals.active().as_secs_f64().into();
     object["dropped"] = totals.over_quota.into();
     object

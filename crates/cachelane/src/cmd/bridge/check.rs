@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Args;
 use crate::exit::Exit;
 use crate::out;
-use crate::table::table;
+use crate::terminal::table;
 
 /// `--check`.
 pub(super) fn check(args: &Args) -> anyhow::Result<Exit> {

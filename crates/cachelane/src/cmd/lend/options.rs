@@ -16,32 +16,35 @@ pub(super) struct LendArgs {
     /// Path of the Unix socket that borrowers connect to
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Who may connect: the mode of the socket's file, in octal
+    /// Permissions of the socket's file, in octal, which say who may connect
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     socket_mode: u32,
-    /// The group of the socket's file: a name or a number [default: this process's]
+    /// Group of the socket's file: a name or a number [default: this process's group]
     #[arg(long, value_name = "GROUP", value_parser = group)]
     socket_group: Option<u32>,
-    /// The most loans that a borrower has at a time in each queue
+    /// Most loans (frames not given back yet) that a borrower may have in each queue, from 1 to
+    /// 65536
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     quota: u32,
-    /// The most borrowers at a time, up to 64 [default: as many as there are frames for]
+    /// Most borrowers at a time, from 1 to 64 [default: as many as there are frames for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     borrowers: Option<u8>,
-    /// Frames that are never lent, so that there are always some to receive into [default: a
-    /// fill ring for each queue, and 1024]
+    /// Frames that are never lent, so that there are always some to receive into [default: for each
+    /// queue, --ring and 1024 more]
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
-    /// The most that one user has of all borrowers, loans and joins in a second, in percent; of
-    /// mirrors it has two. Root and this process's user may have all
+    /// Most that one user may have of all borrowers, loans and joins in a second, in percent; of
+    /// mirrors (borrowers that get every packet), a user may have two. Root and this process's user
+    /// have no limit
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     user_share: u32,
-    /// Copy packets into an area of each borrower's own, so that none can read what others get, and
-    /// admit no mirrors but those of root and this process's user; without it borrowers read all of this lender's memory, for as long as they keep it mapped
+    /// Copy packets into a memory area of each borrower's own, so that none can read what others
+    /// get, and allow mirrors only to root and this process's user. Without it, borrowers can read
+    /// all of this lender's packets for as long as they keep its memory mapped
     #[arg(long)]
     private: bool,
-    /// How account is kept: by a counter for each frame (off), or by a ledger for each borrower
-    /// (on) (knob lend.autorelease)
+    /// How loans are accounted for: off (by a counter for each frame) or on (by a ledger for each
+    /// borrower); can be changed while it runs: knob lend.autorelease
     #[arg(long, value_name = "off|on", default_value = "off", value_parser = |s: &str| of_name(ACCOUNTING, s))]
     autorelease: Accounting,
 }

@@ -1,6 +1,5 @@
 //! How the lender stands: its knob, its counters, its part of the live line and of the report.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::options::ACCOUNTING;
 use crate::args::name_of;
-use crate::counters::{self, Count, register};
+use crate::counters::{self, named as counted, register};
 use crate::figures::{named, tight};
 use crate::packets::job::{Beside, Report};
 
@@ -23,29 +22,26 @@ pub(super) struct Status {
     last: Mutex<Vec<BorrowerStatus>>,
 }
 
-/// What has happened: a name, its unit, what it means, and how often it happened.
-const COUNTS: [Count<LenderCounters>; 9] = [
-    ("joined", "borrowers", "Borrowers that joined.", |c| c.joined),
-    ("left", "borrowers", "Borrowers that went by themselves, or died.", |c| c.left),
-    ("disconnected", "borrowers", "Borrowers disconnected for what they did.", |c| c.disconnected),
-    ("paused", "times", "Times that no connections were accepted for a while.", |c| c.paused),
-    ("lent", "loans", "Loans, one for each part of a packet and borrower.", |c| c.lent),
-    ("returned", "loans", "Loans that came back.", |c| c.returned),
-    ("reclaimed", "loans", "Loans that ended with their borrower.", |c| c.reclaimed),
-    ("dropped", "packets", "Packets of borrowers that had their quota.", |c| c.dropped),
-    ("unwanted", "packets", "Packets received for nobody.", |c| c.unwanted),
-];
+kit::counters! {
+    /// What has happened.
+    struct Counts from LenderCounters {
+        joined: "borrowers", "Borrowers that joined.";
+        left: "borrowers", "Borrowers that went by themselves, or died.";
+        disconnected: "borrowers", "Borrowers disconnected for what they did.";
+        paused: "times", "Times that no connections were accepted for a while.";
+        lent: "loans", "Loans, one for each part of a packet and borrower.";
+        returned: "loans", "Loans that came back.";
+        reclaimed: "loans", "Loans that ended with their borrower.";
+        dropped: "packets", "Packets of borrowers that had their quota.";
+        unwanted: "packets", "Packets received for nobody.";
+    }
+}
 
 /// What there is now.
-const NOW: [Count<Arc<Lender>>; 3] = [
-    ("on_loan", "frames", "Frames that borrowers have.", |l| l.counters().on_loan),
-    ("borrowers", "borrowers", "Borrowers that are there.", |l| l.borrowers().len() as u64),
-    (
-        "lingering",
-        "borrowers",
-        "Borrowers that left and hold the memory that was made for them.",
-        |l| l.counters().lingering,
-    ),
+const NOW: [Field; 3] = [
+    ("on_loan", "frames", "Frames that borrowers have."),
+    ("borrowers", "borrowers", "Borrowers that are there."),
+    ("lingering", "borrowers", "Borrowers that left and hold the memory that was made for them."),
 ];
 
 impl Status {
@@ -68,15 +64,19 @@ impl Status {
 impl Beside for Status {
     fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
         registry.register(self.knob())?;
-        let (now, counted) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
-        register(registry, MeterKind::Gauge, "lend", &NOW, move || Arc::clone(&now))?;
-        register(registry, MeterKind::Counter, "lend", &COUNTS, move || counted.counters())?;
-        let from = Arc::clone(&self.lender);
-        let read = move || Ok::<_, Infallible>(from.counters().refused.values());
-        registry.meters(MeterKind::Counter, "lend.refused", Refusals::FIELDS, read)?;
-        let from = Arc::clone(&self.lender);
-        let read = move || Ok::<_, Infallible>(from.counters().offences.values());
-        registry.meters(MeterKind::Counter, "lend.offences", Offences::FIELDS, read)
+        let lender = Arc::clone(&self.lender);
+        let now = move || {
+            let LenderCounters { on_loan, lingering, .. } = lender.counters();
+            [on_loan, lender.borrowers().len() as u64, lingering]
+        };
+        register(registry, MeterKind::Gauge, "lend", NOW, now)?;
+        let [counts, refused, offences] = [(); 3].map(|()| Arc::clone(&self.lender));
+        let counts = move || Counts::from(&counts.counters()).values();
+        register(registry, MeterKind::Counter, "lend", Counts::FIELDS, counts)?;
+        let refused = move || refused.counters().refused.values();
+        register(registry, MeterKind::Counter, "lend.refused", Refusals::FIELDS, refused)?;
+        let offences = move || offences.counters().offences.values();
+        register(registry, MeterKind::Counter, "lend.offences", Offences::FIELDS, offences)
     }
 
     fn words(&self) -> Option<String> {
@@ -120,8 +120,9 @@ impl Beside for Status {
             borrowers.len()
         ));
         report.lines.extend(borrowers.iter().map(line));
-        for (what, reasons) in by_reason(&counters) {
-            let reasons = named(reasons.into_iter());
+        let refused = named(counted(Refusals::FIELDS, counters.refused.values()));
+        let offences = named(counted(Offences::FIELDS, counters.offences.values()));
+        for (what, reasons) in [("refused", refused), ("offences", offences)] {
             if !reasons.is_empty() {
                 report.lines.push(format!("{what}: {reasons}"));
             }
@@ -134,25 +135,14 @@ impl Beside for Status {
 }
 
 fn figures(counters: &LenderCounters) -> Map<String, Value> {
-    let mut figures = counters::object(&COUNTS, counters);
+    let mut figures = counters::object(Counts::FIELDS, Counts::from(counters).values());
     figures.insert("on_loan".into(), counters.on_loan.into());
     figures.insert("lingering".into(), counters.lingering.into());
-    for (name, reasons) in by_reason(counters) {
-        let reasons = reasons.into_iter().map(|(reason, n)| (reason.to_owned(), n));
-        figures.insert(name.into(), reasons.collect());
-    }
+    let refused = counters::object(Refusals::FIELDS, counters.refused.values());
+    figures.insert("refused".into(), refused.into());
+    let offences = counters::object(Offences::FIELDS, counters.offences.values());
+    figures.insert("offences".into(), offences.into());
     figures
-}
-
-/// What was refused or done wrong, by reason, in the order in which the reasons are declared.
-fn by_reason(counters: &LenderCounters) -> [(&'static str, Vec<(&'static str, u64)>); 2] {
-    let named = |fields: &[Field], values: &[u64]| {
-        fields.iter().zip(values).map(|((name, ..), value)| (*name, *value)).collect()
-    };
-    [
-        ("refused", named(&Refusals::FIELDS, &counters.refused.values())),
-        ("offences", named(&Offences::FIELDS, &counters.offences.values())),
-    ]
 }
 
 /// A borrower, for people.

@@ -27,9 +27,6 @@ pub(super) struct Machine {
 impl Machine {
     /// The machine that a directory describes as `/sys/devices/system` does, all its online CPUs
     /// allowed: where this process may run says nothing about the consumers.
-    ///
-    /// # Errors
-    /// What cannot be read there, and lanes that are no lanes of this machine.
     pub(super) fn look_at(root: &Path, given: Option<&str>) -> Result<Machine> {
         let online = online(root);
         let found = LaneMap::from_sysfs(root, None)?;
@@ -44,9 +41,6 @@ impl Machine {
 
     /// The lanes as they are now, if they are not those that were [`followed`](Self::followed)
     /// last. One file is read where no CPU came or went.
-    ///
-    /// # Errors
-    /// What cannot be read.
     pub(super) fn changed(&mut self) -> Result<Option<LaneMap>> {
         let online = online(&self.root);
         if online == self.online {

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use steer::{Counters, Reason, Steering};
 
 use crate::args::{ON_OFF, name_of};
+use crate::counters::object;
 use crate::figures::{of_which, per_second, tight};
 use crate::run::{Ended, View};
-use crate::table::table;
-use crate::terminal::live_width;
+use crate::terminal::{live_width, table};
 
 /// What is shown of the steering while it runs and when it ends.
 pub(super) struct Report<'a> {
@@ -75,13 +75,10 @@ impl<'a> Report<'a> {
 
 /// The counters, for programs.
 fn figures(counters: &Counters) -> Map<String, Value> {
-    let named = Counters::FIELDS.iter().zip(counters.values());
-    let mut figures: Map<String, Value> =
-        named.map(|((name, ..), value)| ((*name).to_owned(), value.into())).collect();
-    let kernel =
-        Reason::ALL.map(|reason| (reason.name().to_owned(), counters.kernel(reason).into()));
+    let mut figures = object(Counters::FIELDS, counters.values());
+    let kernel = object(Reason::FIELDS, Reason::ALL.map(|reason| counters.kernel(reason)));
     figures.insert("left_alone".into(), counters.left_alone().into());
-    figures.insert("kernel".into(), Map::from_iter(kernel).into());
+    figures.insert("kernel".into(), kernel.into());
     figures
 }
 

@@ -11,7 +11,7 @@ use super::machine::Machine;
 use super::report::Report;
 use super::{Args, Prepared};
 use crate::exit::Exit;
-use crate::run::{Ended, Followed, Foreground, control};
+use crate::run::{Ended, Followed, Foreground, open_control};
 
 /// How soon it is noticed that the device is gone, or that somebody has set what stands against
 /// steering it.
@@ -25,7 +25,7 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
     let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
-    let control = control::open("steer", |knobs| steer::register(&steering, knobs));
+    let control = open_control("steer", |knobs| steer::register(&steering, knobs));
     tracing::info!(
         "steering flows of {device} to CPUs {} in lanes {}, {} records",
         steering.targets(),

@@ -153,17 +153,13 @@ impl Stream {
             self.next = number + 1;
         } else if self.next - number > WINDOW || !self.has(number) {
             // One from before the window is taken for late: it cannot be told.
-            self.mark_late(number);
+            if self.next - number <= WINDOW {
+                self.mark(number, true);
+            }
             tally.reordered += 1;
             tally.lost = tally.lost.saturating_sub(1);
         } else {
             tally.duplicated += 1;
-        }
-    }
-
-    fn mark_late(&mut self, number: u64) {
-        if self.next - number <= WINDOW {
-            self.mark(number, true);
         }
     }
 
@@ -174,11 +170,7 @@ impl Stream {
 
     fn mark(&mut self, number: u64, came: bool) {
         let (word, bit) = place(number);
-        if came {
-            self.came[word] |= bit;
-        } else {
-            self.came[word] &= !bit;
-        }
+        self.came[word] = if came { self.came[word] | bit } else { self.came[word] & !bit };
     }
 }
 
@@ -191,7 +183,7 @@ fn place(number: u64) -> (usize, u64) {
 mod tests {
     use super::super::template::{Pattern, Recipe, Template};
     use super::*;
-    use crate::packets::values::Mac;
+    use kit::Mac;
 
     fn template(size: usize) -> Template {
         let recipe = Recipe {

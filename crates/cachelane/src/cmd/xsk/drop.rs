@@ -12,7 +12,6 @@ use xsk::{Device, Packet};
 use super::check::Checker;
 use super::probe::monotonic;
 use crate::exit::Exit;
-use crate::out;
 use crate::packets::idle;
 use crate::packets::job::{Beside, Job, Report};
 use crate::packets::options::{CommonArgs, FilterArgs};
@@ -23,25 +22,26 @@ use crate::packets::sockets::{Handler, Sockets};
 /// Receive packets, count them, and throw them away
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Takes the packets from the kernel: without --udp-port, --ethertype or --protocol all that come in \
-on these queues, also those of your own session on this device. The kernel gets them again as soon \
-as this ends, however it ends.
+The packets that it takes do not reach the kernel. Without --udp-port, --ethertype or \
+--protocol, it takes all packets on these queues, including those of your own session on this \
+device. When it ends, however it ends, the kernel receives them again.
 
-Signals: SIGINT and SIGTERM end it. SIGUSR1 logs how it goes. With --check the exit code is 1 if \
-packets were lost, reordered, duplicated or corrupt.
+Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures. With --check, the exit \
+code is 1 if any packet was lost, reordered, duplicated or corrupt.
 
 Examples:
   cachelane xsk drop eth1 --udp-port 9 --for 10s
   cachelane xsk drop eth1 --udp-port 9 --check --count 1000000 --json
   cachelane xsk drop eth1 --queues 0-3 --cpus lane:0 --xdp native")]
 pub(super) struct Args {
-    /// The device to receive from
+    /// Device to receive from
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// Check packets of `send --pattern seq`: lost, reordered, duplicated, corrupt
+    /// Check packets of `xsk send --pattern seq`, and count those that are lost, reordered,
+    /// duplicated or corrupt
     #[arg(long)]
     check: bool,
-    /// Threads, which share the queues [default: one for each queue]
+    /// Threads, among which the queues are shared out [default: one for each queue]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -56,11 +56,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let announcement = format!("receiving {} on {device}, ", args.filter.what());
     let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
     let plan = Plan::new(&args.common, interfaces, args.threads, false)?;
-    if args.common.dry_run {
-        let then = "would count those packets and throw them away".to_owned();
-        return out::dry_run([plan.would(), vec![then]].concat());
-    }
-    let mut built = plan.build("receiving")?;
+    let then = vec!["would count those packets and throw them away".to_owned()];
+    let Some(mut built) = plan.build("receiving", then)? else { return Ok(Exit::Ok) };
     let checker = args.check.then(|| Arc::new(Mutex::new(Checker::new())));
     let receiver = |cache| {
         let sockets = Sockets::new(Vec::new(), cache, &args.common.sockets);
@@ -75,7 +72,6 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "drop",
         announcement: announcement + &plan.queues_text(),
-        fields: Vec::new(),
         beside: &checker,
     };
     built.run(&plan, receivers.into_iter().map(Handler::work).collect(), job, quiet)

@@ -10,7 +10,6 @@ use frames::LaneCache;
 use xsk::{Device, Socket};
 
 use crate::exit::{Exit, usage};
-use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::Work;
@@ -18,19 +17,19 @@ use crate::packets::setup::{Interface, Plan};
 use crate::packets::sockets::Handler;
 use direct::Direct;
 
-/// Forward packets back out of the interface, or to another one
+/// Forward packets back out of the device, or to another one
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Without --to, packets go back out of the queue that they came from, with their hardware addresses \
-swapped. With --to they go on as they are, out of the queue of the same number. What is not chosen \
-by --udp-port, --ethertype or --protocol is the kernel's; so is everything as soon as this ends, \
-however it ends.
+Without --to, packets go back out of the queue on which they came, with their source and \
+destination hardware addresses swapped. With --to, they go unchanged out of the queue of the \
+same number. Packets that --udp-port, --ethertype or --protocol leave out go to the kernel; when \
+this ends, however it ends, all packets do.
 
-With --split, every queue has a thread for each interface: the one receives, the other sends, so \
-that each frame is freed by another thread than took it. Which way such frames go back is the \
-knob frames.alien_free.
+With --split, each queue has two threads: one receives from one device, the other sends to the \
+other. Each frame (packet buffer) is then freed by another thread than the one that took it. The \
+knob frames.alien_free says where such frames go.
 
-Signals: SIGINT and SIGTERM end it. SIGUSR1 logs how it goes.
+Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane xsk forward eth1 --udp-port 7
@@ -38,19 +37,19 @@ Examples:
   cachelane xsk forward eth1 --to eth2 --split --cpus 0,8
   cachelane knob set frames.alien_free defer")]
 pub(super) struct Args {
-    /// The device to receive from
+    /// Device to receive from
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// The device to send to [default: the same, with hardware addresses swapped]
+    /// Device to send to [default: the same, with hardware addresses swapped]
     #[arg(long, value_name = "IFACE")]
     to: Option<String>,
-    /// With --to: also the other way
+    /// With --to: forward in the other direction as well
     #[arg(long, requires = "to")]
     both: bool,
     /// With --to: receive in one thread and send in another
     #[arg(long, requires = "to")]
     split: bool,
-    /// Threads, which share the queues [default: one for each queue]
+    /// Threads, among which the queues are shared out [default: one for each queue]
     #[arg(long, value_name = "N", conflicts_with = "split", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -74,10 +73,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let receives = filter.filter(|_| args.both);
     interfaces.extend(to.map(|device| Interface { device, receives, sends: true }));
     let plan = Plan::new(&args.common, interfaces, args.threads, args.split)?;
-    if args.common.dry_run {
-        return out::dry_run([plan.would(), vec![format!("would send {what}")]].concat());
-    }
-    let mut built = plan.build("forwarding")?;
+    let then = vec![format!("would send {what}")];
+    let Some(mut built) = plan.build("forwarding", then)? else { return Ok(Exit::Ok) };
     let (caches, sockets) = (mem::take(&mut built.caches), mem::take(&mut built.sockets));
     let mut sockets = sockets.into_iter();
     let (from, to) = (sockets.next().unwrap_or_default(), sockets.next());
@@ -89,8 +86,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "forward",
         announcement: format!("forwarding {what}"),
-        fields: vec![("split", args.split.into())],
-        beside: &(),
+        beside: &[("split", args.split.into())],
     };
     built.run(&plan, threads, job, quiet)
 }

@@ -12,28 +12,28 @@ use super::pacer::Pacer;
 use super::probe::{Probe, monotonic};
 use super::template::{Flows, Pattern, Recipe, Template};
 use crate::exit::{Exit, usage};
-use crate::out;
 use crate::packets::job::Job;
 use crate::packets::options::CommonArgs;
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::{Interface, Plan};
-use crate::packets::values::{Mac, Ports};
+use crate::packets::values::Ports;
+use kit::Mac;
 
 /// Send UDP packets as fast as possible, or at a rate
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-A thread for each queue sends. Packets are made once, in every frame; after that a packet costs \
-the bytes that vary, and few frames are used over and over, so that they stay in the cache. \
-Addresses are by default of the ranges that are set aside for measuring.
+Each queue has a thread that sends. The packet is written into every frame (packet buffer) once; \
+after that, each send writes only the bytes that vary, and reuses few frames so that they stay \
+in the cache. The default addresses are of the ranges that are reserved for measurements.
 
-Signals: SIGINT and SIGTERM end it. SIGUSR1 logs how it goes.
+Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane xsk send eth1 --dst-mac 02:00:00:00:00:02 --for 10s
   cachelane xsk send eth1 --size 1514 --rate 100000 --count 1000000 --sport 1000-1999
   cachelane xsk send eth1 --pattern seq --queues 0-3 --cpus 0-3 --json")]
 pub(super) struct Args {
-    /// The device to send from
+    /// Device to send from
     #[arg(value_name = "IFACE")]
     interface: String,
     #[command(flatten)]
@@ -46,31 +46,33 @@ pub(super) struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Packets")]
 struct PacketArgs {
-    /// Bytes of the Ethernet frame, without its check sequence
+    /// Size of a packet in bytes: its Ethernet frame without the checksum
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: u32,
-    /// Packets a second, of all queues together; 0 means as many as possible
+    /// Packets a second, over all queues; 0 for as many as possible
     #[arg(long, value_name = "PPS", default_value_t = 0)]
     rate: u64,
-    /// What the payload is
+    /// What the payload holds
     #[arg(long, value_enum, default_value = "zeros")]
     pattern: Pattern,
-    /// Hardware address to send to
+    /// Hardware (MAC) address to send to
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
     dst_mac: Mac,
-    /// Hardware address to send from [default: the device's]
+    /// Hardware (MAC) address to send from [default: the device's]
     #[arg(long, value_name = "MAC")]
     src_mac: Option<Mac>,
-    /// IP address to send to [default: 198.18.0.2, or 2001:2::2 where --src is IPv6]
+    /// IP address to send to [default: 198.18.0.2, or 2001:2::2 if --src is IPv6]
     #[arg(long, value_name = "ADDR")]
     dst: Option<IpAddr>,
-    /// IP address to send from [default: 198.18.0.1, or 2001:2::1 where --dst is IPv6]
+    /// IP address to send from [default: 198.18.0.1, or 2001:2::1 if --dst is IPv6]
     #[arg(long, value_name = "ADDR")]
     src: Option<IpAddr>,
-    /// UDP port to send to, or a range that is gone through: many flows
+    /// UDP port to send to, or a range such as 1000-1999 that packets use in turn, so that there
+    /// are many flows
     #[arg(long, value_name = "PORTS", default_value = "9")]
     dport: Ports,
-    /// UDP port to send from, or a range that is gone through: many flows
+    /// UDP port to send from, or a range such as 1000-1999 that packets use in turn, so that there
+    /// are many flows
     #[arg(long, value_name = "PORTS", default_value = "9")]
     sport: Ports,
 }
@@ -105,10 +107,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let interfaces = vec![Interface { device, receives: None, sends: true }];
     let plan = Plan::new(&args.common, interfaces, None, false)?;
     let what = describe(args, &recipe, &template);
-    if args.common.dry_run {
-        return out::dry_run([plan.would(), vec![format!("would send {what}")]].concat());
-    }
-    let mut built = plan.build("sending")?;
+    let then = vec![format!("would send {what}")];
+    let Some(mut built) = plan.build("sending", then)? else { return Ok(Exit::Ok) };
     write_everywhere(&built.pool, &template)?;
     let run_id = random::<u32>() & 0xffff_ff00;
     let queues = plan.queues.len();
@@ -138,8 +138,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}"),
-        fields: vec![("size", args.packets.size.into())],
-        beside: &(),
+        beside: &[("size", args.packets.size.into())],
     };
     built.run(&plan, threads, job, quiet)
 }
@@ -330,9 +329,9 @@ impl Sender {
             let before = self.completed / parts;
             self.completed += frames as u64;
             let packets = self.completed / parts - before;
-            let meter = context.meter();
-            meter.tx_packets.add(packets);
-            meter.tx_bytes.add(packets * self.template.bytes().len() as u64);
+            let traffic = &context.meter().traffic;
+            traffic.tx_packets.add(packets);
+            traffic.tx_bytes.add(packets * self.template.bytes().len() as u64);
             context.control.settle(packets as usize, 0);
             context.saw_packets(now);
         }

@@ -8,18 +8,19 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::probe::{self, Probe, fold};
 use crate::exit::usage;
-use crate::packets::values::{Mac, Ports};
+use crate::packets::values::Ports;
+use kit::Mac;
 
 /// What the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Pattern {
     /// Zeros
     Zeros,
-    /// 0, 1, 2 ... 255, 0, 1 ...
+    /// Bytes that count up from 0 to 255, over and over
     Counter,
     /// Random bytes, the same in every packet
     Random,
-    /// A sequence number and a time, which `drop --check` reads
+    /// A sequence number and a time, which `xsk drop --check` reads
     Seq,
 }
 
