@@ -6,8 +6,9 @@
 //! include!(concat!(env!("OUT_DIR"), "/NAME.skel.rs"));
 //! ```
 //!
-//! Beside libbpf-cargo's skeleton it has `constants`, with the numbers of all C enums, and
-//! [`Plain`](crate::Plain) for the structs of `types` of which it holds. A compiler keeps in an
+//! Beside libbpf-cargo's skeleton it has `Maps`, with a [`Map`](crate::Map) for each of the object's
+//! but its constants; `constants`, with the numbers of all C enums; and [`Plain`](crate::Plain) for
+//! the structs of `types` of which it holds. A compiler keeps in an
 //! object only the types that it needs; for the enums that Rust needs besides, a program has a
 //! constant of a struct that names them (`const volatile struct shared shared;`).
 
@@ -42,7 +43,7 @@ pub fn skeletons(names: &[&str], args: &[&str]) {
             .filter(|name| skeleton.contains(&format!("pub struct {name} {{")))
             .map(|name| format!("unsafe impl ::bpf::Plain for types::{name} {{}}\n"))
             .collect();
-        skeleton += &(constants + &plain);
+        skeleton += &(maps(&skeleton) + &constants + &plain);
         let skeleton = format!("{ALLOWED}\nmod skel {{\n{skeleton}}}\n");
         fs::write(&path, skeleton).expect("OUT_DIR can be written");
     }
@@ -80,6 +81,28 @@ fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
     }
     println!("cargo::rerun-if-changed=src/bpf");
     (builder, out)
+}
+
+/// A struct of all maps that can be read or written.
+fn maps(skeleton: &str) -> String {
+    let between = |line: &str, end: &str| Some(line.strip_prefix("pub ")?.strip_suffix(end)?.into());
+    let lines = || skeleton.lines().map(str::trim);
+    let maps = |line| between(line, ": libbpf_rs::MapMut<'obj>,").filter(|name| name != "rodata");
+    let all: Vec<String> = lines().filter_map(maps).collect();
+    let each = |text: &str| all.iter().map(|map| text.replace("MAP", map)).collect::<String>();
+    let names = lines().filter_map(|line| between(line, "Maps<'obj> {")).collect::<Vec<String>>();
+    let skeletons = names.iter().find(|name| !name.starts_with("struct Open"));
+    let name = skeletons.map_or_else(String::new, |name| name.replace("struct ", ""));
+    format!(
+        "#[derive(Debug)]\n#[allow(dead_code)]\npub(crate) struct Maps {{ {} }}\n\
+         impl Maps {{\n\
+         pub(crate) fn of(maps: &{name}Maps<'_>) -> libbpf_rs::Result<Self> {{ Ok(Self {{ {} }}) }}\n\
+         #[allow(dead_code)]\npub(crate) fn all(&self) -> [&::bpf::Map; {}] {{ [{}] }}\n}}\n",
+        each("pub(crate) MAP: ::bpf::Map, "),
+        each("MAP: ::bpf::Map::of(&maps.MAP)?, "),
+        all.len(),
+        each("&self.MAP, "),
+    )
 }
 
 fn btf(out: &std::path::Path, name: &str) -> Btf<'static> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::decide::Plan;
+use crate::error::Context as _;
 use crate::shared::{Command, Shared};
 use crate::worker::Worker;
 use crate::{Config, Counters, Error, ErrorKind, Result, Table};
@@ -33,7 +33,7 @@ impl Accelerator {
         let thread = std::thread::Builder::new()
             .name("bridge".into())
             .spawn(move || run(worker, &receiver))
-            .map_err(|e| Error::io("cannot start a thread", e))?;
+            .context("cannot start a thread")?;
         Ok(Accelerator { shared, commands, thread: Some(thread) })
     }
 
@@ -83,8 +83,7 @@ impl Accelerator {
     /// # Errors
     /// [`ErrorKind::Io`] if its map cannot be read.
     pub fn counters(&self) -> Result<Counters> {
-        let counts = self.shared.program.counts();
-        counts.map(|counts| Counters::from(&counts)).map_err(|e| Error::io("the counters", e))
+        self.shared.program.counts().map(|counts| Counters::from(&counts))
     }
 
     /// How many stations the packet path knows.
@@ -106,13 +105,15 @@ impl Accelerator {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if `/proc` does not say.
+    #[cfg(feature = "measure")]
     pub fn table_memory(&self) -> Result<u64> {
-        self.shared.program.memory().map_err(|e| Error::io("the maps' memory", e))
+        self.shared.program.memory()
     }
 
     /// How long it took to read the kernel's whole table and mirror it, the last time.
-    pub fn mirror_time(&self) -> Duration {
-        Duration::from_nanos(self.shared.gauges.mirror_nanos.load(Relaxed))
+    #[cfg(feature = "measure")]
+    pub fn mirror_time(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.shared.gauges.mirror_nanos.load(Relaxed))
     }
 
     /// The interface index of the bridge.

@@ -35,6 +35,7 @@ pub(crate) use self::{
     proc::CALLS,
     watch::{LinkWatch, Watch},
 };
+use crate::error::Context as _;
 use crate::{
     Error, ErrorKind, Result,
     state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
@@ -67,14 +68,14 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Io`] if the kernel has no netlink, or no ethtool by netlink (5.6).
     pub(crate) fn new() -> Result<Self> {
-        let open = || {
+        let open = || -> io::Result<Self> {
             let mut generic = Socket::open(NETLINK_GENERIC)?;
             let ethtool = ethtool::family(&mut generic)?;
             let route = Socket::open(NETLINK_ROUTE)?.strict()?;
             let netfilter = Hooks::open()?;
             Ok(Self { route, generic, ethtool, netfilter, holders: HashMap::new() })
         };
-        open().map_err(|error: io::Error| Error::io("opening netlink", error))
+        open().context("opening netlink")
     }
 
     /// Reads everything about the bridge with this name. A port that leaves while it is read may
@@ -95,7 +96,7 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Io`].
     pub(crate) fn bridges(&mut self) -> Result<Vec<(u32, String)>> {
-        link::bridges(&mut self.route).map_err(|error| Error::io("listing the bridges", error))
+        link::bridges(&mut self.route).context("listing the bridges")
     }
 
     /// Begins to read everything about the bridge with this index, whatever it is called.
@@ -104,8 +105,8 @@ impl Reader {
     /// As [`state`](Self::state).
     pub(crate) fn survey(&mut self, index: u32) -> Result<Survey> {
         let bridge = self.bridge_at(index)?;
-        let links = link::ports(&mut self.route, index)
-            .map_err(|error| Error::io(reading("the ports", &bridge.name), error))?;
+        let links =
+            link::ports(&mut self.route, index).context(reading("the ports", &bridge.name))?;
         self.read_queues()?;
         Ok(Survey { bridge, ports: Vec::with_capacity(links.len()), links: links.into() })
     }
@@ -131,8 +132,7 @@ impl Reader {
     /// As [`state`](Self::state).
     pub(crate) fn finish(&mut self, survey: Survey) -> Result<State> {
         let Survey { bridge, ports, .. } = survey;
-        let calls =
-            proc::calls().map_err(|e| Error::io(reading("the settings", &bridge.name), e))?;
+        let calls = proc::calls().context(reading("the settings", &bridge.name))?;
         let mut state = State {
             bridge: bridge_of(bridge, calls),
             ports,
@@ -151,10 +151,9 @@ impl Reader {
     /// [`ErrorKind::Io`].
     pub(crate) fn look_around(&mut self, state: &mut State) -> Result<()> {
         let name = &state.bridge.name;
-        state.netfilter = self
-            .netfilter(&state.ports)
-            .map_err(|error| Error::io(reading("the netfilter hooks", name), error))?;
-        state.taps = taps(&state.ports).map_err(|e| Error::io("reading the packet sockets", e))?;
+        state.netfilter =
+            self.netfilter(&state.ports).context(reading("the netfilter hooks", name))?;
+        state.taps = taps(&state.ports).context("reading the packet sockets")?;
         Ok(())
     }
 
@@ -164,7 +163,7 @@ impl Reader {
     /// As [`state`](Self::state).
     pub(crate) fn look_at_bridge(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
-        let calls = proc::calls().map_err(|e| Error::io(reading("the settings", &link.name), e))?;
+        let calls = proc::calls().context(reading("the settings", &link.name))?;
         state.bridge = bridge_of(link, calls);
         Ok(())
     }
@@ -181,7 +180,7 @@ impl Reader {
         };
         match read() {
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
-            read => read.map_err(|error| Error::io(format!("reading device {index}"), error)),
+            read => read.context(format_args!("reading device {index}")),
         }
     }
 
@@ -190,8 +189,8 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Io`].
     pub(crate) fn read_queues(&mut self) -> Result<()> {
-        self.holders = tc::filter_holders(&mut self.route)
-            .map_err(|error| Error::io("reading the queue disciplines", error))?;
+        self.holders =
+            tc::filter_holders(&mut self.route).context("reading the queue disciplines")?;
         Ok(())
     }
 
@@ -218,7 +217,7 @@ impl Reader {
             state.netfilter = self.netfilter(&state.ports)?;
             Ok(())
         };
-        read().map_err(|error| Error::io("looking for what is not announced", error))
+        read().context("looking for what is not announced")
     }
 
     /// How many packets a device has received; none if it is gone.
@@ -241,8 +240,7 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Io`].
     pub(crate) fn stations(&mut self, bridge_index: u32) -> Result<Vec<Entry>> {
-        neighbour::stations(&mut self.route, bridge_index)
-            .map_err(|error| Error::io("reading the forwarding table", error))
+        neighbour::stations(&mut self.route, bridge_index).context("reading the forwarding table")
     }
 
     /// What the kernel has for an address without a VLAN.
@@ -251,7 +249,7 @@ impl Reader {
     /// [`ErrorKind::Io`].
     pub(crate) fn station(&mut self, bridge_index: u32, mac: Mac) -> Result<Option<Entry>> {
         neighbour::station(&mut self.route, bridge_index, mac)
-            .map_err(|error| Error::io(format!("looking up {mac}"), error))
+            .context(format_args!("looking up {mac}"))
     }
 
     /// Whether the kernel's answers find room. For tests: reading fails where they do not.

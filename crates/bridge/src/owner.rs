@@ -12,6 +12,7 @@ use bpf::Map;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
+use crate::error::Context as _;
 use crate::program::{self, Owner, Program};
 use crate::state::Bridge;
 use crate::{Error, ErrorKind, Result};
@@ -35,7 +36,7 @@ pub struct Accelerated {
 /// [`ErrorKind::Io`] if `/proc` does not say in which namespaces it is.
 pub(crate) fn claim(bridge: u32) -> Result<Owner> {
     let inode = |path: &str| {
-        let namespace = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        let namespace = std::fs::metadata(path).context(path)?;
         Ok(namespace.ino())
     };
     Ok(Owner {

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::decide::{Plan, Protocol};
+use crate::error::Context as _;
 use crate::program::{Program, Settings, constants};
 use crate::{Error, Result, Table};
 
@@ -75,7 +76,7 @@ pub(crate) enum Command {
 impl Shared {
     pub(crate) fn new(bridge: u32, program: Program, gate: Gate) -> Result<Shared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::io("cannot make an eventfd", e))?;
+            .context("cannot make an eventfd")?;
         Ok(Shared {
             bridge,
             program,
@@ -100,7 +101,7 @@ impl Shared {
     pub(crate) fn change(&self, change: impl FnOnce(&mut Gate)) -> Result<()> {
         let mut gate = self.locked();
         change(&mut gate);
-        self.program.configure(&gate.settings()).map_err(|e| Error::io("the settings", e))
+        self.program.configure(&gate.settings())
     }
 
     fn locked(&self) -> MutexGuard<'_, Gate> {

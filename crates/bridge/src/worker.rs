@@ -13,16 +13,13 @@
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod arrivals;
-mod attachment;
 mod attention;
-mod counting;
 mod looking;
 mod mirroring;
 mod pace;
 mod ports;
 mod report;
 mod settling;
-mod table;
 mod unsettled;
 
 use std::cell::RefCell;
@@ -33,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::RingBuffer;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::AsFd as _;
 use rustix::io::Errno;
 
 use crate::decide::decide;
@@ -48,10 +44,9 @@ use crate::state::{Mac, State};
 use crate::tcx;
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
-use attachment::{Attachment, Placed};
 use pace::GLANCE;
+use ports::{Attachment, Placed};
 use report::Report;
-use table::ring;
 use unsettled::Unsettled;
 
 /// Looks that may fail in a row.
@@ -157,7 +152,7 @@ impl Worker {
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<()> {
         let seen = RefCell::new(Vec::new());
         let shared = self.shared();
-        let ring = ring(&shared.program, &seen)?;
+        let ring = shared.program.moved(&seen)?;
         let mut priority = Priority::new();
         loop {
             priority.review();
@@ -195,7 +190,7 @@ impl Worker {
         let timeout = rustix::time::Timespec::try_from(timeout).ok();
         let mut fds = vec![
             PollFd::new(&self.shared.wake, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.shared.program.moved().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.program.moved_fd(), PollFlags::IN),
         ];
         let watched = self.watch.fds();
         fds.extend(watched.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

@@ -15,16 +15,13 @@
 //!             /// Anything else that the system reported.
 //!             Io => Failed,
 //!         }
-//!         io: |source| match source.kind() {
-//!             std::io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-//!             _ => ErrorKind::Io,
-//!         },
+//!         io,
 //!     }
 //! }
-//! use error::{Error, ErrorKind, Result};
+//! use error::{Context as _, Error, ErrorKind, Result};
 //!
 //! fn read() -> Result<String> {
-//!     std::fs::read_to_string("/nowhere").map_err(|e| Error::io("read /nowhere", e))
+//!     std::fs::read_to_string("/nowhere").context("read /nowhere")
 //! }
 //!
 //! let error = read().unwrap_err();

@@ -47,8 +47,7 @@ pub(crate) fn vlan_offloads(
     device: &Device,
     of: [(&'static str, &'static str); 2],
 ) -> Result<Vec<&'static str>> {
-    let on = features(device)
-        .map_err(|error| Error::io(format!("{device}: cannot ask for its offloads"), error))?;
+    let on = features(device).context(format_args!("{device}: cannot ask for its offloads"))?;
     Ok(of.into_iter().filter(|(kernel, _)| on.contains(*kernel)).map(|(_, name)| name).collect())
 }
 

@@ -140,7 +140,7 @@ impl Loaded {
     pub(crate) fn renew(&self, ago: Duration) -> Result<()> {
         let mut ago = Ago { ticks: u64::from(tick::ticks_in(ago)) };
         let run = self.programs.renew.run(&mut ago);
-        run.map(drop).map_err(|error| Error::io("cannot renew the lease", error))
+        run.map(drop).context("cannot renew the lease")
     }
 
     /// Nothing is under way to a CPU, whatever was before.
@@ -155,7 +155,7 @@ impl Loaded {
 
     /// The cpumap's number.
     pub(crate) fn entries_id(&self) -> Result<u32> {
-        self.entries.id().map_err(|error| Error::io("cannot read a map", error))
+        self.entries.id().context("cannot read a map")
     }
 
     /// Whether a record is rewritten only when its flow's consumer left the lane.
@@ -233,7 +233,7 @@ impl Programs {
                 queued: self.queued.run_time()?,
             })
         };
-        read().map_err(|error| Error::io("cannot read a program's statistics", error))
+        read().context("cannot read a program's statistics")
     }
 
     /// Lets the record side run, for as long as the descriptors are open.
@@ -255,13 +255,12 @@ impl Programs {
 
 /// Writes an element of a map whose values are of type `T`.
 pub(crate) fn write<T: Plain>(map: &Map, key: u32, value: &T) -> Result<()> {
-    map.set(&key, value)
-        .map_err(|error| Error::io(format!("cannot write element {key} of a map"), error))
+    map.set(&key, value).context(format_args!("cannot write element {key} of a map"))
 }
 
 /// Reads an element of a map whose values are of type `T`.
 pub(crate) fn read<T: Plain>(map: &Map, key: u32) -> Result<T> {
-    map.get(&key).map_err(|error| Error::io(format!("cannot read element {key} of a map"), error))
+    map.get(&key).context(format_args!("cannot read element {key} of a map"))
 }
 
 /// Programs that the kernel did not load.

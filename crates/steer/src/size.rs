@@ -37,7 +37,7 @@ pub(crate) fn check_records(records: u32) -> Result<()> {
 pub(crate) fn sockets() -> Result<u64> {
     let read = |name: &str| {
         let path = format!("/proc/thread-self/net/{name}");
-        fs::read_to_string(&path).map_err(|error| Error::io(path.clone(), error))
+        fs::read_to_string(&path).context(&path)
     };
     // A kernel without IPv6 has none of its own.
     Ok(in_use(&read("sockstat")?) + read("sockstat6").map_or(0, |text| in_use(&text)))

@@ -319,7 +319,7 @@ fn netns() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
 
     let path = "/proc/thread-self/ns/net";
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+    let metadata = std::fs::metadata(path).context(path)?;
     u32::try_from(metadata.ino())
         .map_err(|_| Error::new(ErrorKind::Io, format!("{path}: inode {}", metadata.ino())))
 }

@@ -153,7 +153,7 @@ impl Targets {
         // struct bpf_cpumap_val: the queue's size, and the program on it.
         let value = [self.queue_size, program.cast_unsigned()];
         let set = self.loaded.entries.set(&cpu, &value);
-        set.map_err(|error| Error::io(format!("cannot make CPU {cpu} a target"), error))
+        set.context(format_args!("cannot make CPU {cpu} a target"))
     }
 
     fn remove(&self, cpu: u32) -> Result<()> {
@@ -169,7 +169,7 @@ impl Targets {
 /// A set of CPUs that the kernel names: `present`, `possible`.
 pub(crate) fn cpus(which: &str) -> Result<CpuSet> {
     let path = format!("/sys/devices/system/cpu/{which}");
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::io(path.clone(), error))?;
+    let text = std::fs::read_to_string(&path).context(&path)?;
     let cpus = text.trim().parse::<CpuSet>();
     cpus.map_err(|error| Error::new(ErrorKind::Io, format!("{path}: {error}")))
 }

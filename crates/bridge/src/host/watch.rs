@@ -18,6 +18,7 @@ use super::{
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
     netlink::{Message, is, messages, receive},
 };
+use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result, state::State, station::Change};
 
 /// Room for some 15,000 changes of the forwarding table. The kernel takes the memory only while
@@ -116,7 +117,7 @@ impl Watch {
 
     /// As [`new`](Self::new), with room for so many bytes of notifications in each socket.
     pub(crate) fn with_buffer(bridge: u32, bytes: usize) -> Result<Self> {
-        let open = || {
+        let open = || -> io::Result<Self> {
             let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
             let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;
             filter::only_stations_of(&route, bridge)?;
@@ -136,7 +137,7 @@ impl Watch {
                 heard: Heard::default(),
             })
         };
-        open().map_err(|error: io::Error| Error::io("subscribing to netlink notifications", error))
+        open().context("subscribing to netlink notifications")
     }
 
     /// Takes only what this state depends on for a change from now on. Until told, every device's
@@ -212,7 +213,7 @@ impl LinkWatch {
     pub(crate) fn new() -> Result<Self> {
         // What finds no room is heard as well: that there was something.
         let socket = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], BUFFER)
-            .map_err(|error| Error::io("subscribing to netlink notifications", error))?;
+            .context("subscribing to netlink notifications")?;
         Ok(Self { socket, buffer: vec![0; BUFFER] })
     }
 

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
 use proptest::prelude::*;
 
@@ -10,9 +9,7 @@ use super::*;
 struct Map(BTreeMap<Mac, (u32, u32, u32)>, usize);
 
 impl StationMap for Map {
-    type Error = Infallible;
-
-    fn set(&mut self, mac: Mac, station: Station) -> Result<bool, Infallible> {
+    fn set(&mut self, mac: Mac, station: Station) -> Result<bool> {
         if !self.0.contains_key(&mac) && self.0.len() == self.1 {
             return Ok(false);
         }
@@ -21,7 +18,7 @@ impl StationMap for Map {
         Ok(true)
     }
 
-    fn remove(&mut self, mac: Mac) -> Result<(), Infallible> {
+    fn remove(&mut self, mac: Mac) -> Result<()> {
         self.0.remove(&mac);
         Ok(())
     }

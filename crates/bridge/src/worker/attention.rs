@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::Worker;
 use super::pace::cpu_time;
+use crate::Result;
 use crate::lease::RENEWAL;
+use crate::rules::Reading;
 use crate::shared::jiffies;
 use crate::state::Port;
-use crate::{Error, Result};
 
 /// What is announced may take at most one part in so many.
 const ANNOUNCED_SHARE: u32 = 10;
@@ -20,16 +21,13 @@ impl Worker {
     pub(super) fn tend(&mut self) -> Result<()> {
         let program = &self.shared.program;
         // Before the notifications are taken: what comes later may be missed.
-        let from = program.now().map_err(|e| Error::io("reading the time", e))?;
+        let from = program.now()?;
         self.drain()?;
         let now = Instant::now();
         self.longest.add(now - self.at_work);
         (self.at_work, self.next_renewal) = (now, now + RENEWAL);
         match self.longest.lease().length {
-            Some(length) if self.failures == 0 => {
-                let renewed = self.shared.program.renew(from, jiffies(length));
-                renewed.map_err(|e| Error::io("renewing the lease", e))
-            }
+            Some(length) if self.failures == 0 => self.shared.program.renew(from, jiffies(length)),
             // Looks fail or take too long: everything takes the kernel path until that is over.
             _ => Ok(()),
         }
@@ -54,7 +52,7 @@ impl Worker {
                 self.tend()?;
             }
             if around {
-                let rules = self.begin_rules()?;
+                let rules = Reading::begin(&self.shared.program)?;
                 self.reader.look_around(&mut self.state)?;
                 self.act()?;
                 self.believe(rules)?;

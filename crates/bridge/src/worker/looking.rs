@@ -4,17 +4,15 @@ use std::time::Instant;
 
 use super::Worker;
 use super::pace::{AGAIN, GLANCE, LOOK, cpu_time, later};
+use crate::Result;
 use crate::decide::decide;
-use crate::{Error, Result, rules};
-
-/// What may fail with netfilter's rules.
-const RULES: &str = "reading netfilter's rules";
+use crate::rules::Reading;
 
 impl Worker {
     /// Reads all of the host that matters, and acts on what has changed.
     pub(super) fn look(&mut self) -> Result<()> {
         let begin = cpu_time();
-        let rules = self.begin_rules()?;
+        let rules = Reading::begin(&self.shared.program)?;
         // What was announced before is seen by this look; what comes while it goes on is not.
         let _ = self.watch.take_heard();
         let mut survey = self.reader.survey(self.index)?;
@@ -35,27 +33,23 @@ impl Worker {
     /// Reads what changes in silence, and acts on it.
     pub(super) fn glance(&mut self) -> Result<()> {
         let begin = cpu_time();
-        let rules = self.begin_rules()?;
+        let rules = Reading::begin(&self.shared.program)?;
         self.reader.glance(&mut self.state)?;
         self.act()?;
         self.next_glance = later(begin, GLANCE);
         self.believe(rules)
     }
 
-    pub(super) fn begin_rules(&self) -> Result<rules::Reading> {
-        rules::Reading::begin(&self.shared.program).map_err(|e| Error::io(RULES, e))
-    }
-
     /// Has the packet path believe the rules that were read, where they leave bridged packets alone.
-    pub(super) fn believe(&mut self, rules: rules::Reading) -> Result<()> {
+    pub(super) fn believe(&mut self, rules: Reading) -> Result<()> {
         let program = &self.shared.program;
-        let held = rules.end(program).map_err(|e| Error::io(RULES, e))?;
+        let held = rules.end(program)?;
         if held.is_none() {
             // Of what changed meanwhile, either may have been read.
             self.next_glance = Instant::now() + AGAIN;
         }
         let harmless = held.filter(|_| self.state.netfilter.bridge.is_empty());
-        program.believe(harmless).map_err(|e| Error::io(RULES, e))
+        program.believe(harmless)
     }
 
     /// Brings the packet path in line with the host.

@@ -1,7 +1,6 @@
 //! The worker's dealings with stations: mirroring the kernel's table.
 
 use std::cell::RefCell;
-use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -9,10 +8,33 @@ use libbpf_rs::RingBuffer;
 
 use super::Worker;
 use super::pace::{LOOK, cpu_time, later};
-use super::table::Writer;
-use crate::mirror::Mirror;
+use super::unsettled::Unsettled;
+use crate::error::Context as _;
+use crate::mirror::{Mirror, StationMap};
+use crate::program::{Program, Station};
 use crate::state::Mac;
-use crate::{Change, Error, ErrorKind, Result};
+use crate::{Change, ErrorKind, Result};
+
+/// The packet path's map of stations.
+pub(super) struct Writer<'a> {
+    program: &'a Program,
+    /// What is written has yet to be settled.
+    written: &'a mut Unsettled,
+}
+
+impl StationMap for Writer<'_> {
+    fn set(&mut self, mac: Mac, station: Station) -> Result<bool> {
+        let written = self.program.set_station(mac, station)?;
+        if written {
+            self.written.add(mac, station.unsettled);
+        }
+        Ok(written)
+    }
+
+    fn remove(&mut self, mac: Mac) -> Result<()> {
+        self.program.remove_station(mac)
+    }
+}
 
 impl Worker {
     pub(super) fn take_moves(
@@ -20,7 +42,7 @@ impl Worker {
         ring: &RingBuffer<'_>,
         seen: &RefCell<Vec<Mac>>,
     ) -> Result<()> {
-        ring.consume().map_err(|e| Error::io("reading moved stations", bpf::io_error(e)))?;
+        ring.consume().map_err(bpf::io_error).context("reading moved stations")?;
         let seen = std::mem::take(&mut *seen.borrow_mut());
         self.unsettle(seen.into_iter())
     }
@@ -51,11 +73,10 @@ impl Worker {
     /// Changes the mirror, and the packet path's table with it.
     pub(super) fn mirror(
         &mut self,
-        change: impl FnOnce(&mut Mirror, &mut Writer<'_>) -> io::Result<()>,
+        change: impl FnOnce(&mut Mirror, &mut Writer<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
         change(&mut self.mirror, &mut table)
-            .map_err(|error| Error::io("mirroring the forwarding table", error))
     }
 
     /// Leaves everything to the kernel path until the mirror is rebuilt.

@@ -18,7 +18,7 @@ use std::time::Instant;
 use super::Worker;
 use super::unsettled::RESTLESS;
 use crate::state::Mac;
-use crate::{Change, Entry, Error, Result};
+use crate::{Change, Entry, Result};
 
 /// So many stations are asked for one by one, or one in so many of all; more by reading the whole
 /// table.
@@ -28,8 +28,7 @@ impl Worker {
     /// Takes in which stations were seen on another port.
     pub(super) fn unsettle(&mut self, seen: impl Iterator<Item = Mac>) -> Result<()> {
         for mac in seen {
-            let count = self.shared.program.unsettled(mac);
-            if let Some(count) = count.map_err(|e| Error::io("reading a station", e))? {
+            if let Some(count) = self.shared.program.unsettled(mac)? {
                 self.unsettled.add(mac, count);
             }
         }
@@ -76,13 +75,9 @@ impl Worker {
             let change = found.map_or(Change::Removed(mac), Change::Set);
             return self.apply(std::iter::once(change));
         }
-        let settled = self.shared.program.settle(mac, count);
-        if settled.map_err(|e| Error::io("settling a station", e))? {
-            return Ok(());
-        }
-        let count =
-            self.shared.program.unsettled(mac).map_err(|e| Error::io("reading a station", e))?;
-        if let Some(count) = count {
+        if !self.shared.program.settle(mac, count)?
+            && let Some(count) = self.shared.program.unsettled(mac)?
+        {
             self.unsettled.wait(mac, count, RESTLESS);
         }
         Ok(())

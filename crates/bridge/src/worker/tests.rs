@@ -1,5 +1,6 @@
 //! The worker against real bridges, where something of its inside has to be reached.
 
+use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::tcx::{self, Hook};
@@ -232,7 +233,7 @@ fn root_a_program_that_somebody_took_off_a_port_comes_back() {
         let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
         let there = || tcx::programs(port, Hook::Ingress).expect("a port");
         assert_eq!(there(), [shared.program.id()]);
-        worker.links[&port].detach().expect("root may");
+        worker.links[&port].link.detach().expect("root may");
         assert_eq!(there(), [0_u32; 0]);
         worker.glance().expect("no error");
         assert_eq!(there(), [shared.program.id()]);

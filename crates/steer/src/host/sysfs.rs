@@ -55,6 +55,6 @@ impl Sysfs {
             let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
             entries.map(|entry| entry.map(name)).collect()
         };
-        list().map_err(|error| Error::io(format!("cannot list /sys/{path}"), error))
+        list().context(format_args!("cannot list /sys/{path}"))
     }
 }
