@@ -1,5 +1,7 @@
 //! For build scripts: compiles BPF C, and generates what Rust needs of it.
 //!
+//! Programs may include the headers of this crate's `include/cachelane`.
+//!
 //! A module that has a program includes what is generated, which is a module `skel`:
 //!
 //! ```ignore
@@ -69,13 +71,14 @@ fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
-    let include = format!("-I/usr/include/{arch}-linux-gnu");
+    let system = format!("-I/usr/include/{arch}-linux-gnu");
+    let ours = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
     let source = format!("src/bpf/{name}.bpf.c");
     let mut builder = SkeletonBuilder::new();
     builder
         .source(&source)
         .obj(out.join(format!("{name}.o")))
-        .clang_args([&[include.as_str(), "-Wall", "-Werror"], args].concat());
+        .clang_args([&[system.as_str(), ours, "-Wall", "-Werror"], args].concat());
     if let Err(error) = builder.build() {
         panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
     }
@@ -95,9 +98,9 @@ fn maps(skeleton: &str) -> String {
     let name = skeletons.map_or_else(String::new, |name| name.replace("struct ", ""));
     format!(
         "#[derive(Debug)]\n#[allow(dead_code)]\npub(crate) struct Maps {{ {} }}\n\
-         impl Maps {{\n\
+         #[allow(dead_code)]\nimpl Maps {{\n\
          pub(crate) fn of(maps: &{name}Maps<'_>) -> libbpf_rs::Result<Self> {{ Ok(Self {{ {} }}) }}\n\
-         #[allow(dead_code)]\npub(crate) fn all(&self) -> [&::bpf::Map; {}] {{ [{}] }}\n}}\n",
+         pub(crate) fn all(&self) -> [&::bpf::Map; {}] {{ [{}] }}\n}}\n",
         each("pub(crate) MAP: ::bpf::Map, "),
         each("MAP: ::bpf::Map::of(&maps.MAP)?, "),
         all.len(),

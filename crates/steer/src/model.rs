@@ -15,10 +15,10 @@ mod tests;
 
 pub use flow::{Protocol, Tuple};
 pub use packet::parse;
-pub use parts::{CPUS_MAX, Count, FlowSet, Passed, Poll, Polling, Shape, Target, Verdict};
+pub use parts::{CPUS_MAX, Count, FlowSet, Passed, Poll, Polling, Target, Verdict};
 pub use rules::{Lane, RecordAction, Sight, WAYS, Words, is_delivered, record_rule, victim};
 
-pub use crate::program::Limits;
+pub use crate::program::{Limits, Shape};
 use crate::{Counters, Reason};
 use parts::passed_bit;
 

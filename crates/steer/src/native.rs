@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use xsk::Device;
 
+use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result};
 
 /// `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_REDIRECT` of linux/netdev.h.

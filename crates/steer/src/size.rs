@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::error::Context as _;
 use crate::{Error, Result};
 
 /// The fewest records, and the most.

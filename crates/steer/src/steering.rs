@@ -7,7 +7,8 @@ use lanes::{CpuSet, LaneMap};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
-use crate::program::{CPUS_MAX, Constants, Limits, Loaded};
+use crate::error::Context as _;
+use crate::program::{CPUS_MAX, Limits, Loaded, Shape};
 #[cfg(feature = "measure")]
 use crate::run_times::RunTimes;
 use crate::size::{check_records, records_for};
@@ -264,11 +265,10 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
             1 << (STATES_MAX / queues.max(1)).max(1).ilog2()
         )));
     }
-    Loaded::new(&Constants {
+    let shape = Shape {
         records,
         cpus: cpus_max()? as u32,
         queues,
-        netns: netns()?,
         hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
         #[cfg(feature = "measure")]
         keep_order: options.keep_order,
@@ -276,8 +276,8 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
         keep_order: true,
         gro_outlasts_poll: tick::gro_outlasts_poll(),
         limits: limits(options, queues),
-        tried_time: false,
-    })
+    };
+    Loaded::new(&shape, netns()?, false)
 }
 
 fn limits(options: &SteerOptions, queues: u32) -> Limits {

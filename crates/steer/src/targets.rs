@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use lanes::{CpuSet, LaneMap};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::error::Context as _;
 use crate::program::{self, Loaded, Target, constants};
 use crate::threads::Threads;
 use crate::{Error, ErrorKind, Result};
@@ -119,13 +120,13 @@ impl Targets {
 
     /// Its thread, as the programs know it.
     fn task(&self, cpu: usize) -> Result<u64> {
-        Ok(program::read::<Target>(&self.loaded.targets, cpu as u32)?.task)
+        Ok(program::read::<Target>(&self.loaded.maps.targets, cpu as u32)?.task)
     }
 
     fn write(&self, lanes: &LaneMap, cpu: usize, active: bool, task: u64) -> Result<()> {
         let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
         let target = Target { task, active: u32::from(active), lane };
-        program::write(&self.loaded.targets, cpu as u32, &target)
+        program::write(&self.loaded.maps.targets, cpu as u32, &target)
     }
 
     /// Waits until flows that had packets at these CPUs have had the time to leave them in order,
@@ -152,12 +153,12 @@ impl Targets {
         let program = self.loaded.programs.taken.as_fd().as_raw_fd();
         // struct bpf_cpumap_val: the queue's size, and the program on it.
         let value = [self.queue_size, program.cast_unsigned()];
-        let set = self.loaded.entries.set(&cpu, &value);
+        let set = self.loaded.maps.entries.set(&cpu, &value);
         set.context(format_args!("cannot make CPU {cpu} a target"))
     }
 
     fn remove(&self, cpu: u32) -> Result<()> {
-        match self.loaded.entries.remove(&cpu) {
+        match self.loaded.maps.entries.remove(&cpu) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io(format!("cannot stop sending to CPU {cpu}"), error))
             }

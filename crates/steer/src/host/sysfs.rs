@@ -8,6 +8,7 @@ use rustix::fs::{Dir, DirEntry, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result};
 
 /// sysfs as the caller's network namespace has it: what is mounted may be another one's.

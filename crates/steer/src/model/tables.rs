@@ -1,7 +1,8 @@
 //! What others set and see of the model's tables.
 
 use super::Model;
-use super::parts::{Count, FlowSet, Passed, Polling, Shape, Target};
+use super::Shape;
+use super::parts::{Count, FlowSet, Passed, Polling, Target};
 use super::rules::{Sight, WAYS};
 use crate::Counters;
 
