@@ -83,12 +83,14 @@ fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
         panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
     }
     println!("cargo::rerun-if-changed=src/bpf");
+    println!("cargo::rerun-if-changed={}", &ours[2..]);
     (builder, out)
 }
 
 /// A struct of all maps that can be read or written.
 fn maps(skeleton: &str) -> String {
-    let between = |line: &str, end: &str| Some(line.strip_prefix("pub ")?.strip_suffix(end)?.into());
+    let between =
+        |line: &str, end: &str| Some(line.strip_prefix("pub ")?.strip_suffix(end)?.into());
     let lines = || skeleton.lines().map(str::trim);
     let maps = |line| between(line, ": libbpf_rs::MapMut<'obj>,").filter(|name| name != "rodata");
     let all: Vec<String> = lines().filter_map(maps).collect();

@@ -3,13 +3,11 @@
 //! All of it is about the network namespace of the calling thread, but for the other ends of
 //! veths: those are asked for where they are.
 
-mod attributes;
 mod ethtool;
 mod filter;
 mod link;
 mod neighbour;
 mod netfilter;
-mod netlink;
 mod proc;
 mod tc;
 #[cfg(test)]
@@ -21,6 +19,7 @@ use std::io;
 use std::time::Duration;
 
 use bpf::tcx::{self, Hook};
+use kit::netlink::{Socket, is};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
@@ -28,7 +27,6 @@ use rustix::io::Errno;
 use self::{
     link::{Link, Which},
     netfilter::Hooks,
-    netlink::{Socket, is},
     tc::FilterHolder,
 };
 pub(crate) use self::{
@@ -70,7 +68,7 @@ impl Reader {
     pub(crate) fn new() -> Result<Self> {
         let open = || -> io::Result<Self> {
             let mut generic = Socket::open(NETLINK_GENERIC)?;
-            let ethtool = ethtool::family(&mut generic)?;
+            let ethtool = generic.family("ethtool")?;
             let route = Socket::open(NETLINK_ROUTE)?.strict()?;
             let netfilter = Hooks::open()?;
             Ok(Self { route, generic, ethtool, netfilter, holders: HashMap::new() })
@@ -92,17 +90,11 @@ impl Reader {
     }
 
     /// The indexes and names of all bridges, by name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn bridges(&mut self) -> Result<Vec<(u32, String)>> {
         link::bridges(&mut self.route).context("listing the bridges")
     }
 
     /// Begins to read everything about the bridge with this index, whatever it is called.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn survey(&mut self, index: u32) -> Result<Survey> {
         let bridge = self.bridge_at(index)?;
         let links =
@@ -112,9 +104,6 @@ impl Reader {
     }
 
     /// Reads one more port. Returns whether there was one.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn survey_port(&mut self, survey: &mut Survey) -> Result<bool> {
         let Some(link) = survey.links.pop_front() else { return Ok(false) };
         let name = link.name.clone();
@@ -127,9 +116,6 @@ impl Reader {
     }
 
     /// Reads what is left, and puts all together.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn finish(&mut self, survey: Survey) -> Result<State> {
         let Survey { bridge, ports, .. } = survey;
         let calls = proc::calls().context(reading("the settings", &bridge.name))?;
@@ -146,9 +132,6 @@ impl Reader {
 
     /// Reads again what matters to a bridge beside its own settings and those of its ports:
     /// netfilter's hooks, and packet sockets.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn look_around(&mut self, state: &mut State) -> Result<()> {
         let name = &state.bridge.name;
         state.netfilter =
@@ -158,9 +141,6 @@ impl Reader {
     }
 
     /// Reads the bridge alone again.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn look_at_bridge(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
         let calls = proc::calls().context(reading("the settings", &link.name))?;
@@ -169,9 +149,6 @@ impl Reader {
     }
 
     /// Reads one device again. None: it is no port of this bridge.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn look_at_port(&mut self, bridge: u32, index: u32) -> Result<Option<Port>> {
         let mut read = || {
             let link = link::link(&mut self.route, Which::Index(index))?;
@@ -185,9 +162,6 @@ impl Reader {
     }
 
     /// Reads again which devices have queue disciplines that hold filters.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn read_queues(&mut self) -> Result<()> {
         self.holders =
             tc::filter_holders(&mut self.route).context("reading the queue disciplines")?;
@@ -197,9 +171,6 @@ impl Reader {
     /// Reads again what changes without a notification, where it costs little: the bridge itself
     /// with the settings of `br_netfilter`, packet sockets, tcx programs, netfilter's hooks. What
     /// the peers have is not among it.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
         let read = || {
@@ -221,9 +192,6 @@ impl Reader {
     }
 
     /// How many packets a device has received; none if it is gone.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn received(&mut self, index: u32) -> Result<Option<u64>> {
         match link::received(&mut self.route, index) {
             Ok(packets) => Ok(Some(packets)),
@@ -236,26 +204,23 @@ impl Reader {
     ///
     /// An entry that is removed while the kernel writes the table down can hide another one:
     /// where that matters, read again after a removal.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn stations(&mut self, bridge_index: u32) -> Result<Vec<Entry>> {
         neighbour::stations(&mut self.route, bridge_index).context("reading the forwarding table")
     }
 
     /// What the kernel has for an address without a VLAN.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn station(&mut self, bridge_index: u32, mac: Mac) -> Result<Option<Entry>> {
         neighbour::station(&mut self.route, bridge_index, mac)
             .context(format_args!("looking up {mac}"))
     }
 
-    /// Whether the kernel's answers find room. For tests: reading fails where they do not.
+    /// Has questions answered, or fail. For tests.
     #[cfg(test)]
-    pub(crate) fn answers_fit(&mut self, fit: bool) {
-        self.route.answers_fit(fit);
+    pub(crate) fn is_answered(&mut self, answered: bool) {
+        // Nobody listens there.
+        let protocol =
+            if answered { NETLINK_ROUTE } else { netlink_sys::protocols::NETLINK_KOBJECT_UEVENT };
+        self.route = Socket::open(protocol).expect("a socket");
     }
 
     fn bridge(&mut self, name: &str) -> Result<Link> {

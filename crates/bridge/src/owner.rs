@@ -50,9 +50,6 @@ pub(crate) fn claim(bridge: u32) -> Result<Owner> {
 
 /// The process that accelerates the bridge with this index of this network namespace; none if
 /// nobody does, or the caller may not look (`CAP_SYS_ADMIN`).
-///
-/// # Errors
-/// As [`claim`].
 pub(crate) fn of(bridge: u32) -> Result<Option<Accelerated>> {
     let own = claim(bridge)?;
     Ok(programs().filter_map(|info| read(&info, &own)).next())

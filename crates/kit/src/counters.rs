@@ -257,6 +257,7 @@ mod tests {
     fn counters_are_added_up_and_taken_over_by_name() {
         let one = Counters::from(&Counts { kernel: [1, 2, 9, 9], two: u64::MAX, one: 1 });
         assert_eq!((one.values(), one.kernel), ([1, u64::MAX], [1, 2]));
+        assert_eq!(one.kernel(Reason::Other), 2);
         let mut sum = one;
         sum.add(&one);
         assert_eq!((sum.values(), sum.kernel), ([2, u64::MAX - 1], [2, 4]));

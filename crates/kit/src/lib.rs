@@ -1,5 +1,6 @@
 //! What the libraries of cachelane have in common: how each declares its [`error!`], its
-//! [`counters!`] and [`reasons!`], [`or`] for its messages, and hardware addresses ([`Mac`]).
+//! [`counters!`] and [`reasons!`], [`or`] for its messages, hardware addresses ([`Mac`]), and, with
+//! the feature `netlink`, asking the kernel by netlink.
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -33,6 +34,8 @@
 mod counters;
 mod error;
 mod mac;
+#[cfg(feature = "netlink")]
+pub mod netlink;
 mod text;
 
 pub use counters::{Count, Field};

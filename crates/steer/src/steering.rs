@@ -130,9 +130,6 @@ impl Steering {
     /// Follows a change of the machine: CPUs that went are no targets any more, those that came
     /// are, and lanes are as given. Flows of a CPU that went take the kernel path until their
     /// consumers run elsewhere.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn follow(&self, lanes: &LaneMap) -> Result<()> {
         self.targets.follow(lanes)
     }
@@ -142,9 +139,6 @@ impl Steering {
     /// programs for some milliseconds now and then, so that it should be called every [`LOOK`], by
     /// a thread that [goes before them](Self::go_before). CPUs that were to be targets again
     /// before their threads had ended are.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn look(&self, began: Instant) -> Result<()> {
         self.targets.look()?;
         self.targets.loaded.renew(began.elapsed())
@@ -173,33 +167,21 @@ impl Steering {
     }
 
     /// Changes whether a record is rewritten only when its flow's consumer left the lane.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn set_llc_affinity(&self, on: bool) -> Result<()> {
         self.targets.loaded.set(on)
     }
 
     /// Whether it is so.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn llc_affinity(&self) -> Result<bool> {
         self.targets.loaded.llc_affinity()
     }
 
     /// What happened so far, over all CPUs.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn counters(&self) -> Result<Counters> {
         self.targets.loaded.counters()
     }
 
     /// What the programs cost so far, while the kernel's statistics of BPF programs were on.
-    ///
-    /// # Errors
-    /// What the system reports.
     #[cfg(feature = "measure")]
     pub fn run_times(&self) -> Result<RunTimes> {
         self.targets.loaded.programs.run_times()
@@ -208,9 +190,6 @@ impl Steering {
     /// What happened so far, by the CPU that it happened on: packets are counted where they
     /// arrive, receives and records where the consumer runs. Of the CPUs that there can be, those
     /// that are there and those that were.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn counters_by_cpu(&self) -> Result<Vec<(usize, Counters)>> {
         let present = cpus("present")?;
         let all = cpus("possible")?.iter().collect::<Vec<_>>();

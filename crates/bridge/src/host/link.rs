@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kit::netlink::{Socket, emitted};
+use libc::RTM_GETLINK;
 use netlink_packet_core::Parseable as _;
 use netlink_packet_route::link::{
     BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData,
@@ -9,13 +11,7 @@ use netlink_packet_route::link::{
     XdpAttached,
 };
 
-use super::{
-    attributes::{emitted, mac},
-    netlink::Socket,
-};
 use crate::state::{GsoLimits, Mac, PortFlags, StpState, Xdp};
-
-pub(super) const RTM_GETLINK: u16 = 18;
 
 /// What is used of a device.
 #[derive(Debug, Default)]
@@ -196,7 +192,7 @@ fn parse(message: &[u8]) -> io::Result<Link> {
             LinkAttribute::GsoMaxSize(size) => link.gso.size = size,
             LinkAttribute::GsoIpv4MaxSize(size) => link.gso.ipv4_size = size,
             LinkAttribute::GsoMaxSegs(segments) => link.gso.segments = segments,
-            LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
+            LinkAttribute::Address(bytes) => link.mac = bytes.try_into().ok().map(Mac),
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::Qdisc(kind) => link.qdisc = Some(kind),
             LinkAttribute::Promiscuity(count) => link.promiscuity = count,

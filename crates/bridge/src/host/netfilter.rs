@@ -6,17 +6,15 @@
 
 use std::io;
 
+use kit::netlink::{
+    Socket, attributes, attributes_after, big_endian, find, find_after, is, message, string,
+    string_attribute,
+};
 use netlink_packet_core::DefaultNla;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;
 
-use super::{
-    attributes::{
-        attributes, attributes_after, big_endian, find, message, string, string_attribute,
-    },
-    netlink::{Socket, is},
-    proc,
-};
+use super::proc;
 use crate::state::{DeviceHook, Netfilter};
 
 const HEADER: usize = 4; // struct nfgenmsg
@@ -249,10 +247,9 @@ fn chain(message: &[u8]) -> Option<Hooked> {
 }
 
 fn flow_table(message: &[u8]) -> Option<Hooked> {
-    let text = |kind| attributes_after(HEADER, message).find(|(found, _)| *found == kind);
-    let (_, table) = text(NFTA_FLOWTABLE_TABLE)?;
-    let (_, name) = text(NFTA_FLOWTABLE_NAME)?;
-    let (_, hook) = text(NFTA_FLOWTABLE_HOOK)?;
+    let table = find_after(HEADER, message, NFTA_FLOWTABLE_TABLE)?;
+    let name = find_after(HEADER, message, NFTA_FLOWTABLE_NAME)?;
+    let hook = find_after(HEADER, message, NFTA_FLOWTABLE_HOOK)?;
     let what = format!("nft table {}, flowtable {}", string(table), string(name));
     let devices = devices(hook, NFTA_FLOWTABLE_HOOK_DEVS);
     Some(Hooked { what, place: Place::Ingress, devices })
@@ -276,8 +273,8 @@ fn devices(hook: &[u8], list: u16) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attributes::nested_attribute;
     use super::*;
+    use kit::netlink::nested_attribute;
 
     fn hook(function: &str, more: &[DefaultNla]) -> Option<String> {
         let function = [string_attribute(NFNLA_HOOK_FUNCTION_NAME, function)];

@@ -7,16 +7,19 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use kit::netlink::{Message, attributes_after, is, messages, number, receive};
+use libc::{
+    RTM_DELLINK, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER,
+    RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC,
+};
 use netlink_packet_route::{link::LinkHeader, tc::TcHeader};
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::{
-    attributes::{attributes_after, number},
     filter, neighbour,
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
-    netlink::{Message, is, messages, receive},
 };
 use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result, state::State, station::Change};
@@ -33,22 +36,12 @@ const AT_A_TIME: usize = 32 << 10;
 /// came.
 const BUFFER: usize = 64 << 10;
 
-const RTNLGRP_LINK: u32 = 1;
-const RTNLGRP_NEIGH: u32 = 3;
-const RTNLGRP_TC: u32 = 4;
 const NFNLGRP_NFTABLES: u32 = 7;
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
 const LINK_HEADER: usize = 16; // struct ifinfomsg
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINK_NETNSID: u16 = 37;
-
-const RTM_NEWQDISC: u16 = 36;
-const RTM_DELQDISC: u16 = 37;
-const RTM_NEWTFILTER: u16 = 44;
-const RTM_DELTFILTER: u16 = 45;
 
 /// nft's messages about tables, chains and flow tables; what is in them does not matter.
 const NFT_PLACES: [u16; 6] = [0, 2, 3, 5, 22, 24];
@@ -207,9 +200,6 @@ pub(crate) struct LinkWatch {
 
 impl LinkWatch {
     /// Hears of what happens from now on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn new() -> Result<Self> {
         // What finds no room is heard as well: that there was something.
         let socket = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], BUFFER)
@@ -218,9 +208,6 @@ impl LinkWatch {
     }
 
     /// Whether something has happened since the last call.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn heard(&mut self) -> Result<bool> {
         let mut some = false;
         let lost = each(&self.socket, &mut self.buffer, |_| some = true)?;

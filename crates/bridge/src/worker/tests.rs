@@ -354,15 +354,15 @@ fn root_what_cannot_be_settled_or_read_is_tried_again() {
         worker.tend().expect("no error");
         let last = worker.unsettled.last().expect("it has just been written");
         std::thread::sleep(last.saturating_duration_since(Instant::now()));
-        worker.reader.answers_fit(false);
+        worker.reader.is_answered(false);
         let settled = worker.settle();
-        assert_eq!(settled.as_ref().expect_err("no answer fits").kind(), ErrorKind::Io);
+        assert_eq!(settled.as_ref().expect_err("no answer").kind(), ErrorKind::Io);
         worker.bear(settled).expect("it is tried again");
         assert!(worker.unsettled.next().is_some(), "not forgotten");
         assert!(!shared.gate().trusted, "until it is over");
         let read = worker.read_table().map(drop);
-        worker.bear(Err(read.expect_err("no answer fits"))).expect("it is tried again");
-        worker.reader.answers_fit(true);
+        worker.bear(Err(read.expect_err("no answer"))).expect("it is tried again");
+        worker.reader.is_answered(true);
         look(&mut worker);
         let count = || shared.program.unsettled(station).expect("it is read");
         assert!(comes_true(|| {

@@ -88,9 +88,6 @@ fn names_above(layer: &Layer) -> impl Iterator<Item = &str> {
 }
 
 /// A device and all that are above it, as the kernel has them now.
-///
-/// # Errors
-/// What the system reports.
 pub(super) fn read(device: &Device, sysfs: &Sysfs) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     let mut seen = BTreeSet::from([device.name().to_owned()]);
