@@ -34,7 +34,7 @@ pub use map::{Map, io_error};
 pub use mapped::Words;
 pub use plain::Plain;
 pub use program::{Packet, Program, RunTime, Statistics, program_name};
-pub use tick::tick;
+pub use tick::{tick, ticks};
 
 use std::io;
 

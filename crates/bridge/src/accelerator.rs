@@ -48,7 +48,7 @@ impl Accelerator {
 
     /// Whether the fast path is on.
     pub fn fastpath(&self) -> bool {
-        self.shared.gate().fastpath
+        self.shared.gate.lock().fastpath
     }
 
     /// Says where the last-seen stamps live. After a change each station is refreshed by its next
@@ -62,7 +62,7 @@ impl Accelerator {
 
     /// Where the last-seen stamps live.
     pub fn table(&self) -> Table {
-        self.shared.gate().table
+        self.shared.gate.lock().table
     }
 
     /// Returns once all that the kernel had to say at the call is in force.
@@ -75,7 +75,7 @@ impl Accelerator {
 
     /// What may be taken from and sent to each port, as of the last look.
     pub fn plan(&self) -> Plan {
-        self.shared.gate().plan.clone()
+        self.shared.gate.lock().plan.clone()
     }
 
     /// What the packet path has counted since the start.

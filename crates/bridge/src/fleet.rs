@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::host::{LinkWatch, Reader};
@@ -50,6 +50,7 @@ pub enum Event {
 ///
 /// The two locks: `members` is held for moments alone, so that knobs and counters wait for nobody;
 /// `seeking` also while a bridge is being taken. Whoever has `members` does not ask for `seeking`.
+/// What a panic leaves is what was taken and what has left until then.
 #[derive(Debug)]
 pub struct Fleet {
     bridges: Bridges,
@@ -124,7 +125,7 @@ impl Fleet {
             }),
             bridges,
         };
-        let mut seeking = fleet.seeking();
+        let mut seeking = fleet.seeking.lock();
         match &fleet.bridges {
             Bridges::Named { names, wait } => {
                 for name in names {
@@ -154,7 +155,7 @@ impl Fleet {
     /// what has become of which since the last call. To be called several times a second, and at
     /// once after a call that had something to say.
     pub fn tend(&self) -> Vec<(String, Event)> {
-        let mut seeking = self.seeking();
+        let mut seeking = self.seeking.lock();
         for (name, error) in self.part() {
             seeking.ended(name, error);
         }
@@ -183,7 +184,7 @@ impl Fleet {
 
     /// Whether no bridge is accelerated, and none is waited for.
     pub fn is_over(&self) -> bool {
-        self.is_empty() && self.seeking().watch.is_none()
+        self.is_empty() && self.seeking.lock().watch.is_none()
     }
 
     /// Turns the fast path of each bridge on or off, also of those that come later.
@@ -196,7 +197,7 @@ impl Fleet {
 
     /// Whether the fast path is on.
     pub fn fastpath(&self) -> bool {
-        self.members().config.fastpath
+        self.members.lock().config.fastpath
     }
 
     /// Says where the last-seen stamps of each bridge live, also of those that come later.
@@ -209,7 +210,7 @@ impl Fleet {
 
     /// Where the last-seen stamps live.
     pub fn table(&self) -> Table {
-        self.members().config.table
+        self.members.lock().config.table
     }
 
     /// What the packet paths have counted since the start, with those of bridges that have left.
@@ -217,7 +218,7 @@ impl Fleet {
     /// # Errors
     /// [`ErrorKind::Io`] if one's map cannot be read.
     pub fn counters(&self) -> Result<Counters> {
-        let members = self.members();
+        let members = self.members.lock();
         members.there.iter().try_fold(members.past, |mut sum, member| {
             sum.add(&member.accelerator.counters()?);
             Ok(sum)
@@ -226,14 +227,14 @@ impl Fleet {
 
     /// How often notifications were lost, and a mirror rebuilt.
     pub fn overruns(&self) -> u64 {
-        let members = self.members();
+        let members = self.members.lock();
         let now = members.there.iter().map(|member| member.accelerator.overruns());
         members.past_overruns + now.sum::<u64>()
     }
 
     /// How many bridges are accelerated.
     pub fn len(&self) -> usize {
-        self.members().there.len()
+        self.members.lock().there.len()
     }
 
     /// Whether none is.
@@ -243,7 +244,7 @@ impl Fleet {
 
     /// The bridges that are accelerated, by name.
     pub fn each(&self) -> Vec<(String, Arc<Accelerator>)> {
-        let members = self.members();
+        let members = self.members.lock();
         let each = members.there.iter();
         each.map(|member| (member.name.clone(), Arc::clone(&member.accelerator))).collect()
     }
@@ -253,7 +254,7 @@ impl Fleet {
         change: impl FnOnce(&mut Config),
         tell: impl Fn(&Accelerator) -> Result<()>,
     ) -> Result<()> {
-        change(&mut self.members().config);
+        change(&mut self.members.lock().config);
         // One whose bridge is gone is about to leave.
         let gone = |told: &Result<()>| {
             told.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoDevice)
@@ -265,12 +266,19 @@ impl Fleet {
 
     /// Takes leave of the members whose fast path has ended.
     fn part(&self) -> Vec<(String, Error)> {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let Members { there, past, past_overruns, .. } = &mut *members;
         let ended = there.extract_if(.., |member| member.accelerator.failure().is_some());
         let left = ended.filter_map(|member| {
-            // What a map that cannot be read has counted is lost with it.
-            past.add(&member.accelerator.counters().unwrap_or_default());
+            match member.accelerator.counters() {
+                Ok(counters) => past.add(&counters),
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: what it counted is missing in the sums: {error}",
+                        member.name
+                    );
+                }
+            }
             *past_overruns += member.accelerator.overruns();
             Some((member.name, member.accelerator.failure()?))
         });
@@ -282,7 +290,7 @@ impl Fleet {
         let there = Reader::new()?.bridges()?;
         seeking.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
         let mut taken: HashSet<u32> = HashSet::new();
-        for member in &mut self.members().there {
+        for member in &mut self.members.lock().there {
             let index = member.accelerator.bridge();
             taken.insert(index);
             // It may have another name by now.
@@ -305,9 +313,9 @@ impl Fleet {
     }
 
     fn take(&self, name: &str) -> Result<()> {
-        let config = self.members().config;
+        let config = self.members.lock().config;
         let accelerator = Arc::new(Accelerator::start(name, config)?);
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let now = members.config;
         members.there.push(Member { name: name.to_owned(), accelerator: Arc::clone(&accelerator) });
         drop(members);
@@ -320,16 +328,6 @@ impl Fleet {
             accelerator.set_table(now.table)?;
         }
         Ok(())
-    }
-
-    fn members(&self) -> MutexGuard<'_, Members> {
-        // What a panic leaves is what was taken and what has left until then.
-        self.members.lock()
-    }
-
-    fn seeking(&self) -> MutexGuard<'_, Seeking> {
-        // As above.
-        self.seeking.lock()
     }
 }
 

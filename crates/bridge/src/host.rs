@@ -31,7 +31,7 @@ use self::{
 };
 pub(crate) use self::{
     proc::CALLS,
-    watch::{LinkWatch, Watch},
+    watch::{Heard, LinkWatch, Watch},
 };
 use crate::error::Context as _;
 use crate::{
@@ -220,7 +220,7 @@ impl Reader {
         // Nobody listens there.
         let protocol =
             if answered { NETLINK_ROUTE } else { netlink_sys::protocols::NETLINK_KOBJECT_UEVENT };
-        self.route = Socket::open(protocol).expect("a socket");
+        self.route = Socket::open(protocol).and_then(Socket::strict).expect("a socket");
     }
 
     fn bridge(&mut self, name: &str) -> Result<Link> {

@@ -37,7 +37,6 @@ mod rules;
 mod shared;
 pub mod state;
 mod station;
-mod tcx;
 mod worker;
 
 #[cfg(feature = "knobs")]

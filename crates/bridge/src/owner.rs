@@ -8,7 +8,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use bpf::Map;
+use bpf::{Map, Plain as _};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
@@ -98,13 +98,8 @@ fn read(info: &ProgramInfo, own: &Owner) -> Option<Accelerated> {
 
 /// The owner among a program's constants, wherever it stands: other versions have others.
 fn find(constants: &[u8]) -> Option<Owner> {
-    let words = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    let mut words = constants.chunks_exact(8).map(words);
-    words.by_ref().find(|word| *word == program::OWNER_MAGIC)?;
-    let (netns, pidns) = (words.next()?, words.next()?);
-    let [a, b, c, d, e, f, g, h] = words.next()?.to_ne_bytes();
-    let (bridge, pid) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
-    Some(Owner { magic: program::OWNER_MAGIC, netns, pidns, bridge, pid })
+    let at = |place| Owner::read(&constants[place..]);
+    (0..constants.len()).step_by(8).filter_map(at).find(|owner| owner.magic == program::OWNER_MAGIC)
 }
 
 #[cfg(test)]

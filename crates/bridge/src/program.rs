@@ -6,8 +6,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bpf::tcx::{self, Hook};
 use bpf::{Link, Map, Plain as _};
+use kit::netlink::is;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use rustix::io::Errno;
 
 use crate::error::Context as _;
 use crate::state::Mac;
@@ -247,6 +249,20 @@ impl Program {
             .map(Map::memory)
             .sum::<io::Result<_>>()
             .context("the maps' memory")
+    }
+}
+
+/// Asks the kernel something harmless that needs tcx.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] on kernels without tcx; [`ErrorKind::Io`].
+pub(crate) fn tcx_needed(index: u32) -> Result<()> {
+    match tcx::programs(index, Hook::Ingress) {
+        Err(error) if is(&error, Errno::INVAL) => {
+            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        asked => asked.map(drop).context("cannot ask for tcx programs"),
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
@@ -35,7 +35,8 @@ pub(crate) struct Shared {
     pub(crate) program: Program,
     /// Wakes the worker: there is a command.
     pub(crate) wake: OwnedFd,
-    gate: Mutex<Gate>,
+    /// To be read; it is [changed](Self::change) in one place.
+    pub(crate) gate: Mutex<Gate>,
     pub(crate) failure: OnceLock<Error>,
     pub(crate) gauges: Gauges,
 }
@@ -87,26 +88,11 @@ impl Shared {
         })
     }
 
-    /// A copy of the gate as it is.
-    pub(crate) fn gate(&self) -> Gate {
-        self.locked().clone()
-    }
-
-    /// Something of the gate as it is.
-    pub(crate) fn gate_is<T>(&self, read: impl FnOnce(&Gate) -> T) -> T {
-        read(&self.locked())
-    }
-
     /// Changes the gate, and tells the packet path.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Gate)) -> Result<()> {
-        let mut gate = self.locked();
+        let mut gate = self.gate.lock();
         change(&mut gate);
         self.program.configure(&gate.settings())
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Gate> {
-        // Every change leaves it whole, so one that panicked has not begun.
-        self.gate.lock()
     }
 
     pub(crate) fn wake(&self) {
@@ -141,8 +127,7 @@ impl Gate {
 
 /// A time in jiffies, rounded down.
 pub(crate) fn jiffies(time: Duration) -> u32 {
-    // Where their length is not known, as if they were the shortest: too many are harmless.
-    let tick = bpf::tick().unwrap_or(Duration::from_micros(100)).as_nanos();
-    // Stamps are compared modulo 2^32: half of that is a month at the highest rate.
-    u32::try_from(time.as_nanos() / tick).unwrap_or(u32::MAX).min(1 << 31)
+    // Where their length is not known, as if they were the shortest: too many are harmless. Stamps
+    // are compared modulo 2^32: half of that is a month at the highest rate.
+    bpf::ticks(time, Duration::from_micros(100)).min(1 << 31)
 }

@@ -38,13 +38,13 @@ use crate::lease::Longest;
 use crate::mirror::Mirror;
 use crate::owner;
 use crate::priority::Priority;
-use crate::program::Program;
+use crate::program::{Program, tcx_needed};
 use crate::shared::{Command, Gate, Shared};
 use crate::state::{Mac, State};
-use crate::tcx;
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
 use pace::GLANCE;
+pub(crate) use pace::cpu_time;
 use ports::{Attachment, Placed};
 use report::Report;
 use unsettled::Unsettled;
@@ -99,7 +99,7 @@ impl Worker {
         let mut reader = Reader::new()?;
         let state = reader.state(bridge)?;
         let index = state.bridge.index;
-        tcx::needed(index)?;
+        tcx_needed(index)?;
         // Before all that costs time; and once more when it is known whose program came first.
         owner::refuse_second(&state.bridge, None)?;
         // Before the first dump, so that no change after it is missed.
@@ -181,7 +181,7 @@ impl Worker {
     /// Waits for something to do.
     fn sleep(&self) -> Result<()> {
         let often = Some(self.next_glance.min(self.next_renewal));
-        let attention = self.watch.heard().is_something().then_some(self.next_attention);
+        let attention = self.watch.heard.is_something().then_some(self.next_attention);
         let next = [self.unsettled.next(), self.next_reading, often, attention];
         let until = next.into_iter().flatten().fold(self.next_look, Instant::min);
         let timeout = until.saturating_duration_since(Instant::now());
@@ -208,7 +208,7 @@ impl Worker {
     fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
         self.take_moves(ring, seen)?;
         self.tend()?;
-        if self.watch.heard().is_something() && Instant::now() >= self.next_attention {
+        if self.watch.heard.is_something() && Instant::now() >= self.next_attention {
             self.attend()?;
         }
         let now = Instant::now();
@@ -254,7 +254,7 @@ impl Worker {
         self.failures = 0;
         self.rebuild_if_stale()?;
         self.tend()?;
-        if self.watch.heard().is_something() {
+        if self.watch.heard.is_something() {
             self.attend()?;
         }
         // Twice: an entry that turned out to be wrong has been written anew.

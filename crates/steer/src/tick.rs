@@ -21,8 +21,7 @@ pub(crate) fn ticks(time: Duration) -> u32 {
 
 /// The whole ticks in this time.
 pub(crate) fn ticks_in(time: Duration) -> u32 {
-    let length = tick().unwrap_or(LONGEST);
-    (time.as_nanos() / length.as_nanos()).min(u32::MAX.into()) as u32
+    bpf::ticks(time, LONGEST)
 }
 
 /// With HZ of 1000.

@@ -94,8 +94,8 @@ pub(crate) struct Watch {
     /// nft; none if the kernel has no netfilter.
     netfilter: Option<netlink_sys::Socket>,
     buffer: Vec<u8>,
-    /// What is to be looked at; whoever looks takes it out before.
-    heard: Heard,
+    /// What is to be looked at; whoever looks takes it out before that.
+    pub(crate) heard: Heard,
 }
 
 impl Watch {
@@ -137,16 +137,6 @@ impl Watch {
     /// change counts.
     pub(crate) fn follow(&mut self, state: &State) {
         self.ports = Some(state.ports.iter().map(|port| port.index).collect());
-    }
-
-    /// What is to be looked at.
-    pub(crate) fn heard(&self) -> &Heard {
-        &self.heard
-    }
-
-    /// Takes out what is to be looked at, before that is done.
-    pub(crate) fn take_heard(&mut self) -> Heard {
-        std::mem::take(&mut self.heard)
     }
 
     /// What to poll for reading.

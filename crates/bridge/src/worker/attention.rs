@@ -36,7 +36,7 @@ impl Worker {
     /// Looks at what was announced to have changed, and at that alone.
     pub(super) fn attend(&mut self) -> Result<()> {
         let begin = cpu_time();
-        let heard = self.watch.take_heard();
+        let heard = std::mem::take(&mut self.watch.heard);
         if heard.everything {
             self.look()?;
         } else {

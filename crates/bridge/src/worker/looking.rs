@@ -6,6 +6,7 @@ use super::Worker;
 use super::pace::{AGAIN, GLANCE, LOOK, cpu_time, later};
 use crate::Result;
 use crate::decide::decide;
+use crate::host::Heard;
 use crate::rules::Reading;
 
 impl Worker {
@@ -14,7 +15,7 @@ impl Worker {
         let begin = cpu_time();
         let rules = Reading::begin(&self.shared.program)?;
         // What was announced before is seen by this look; what comes while it goes on is not.
-        let _ = self.watch.take_heard();
+        self.watch.heard = Heard::default();
         let mut survey = self.reader.survey(self.index)?;
         while self.reader.survey_port(&mut survey)? {
             self.tend()?;
@@ -70,9 +71,10 @@ impl Worker {
         }
         let plan = decide(&self.state, Some(self.shared.program.id()));
         self.place(&plan)?;
-        self.report.changes(&self.shared.gate().plan, &plan);
+        let before = self.shared.gate.lock().plan.clone();
+        self.report.changes(&before, &plan);
         // What was announced while the host was read is not in the plan.
-        let heard = self.watch.heard();
+        let heard = &self.watch.heard;
         let (alarmed, unread) = (heard.concerns_all(), !heard.ports.is_empty());
         self.shared.change(|gate| {
             (gate.plan, gate.alarmed, gate.unread) = (plan, alarmed, unread);

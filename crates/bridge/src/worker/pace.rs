@@ -20,6 +20,6 @@ pub(super) fn later(begin: Duration, time: Duration) -> Instant {
 }
 
 /// The CPU time of this thread: what it spends while it is stopped, or waits, is nobody's.
-pub(super) fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ use super::Worker;
 use crate::Result;
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port, constants};
+use crate::shared::Gate;
 
 /// How long a port's link stays where it is, at least, when others want to be last as well.
 const BETWEEN_MOVES: Duration = Duration::from_secs(10);
@@ -43,14 +44,14 @@ pub(super) struct Placed {
 impl Worker {
     /// Leaves to the kernel path what was announced to have changed, before it is looked at.
     pub(super) fn close(&mut self) -> Result<()> {
-        let heard = self.watch.heard();
-        if heard.concerns_all() && !self.shared.gate_is(|gate| gate.alarmed) {
+        let heard = &self.watch.heard;
+        if heard.concerns_all() && !self.shared.gate.lock().alarmed {
             self.shared.change(|gate| gate.alarmed = true)?;
         }
         if heard.ports.is_empty() {
             return Ok(());
         }
-        if !self.shared.gate_is(|gate| gate.unread) {
+        if !self.shared.gate.lock().unread {
             self.shared.change(|gate| gate.unread = true)?;
         }
         let told = |placed: &Placed| placed.open && heard.ports.contains(&placed.plan.index);
@@ -102,7 +103,7 @@ impl Worker {
             let device = found.unwrap_or_default();
             self.shared.program.set_port(number, &Port { device, ..entry(port) })?;
             // What was announced while the host was read is not in the plan.
-            let open = found.is_some() && !self.watch.heard().ports.contains(&port.index);
+            let open = found.is_some() && !self.watch.heard.ports.contains(&port.index);
             if open {
                 self.shared
                     .program
@@ -116,7 +117,7 @@ impl Worker {
     /// Attaches to the ports that are there, behind all others, or, with the fast path off, to
     /// none. Returns whether it is other ports than before that refuse that.
     pub(super) fn attach(&mut self) -> Result<bool> {
-        let (fastpath, plan) = self.shared.gate_is(|gate| (gate.fastpath, gate.plan.clone()));
+        let Gate { fastpath, plan, .. } = self.shared.gate.lock().clone();
         let before = std::mem::take(&mut self.refused);
         let none = self.links.is_empty();
         let there: HashSet<u32> = plan.ports.iter().map(|port| port.index).collect();

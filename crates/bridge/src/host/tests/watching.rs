@@ -108,7 +108,7 @@ fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
             watch.drain(&mut Vec::new()).expect("nothing is lost")
         };
         assert!(changed("link set w1 mtu 1400", &mut watch), "the peer of a port");
-        assert_eq!(watch.take_heard().ports.into_iter().collect::<Vec<_>>(), [71]);
+        assert_eq!(std::mem::take(&mut watch.heard).ports.into_iter().collect::<Vec<_>>(), [71]);
         for step in [
             "link add index 70 name x0 type bridge",
             "link set x0 mtu 1400",
@@ -116,7 +116,7 @@ fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
             "link set x1 master x0",
             "link set x1 mtu 1400",
         ] {
-            assert!(!changed(step, &mut watch), "{step}: {:?}", watch.heard());
+            assert!(!changed(step, &mut watch), "{step}: {:?}", watch.heard);
         }
     };
     host.run(work).expect("a thread in the host");
