@@ -209,11 +209,7 @@ fn left(state: &State) -> Vec<Protocol> {
 
 /// A quarter of the shortest time after which the kernel may forget an address.
 fn refresh(bridge: &Bridge) -> Duration {
-    let hold = match bridge.stp {
-        true => bridge.ageing.min(bridge.forward_delay),
-        false => bridge.ageing,
-    };
-    hold / 4
+    if bridge.stp { bridge.ageing.min(bridge.forward_delay) / 4 } else { bridge.ageing / 4 }
 }
 
 fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {

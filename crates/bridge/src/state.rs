@@ -235,9 +235,6 @@ pub struct Tap {
 impl DeviceHook {
     /// Whether it is on the device of this name.
     pub fn is_on(&self, device: &str) -> bool {
-        match self.prefix {
-            true => device.starts_with(&self.device),
-            false => device == self.device,
-        }
+        if self.prefix { device.starts_with(&self.device) } else { device == self.device }
     }
 }

@@ -134,13 +134,11 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     let device = &device.renamed()?;
     let plan = inspect_now(device, lanes)?;
     // What was looked for under a name that it had no more was not found.
-    match device.renamed()? == *device {
-        true => Ok(plan),
-        false => Err(Error::new(
-            ErrorKind::Io,
-            format!("{device}: it was renamed while it was looked at"),
-        )),
+    if device.renamed()? != *device {
+        let message = format!("{device}: it was renamed while it was looked at");
+        return Err(Error::new(ErrorKind::Io, message));
     }
+    Ok(plan)
 }
 
 fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {

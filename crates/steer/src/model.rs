@@ -9,7 +9,6 @@ mod flow;
 mod packet;
 mod parts;
 mod rules;
-mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -71,6 +70,26 @@ impl Model {
             counters: Counters::default(),
             shape,
         }
+    }
+
+    /// Where flows can be sent from now on.
+    pub fn set_target(&mut self, cpu: u32, target: Target) {
+        self.targets[cpu as usize] = target;
+    }
+
+    /// What flows can be sent to.
+    pub fn target(&self, cpu: u32) -> Target {
+        self.targets[cpu as usize]
+    }
+
+    /// Whether a record is rewritten only when its flow's consumer left the lane.
+    pub fn set_llc_affinity(&mut self, on: bool) {
+        self.llc_affinity = on;
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// A local socket received or sent on `cpu`; the tuple is that of the packets that it
@@ -353,6 +372,10 @@ impl Model {
 
     fn at(&self, arrival: Arrival) -> usize {
         (arrival.queue * self.words.sets() + self.words.set_of(arrival.hash)) as usize
+    }
+
+    fn count(&self, cpu: u32, queue: u32) -> Count {
+        self.counts[self.row(cpu, queue)]
     }
 
     fn count_mut(&mut self, cpu: u32, queue: u32) -> &mut Count {

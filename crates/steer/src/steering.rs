@@ -124,7 +124,7 @@ impl Steering {
         // The kernel waits until the thread has run, which may take long elsewhere.
         let cpu = sched_getcpu().min(targets.loaded.cpus as usize - 1);
         targets.enter(cpu as u32)?;
-        targets.current().threads.start(&[cpu].into_iter().collect())
+        targets.current.lock().threads.start(&[cpu].into_iter().collect())
     }
 
     /// Follows a change of the machine: CPUs that went are no targets any more, those that came
@@ -150,7 +150,7 @@ impl Steering {
     /// # Errors
     /// `NotPermitted` of [`ErrorKind`] if this process may not.
     pub fn go_before(&self) -> Result<()> {
-        self.targets.current().threads.go_before()
+        self.targets.current.lock().threads.go_before()
     }
 
     /// Whether the program is still on its device: an administrator may have taken it off by
@@ -202,12 +202,12 @@ impl Steering {
 
     /// The CPUs that flows are sent to now.
     pub fn targets(&self) -> CpuSet {
-        self.targets.current().active.clone()
+        self.targets.current.lock().active.clone()
     }
 
     /// How often a CPU's thread never slept for several looks, and shared its CPU for a while.
     pub fn rests(&self) -> u64 {
-        self.targets.current().threads.rests
+        self.targets.current.lock().threads.rests
     }
 
     /// The device.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lanes::{CpuSet, LaneMap};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::error::Context as _;
 use crate::program::{self, Loaded, Target, constants};
@@ -18,8 +18,9 @@ pub(crate) struct Targets {
     pub(crate) loaded: Loaded,
     wanted: CpuSet,
     queue_size: u32,
-    /// Held while the maps are written, so that there is one writer.
-    current: Mutex<Current>,
+    /// Held while the maps are written, so that there is one writer; it is changed CPU by CPU, as
+    /// they are.
+    pub(crate) current: Mutex<Current>,
 }
 
 #[derive(Debug)]
@@ -47,24 +48,16 @@ impl Targets {
         Ok(Self { loaded, wanted, queue_size, current })
     }
 
-    pub(crate) fn current(&self) -> MutexGuard<'_, Current> {
-        // It is changed CPU by CPU, as the maps are.
-        self.current.lock()
-    }
-
     pub(crate) fn look(&self) -> Result<()> {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         current.threads.look(|cpu| self.loaded.waiting(cpu as u32));
-        let gone = |cpu: usize| Ok(self.loaded.waiting(cpu as u32)? == 0);
-        let one_is_gone = current.leaving.iter().map(gone).collect::<Result<Vec<_>>>()?;
-        match one_is_gone.contains(&true) {
-            true => self.follow_in(&mut current),
-            false => Ok(()),
-        }
+        let waiting = current.leaving.iter().map(|cpu| self.loaded.waiting(cpu as u32));
+        let one_is_gone = waiting.collect::<Result<Vec<_>>>()?.contains(&0);
+        if one_is_gone { self.follow_in(&mut current) } else { Ok(()) }
     }
 
     pub(crate) fn follow(&self, lanes: &LaneMap) -> Result<()> {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         current.lanes = Some(lanes.clone());
         self.follow_in(&mut current)
     }

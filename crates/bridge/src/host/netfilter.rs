@@ -84,10 +84,8 @@ impl Hooks {
 
     /// What is hooked into the bridge family, and into these devices.
     pub(super) fn read(&mut self, devices: &[&str]) -> io::Result<Netfilter> {
-        let mut found = match self.listed {
-            true => hooks(&mut self.socket, devices)?,
-            false => chains(&mut self.socket)?,
-        };
+        let socket = &mut self.socket;
+        let mut found = if self.listed { hooks(socket, devices)? } else { chains(socket)? };
         for hooks in [&mut found.ingress, &mut found.egress] {
             hooks.retain(|hook| devices.iter().any(|device| hook.is_on(device)));
             hooks.sort_by(|a, b| (&a.device, &a.what).cmp(&(&b.device, &b.what)));

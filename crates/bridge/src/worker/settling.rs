@@ -53,13 +53,11 @@ impl Worker {
 
     fn settle_all(&mut self, due: &[(Mac, u32)]) -> Result<()> {
         let singly = SINGLY.max(self.mirror.len() / SINGLY);
-        let all = match due.len() <= singly {
-            true => None,
-            false => {
-                let entries = self.reader.stations(self.index)?.into_iter();
-                Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>())
-            }
-        };
+        let mut all = None;
+        if due.len() > singly {
+            let entries = self.reader.stations(self.index)?.into_iter();
+            all = Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>());
+        }
         for &(mac, count) in due {
             let found = match &all {
                 Some(all) => all.get(&mac).copied(),
