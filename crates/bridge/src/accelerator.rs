@@ -29,7 +29,8 @@ impl Accelerator {
     /// [`ErrorKind::Unsupported`] on kernels without tcx.
     pub fn start(bridge: &str, config: Config) -> Result<Accelerator> {
         let (commands, receiver) = channel();
-        let (worker, shared) = Worker::new(bridge, config)?;
+        let worker = Worker::new(bridge, config)?;
+        let shared = Arc::clone(&worker.shared);
         let thread = std::thread::Builder::new()
             .name("bridge".into())
             .spawn(move || run(worker, &receiver))
@@ -158,7 +159,7 @@ impl Drop for Accelerator {
 
 /// The worker's thread.
 fn run(worker: Worker, commands: &Receiver<Command>) {
-    let shared = worker.shared();
+    let shared = Arc::clone(&worker.shared);
     if let Err(error) = worker.run(commands) {
         // The only one who says so.
         let _ = shared.failure.set(error);

@@ -323,7 +323,7 @@ fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
 }
 
 fn tapped(state: &State, port: &Port) -> bool {
-    state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index)
+    state.taps.iter().any(|tap| *tap == 0 || *tap == port.index)
 }
 
 fn details(port: &Port) -> Option<PeerDetails> {

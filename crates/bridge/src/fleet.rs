@@ -62,16 +62,11 @@ pub struct Fleet {
 struct Members {
     /// For bridges that come.
     config: Config,
-    there: Vec<Member>,
+    /// By name.
+    there: Vec<(String, Arc<Accelerator>)>,
     /// What members that have left did.
     past: Counters,
     past_overruns: u64,
-}
-
-#[derive(Debug)]
-struct Member {
-    name: String,
-    accelerator: Arc<Accelerator>,
 }
 
 #[derive(Debug)]
@@ -219,8 +214,8 @@ impl Fleet {
     /// [`ErrorKind::Io`] if one's map cannot be read.
     pub fn counters(&self) -> Result<Counters> {
         let members = self.members.lock();
-        members.there.iter().try_fold(members.past, |mut sum, member| {
-            sum.add(&member.accelerator.counters()?);
+        members.there.iter().try_fold(members.past, |mut sum, (_, accelerator)| {
+            sum.add(&accelerator.counters()?);
             Ok(sum)
         })
     }
@@ -228,7 +223,7 @@ impl Fleet {
     /// How often notifications were lost, and a mirror rebuilt.
     pub fn overruns(&self) -> u64 {
         let members = self.members.lock();
-        let now = members.there.iter().map(|member| member.accelerator.overruns());
+        let now = members.there.iter().map(|(_, accelerator)| accelerator.overruns());
         members.past_overruns + now.sum::<u64>()
     }
 
@@ -244,9 +239,7 @@ impl Fleet {
 
     /// The bridges that are accelerated, by name.
     pub fn each(&self) -> Vec<(String, Arc<Accelerator>)> {
-        let members = self.members.lock();
-        let each = members.there.iter();
-        each.map(|member| (member.name.clone(), Arc::clone(&member.accelerator))).collect()
+        self.members.lock().there.clone()
     }
 
     fn tell(
@@ -268,19 +261,16 @@ impl Fleet {
     fn part(&self) -> Vec<(String, Error)> {
         let mut members = self.members.lock();
         let Members { there, past, past_overruns, .. } = &mut *members;
-        let ended = there.extract_if(.., |member| member.accelerator.failure().is_some());
-        let left = ended.filter_map(|member| {
-            match member.accelerator.counters() {
+        let ended = there.extract_if(.., |(_, accelerator)| accelerator.failure().is_some());
+        let left = ended.filter_map(|(name, accelerator)| {
+            match accelerator.counters() {
                 Ok(counters) => past.add(&counters),
                 Err(error) => {
-                    tracing::warn!(
-                        "{}: what it counted is missing in the sums: {error}",
-                        member.name
-                    );
+                    tracing::warn!("what {name} counted is missing in the sums: {error}");
                 }
             }
-            *past_overruns += member.accelerator.overruns();
-            Some((member.name, member.accelerator.failure()?))
+            *past_overruns += accelerator.overruns();
+            Some((name, accelerator.failure()?))
         });
         left.collect()
     }
@@ -290,12 +280,12 @@ impl Fleet {
         let there = Reader::new()?.bridges()?;
         seeking.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
         let mut taken: HashSet<u32> = HashSet::new();
-        for member in &mut self.members.lock().there {
-            let index = member.accelerator.bridge();
+        for (member, accelerator) in &mut self.members.lock().there {
+            let index = accelerator.bridge();
             taken.insert(index);
             // It may have another name by now.
             if let Some((_, name)) = there.iter().find(|(there, _)| *there == index) {
-                member.name.clone_from(name);
+                member.clone_from(name);
             }
         }
         let now = Instant::now();
@@ -317,7 +307,7 @@ impl Fleet {
         let accelerator = Arc::new(Accelerator::start(name, config)?);
         let mut members = self.members.lock();
         let now = members.config;
-        members.there.push(Member { name: name.to_owned(), accelerator: Arc::clone(&accelerator) });
+        members.there.push((name.to_owned(), Arc::clone(&accelerator)));
         drop(members);
         // A change of before the push did not reach this accelerator, so it is made here; `tell`
         // makes a later one.

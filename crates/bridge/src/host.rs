@@ -31,12 +31,12 @@ use self::{
 };
 pub(crate) use self::{
     proc::CALLS,
-    watch::{Heard, LinkWatch, Watch},
+    watch::{Heard, LinkWatch, ROOM, Watch},
 };
 use crate::error::Context as _;
 use crate::{
     Error, ErrorKind, Result,
-    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
+    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Xdp},
     station::Entry,
 };
 
@@ -108,7 +108,7 @@ impl Reader {
         let Some(link) = survey.links.pop_front() else { return Ok(false) };
         let name = link.name.clone();
         match self.port(link) {
-            Ok(port) => survey.ports.push(port),
+            Ok(port) => survey.ports.extend(port),
             Err(error) if is(&error, Errno::NODEV) => {}
             Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
         }
@@ -152,8 +152,7 @@ impl Reader {
     pub(crate) fn look_at_port(&mut self, bridge: u32, index: u32) -> Result<Option<Port>> {
         let mut read = || {
             let link = link::link(&mut self.route, Which::Index(index))?;
-            let is_port = link.master == Some(bridge) && link.port.is_some();
-            is_port.then(|| self.port(link)).transpose()
+            if link.master == Some(bridge) { self.port(link) } else { Ok(None) }
         };
         match read() {
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
@@ -219,7 +218,7 @@ impl Reader {
     pub(crate) fn is_answered(&mut self, answered: bool) {
         // Nobody listens there.
         let protocol =
-            if answered { NETLINK_ROUTE } else { netlink_sys::protocols::NETLINK_KOBJECT_UEVENT };
+            if answered { NETLINK_ROUTE } else { netlink_sys::protocols::NETLINK_USERSOCK };
         self.route = Socket::open(protocol).and_then(Socket::strict).expect("a socket");
     }
 
@@ -271,17 +270,19 @@ impl Reader {
         })
     }
 
-    fn port(&mut self, link: Link) -> io::Result<Port> {
+    /// None for what is no port of a bridge.
+    fn port(&mut self, link: Link) -> io::Result<Option<Port>> {
+        let Some(settings) = &link.port else { return Ok(None) };
         let index = link.index;
         let holder = self.holders.get(&index).copied();
-        Ok(Port {
-            number: link.number(),
+        Ok(Some(Port {
+            number: settings.number,
             running: link.up && link.carrier,
             ethernet: link.ethernet,
             mtu: link.mtu,
             gso: link.gso,
-            stp: link.stp(),
-            flags: link.port_flags(),
+            stp: settings.stp,
+            flags: settings.flags,
             switch: link.switch,
             // `noop` stands in until a device comes up, and is nothing that anybody set.
             noqueue: matches!(link.qdisc.as_deref(), None | Some("noqueue" | "noop")),
@@ -297,7 +298,7 @@ impl Reader {
             unseen: false,
             index,
             name: link.name,
-        })
+        }))
     }
 
     fn peer(&mut self, port: &Link) -> Option<Peer> {
@@ -331,10 +332,10 @@ fn reading(what: &str, bridge: &str) -> String {
 }
 
 /// The packet sockets that watch one of the ports, or all devices.
-fn taps(ports: &[Port]) -> io::Result<Vec<Tap>> {
+fn taps(ports: &[Port]) -> io::Result<Vec<u32>> {
     let mut taps = proc::taps()?;
-    taps.retain(|tap| tap.index == 0 || ports.iter().any(|port| port.index == tap.index));
-    taps.sort_by_key(|tap| tap.index);
+    taps.retain(|tap| *tap == 0 || ports.iter().any(|port| port.index == *tap));
+    taps.sort_unstable();
     taps.dedup();
     Ok(taps)
 }

@@ -24,18 +24,18 @@ pub(crate) trait StationMap {
 /// The kernel's entries, and which of them the packet path's map holds.
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    stations: HashMap<Mac, Held>,
+    pub(crate) stations: HashMap<Mac, Held>,
     /// Those of them with a slot: in the packet path's map.
-    mapped: u32,
+    pub(crate) mapped: u32,
     /// Usable entries that found no slot.
-    left_out: HashSet<Mac>,
+    pub(crate) left_out: HashSet<Mac>,
     slots: Slots,
     /// Interface index to port number. Entries of other devices are not for the packet path.
     numbers: HashMap<u32, u16>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+pub(crate) struct Held {
     entry: Entry,
     slot: Option<u32>,
 }
@@ -60,21 +60,6 @@ impl Mirror {
             slots: Slots { free: Vec::new(), unused: 0, capacity },
             numbers: HashMap::new(),
         }
-    }
-
-    /// The kernel's entries that are known.
-    pub(crate) fn len(&self) -> usize {
-        self.stations.len()
-    }
-
-    /// Stations in the packet path's map.
-    pub(crate) fn mapped(&self) -> u32 {
-        self.mapped
-    }
-
-    /// Stations that the packet path could use and that there is no room for.
-    pub(crate) fn left_out(&self) -> usize {
-        self.left_out.len()
     }
 
     /// Says which devices are ports, by interface index, and maps the stations behind them anew.

@@ -12,11 +12,9 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::decide::{Plan, Protocol};
-use crate::error::Context as _;
 use crate::program::{Program, Settings, constants};
 use crate::{Error, Result, Table};
 
@@ -75,19 +73,6 @@ pub(crate) enum Command {
 }
 
 impl Shared {
-    pub(crate) fn new(bridge: u32, program: Program, gate: Gate) -> Result<Shared> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .context("cannot make an eventfd")?;
-        Ok(Shared {
-            bridge,
-            program,
-            wake,
-            gate: Mutex::new(gate),
-            failure: OnceLock::new(),
-            gauges: Gauges::default(),
-        })
-    }
-
     /// Changes the gate, and tells the packet path.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Gate)) -> Result<()> {
         let mut gate = self.gate.lock();

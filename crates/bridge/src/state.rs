@@ -14,8 +14,9 @@ pub struct State {
     pub ports: Vec<Port>,
     /// Netfilter in this namespace, as far as it can touch bridged packets.
     pub netfilter: Netfilter,
-    /// Packet sockets (`tcpdump` and its kind) that see what a port sends or receives.
-    pub taps: Vec<Tap>,
+    /// The devices of the packet sockets (`tcpdump` and its kind) that see what a port sends or
+    /// receives; 0 for all.
+    pub taps: Vec<u32>,
     /// The longest that a look at the host has taken of late; zero where none was measured.
     pub longest_look: Duration,
 }
@@ -223,13 +224,6 @@ pub struct DeviceHook {
     pub prefix: bool,
     /// What is hooked, for people: an nft table and chain.
     pub what: String,
-}
-
-/// A packet socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tap {
-    /// The device that it is bound to; 0 for all.
-    pub index: u32,
 }
 
 impl DeviceHook {

@@ -24,22 +24,24 @@ mod unsettled;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::RingBuffer;
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::decide::decide;
-use crate::host::{Reader, Watch};
+use crate::error::Context as _;
+use crate::host::{ROOM, Reader, Watch};
 use crate::lease::Longest;
 use crate::mirror::Mirror;
 use crate::owner;
 use crate::priority::Priority;
 use crate::program::{Program, tcx_needed};
-use crate::shared::{Command, Gate, Shared};
+use crate::shared::{Command, Gate, Gauges, Shared};
 use crate::state::{Mac, State};
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
@@ -58,7 +60,7 @@ const MOST: u32 = 1 << 20;
 
 /// The worker's own state.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     index: u32,
     reader: Reader,
     /// The host as of the last look.
@@ -95,7 +97,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Reads the bridge, mirrors its table, and attaches to its ports.
-    pub(crate) fn new(bridge: &str, config: Config) -> Result<(Worker, Arc<Shared>)> {
+    pub(crate) fn new(bridge: &str, config: Config) -> Result<Worker> {
         let mut reader = Reader::new()?;
         let state = reader.state(bridge)?;
         let index = state.bridge.index;
@@ -103,7 +105,7 @@ impl Worker {
         // Before all that costs time; and once more when it is known whose program came first.
         owner::refuse_second(&state.bridge, None)?;
         // Before the first dump, so that no change after it is missed.
-        let watch = Watch::new(index)?;
+        let watch = Watch::new(index, ROOM)?;
         let capacity = match config.max_stations {
             None => default_capacity(reader.stations(index)?.len()),
             Some(stations) => capacity(stations)?,
@@ -113,9 +115,17 @@ impl Worker {
         let gate = Gate { fastpath, table, trusted: false, alarmed: false, unread: false, plan };
         let program = Program::load(capacity, owner::claim(index)?)?;
         owner::refuse_second(&state.bridge, Some(&program))?;
-        let shared = Arc::new(Shared::new(index, program, gate)?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            bridge: index,
+            program,
+            wake: wake.context("cannot make an eventfd")?,
+            gate: Mutex::new(gate),
+            failure: OnceLock::new(),
+            gauges: Gauges::default(),
+        });
         let mut worker = Worker {
-            shared: Arc::clone(&shared),
+            shared,
             index,
             reader,
             state,
@@ -141,17 +151,13 @@ impl Worker {
         worker.look()?;
         worker.rebuild()?;
         worker.tend()?;
-        Ok((worker, shared))
-    }
-
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
+        Ok(worker)
     }
 
     /// Follows the bridge until it is told to stop, or the bridge is gone. Detaches at the end.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<()> {
         let seen = RefCell::new(Vec::new());
-        let shared = self.shared();
+        let shared = Arc::clone(&self.shared);
         let ring = shared.program.moved(&seen)?;
         let mut priority = Priority::new();
         loop {

@@ -81,6 +81,11 @@ impl SteerOptions {
         }
         Ok(())
     }
+
+    /// Packets that wait for a CPU at most, of all queues; one of each at least.
+    pub(crate) fn queue_of_all(&self, queues: u32) -> u32 {
+        self.queue_size.saturating_mul(queues).min(QUEUE_MAX).max(queues)
+    }
 }
 
 /// Steering on a device, for as long as this is there: it goes with the process, however that
@@ -105,7 +110,7 @@ impl Steering {
         let loaded = load(device, options)?;
         loaded.set(options.llc_affinity)?;
         loaded.renew(Duration::ZERO)?;
-        let targets = targets_of(loaded, options)?;
+        let targets = Targets::new(loaded, options)?;
         targets.follow(lanes)?;
         let tracepoints = targets.loaded.programs.attach_tracepoints()?;
         let program = targets.loaded.programs.steer.as_fd();
@@ -120,7 +125,7 @@ impl Steering {
     /// # Errors
     /// As [`attach`](Self::attach) up to there.
     pub fn try_load(device: &Device, options: &SteerOptions) -> Result<()> {
-        let targets = targets_of(load(device, options)?, options)?;
+        let targets = Targets::new(load(device, options)?, options)?;
         // The kernel waits until the thread has run, which may take long elsewhere.
         let cpu = sched_getcpu().min(targets.loaded.cpus as usize - 1);
         targets.enter(cpu as u32)?;
@@ -269,23 +274,12 @@ fn limits(options: &SteerOptions, queues: u32) -> Limits {
     const PATIENCE: Duration = Duration::from_millis(60);
 
     Limits {
-        room: queue_of_all(options, queues) / queues,
+        room: options.queue_of_all(queues) / queues,
         stall: tick::ticks(STALL),
         away: tick::ticks(AWAY),
         patience: tick::ticks(PATIENCE),
         lease: options.lease.map_or(0, tick::ticks),
     }
-}
-
-/// Those of the programs, none so far.
-fn targets_of(loaded: Loaded, options: &SteerOptions) -> Result<Targets> {
-    let queue_size = queue_of_all(options, loaded.queues);
-    Targets::new(loaded, options.targets.clone(), queue_size, options.priority)
-}
-
-/// Packets that wait for a CPU at most, of all queues; one of each at least.
-fn queue_of_all(options: &SteerOptions, queues: u32) -> u32 {
-    options.queue_size.saturating_mul(queues).min(QUEUE_MAX).max(queues)
 }
 
 /// One more than the highest CPU that there can be, as far as the programs have room.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::error::Context as _;
 use crate::program::{self, Loaded, Target, constants};
 use crate::threads::Threads;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SteerOptions};
 
 /// The CPUs that flows are sent to, and the maps that say so.
 #[derive(Debug)]
@@ -36,13 +36,9 @@ pub(crate) struct Current {
 
 impl Targets {
     /// None so far.
-    pub(crate) fn new(
-        loaded: Loaded,
-        wanted: CpuSet,
-        queue_size: u32,
-        priority: u8,
-    ) -> Result<Self> {
-        let threads = Threads::new(loaded.entries_id()?, priority);
+    pub(crate) fn new(loaded: Loaded, options: &SteerOptions) -> Result<Self> {
+        let threads = Threads::new(loaded.entries_id()?, options.priority);
+        let (wanted, queue_size) = (options.targets.clone(), options.queue_of_all(loaded.queues));
         let (active, leaving) = (CpuSet::new(), CpuSet::new());
         let current = Mutex::new(Current { lanes: None, active, leaving, threads });
         Ok(Self { loaded, wanted, queue_size, current })

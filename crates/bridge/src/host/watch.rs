@@ -26,7 +26,7 @@ use crate::{Error, ErrorKind, Result, state::State, station::Change};
 
 /// Room for some 15,000 changes of the forwarding table. The kernel takes the memory only while
 /// they wait.
-const ROOM: usize = 16 << 20;
+pub(crate) const ROOM: usize = 16 << 20;
 
 /// The most notifications that are taken at a time: more than the room holds, so that all that
 /// waited at a call is taken, and few enough to come to an end while a flood goes on.
@@ -99,17 +99,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Hears of the changes of the bridge with this index from now on. What was before has to be
-    /// read after this call.
+    /// Hears of the changes of the bridge with this index from now on, with room for so many bytes
+    /// of notifications in each socket. What was before has to be read after this call.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] without `CAP_NET_ADMIN`; [`ErrorKind::Io`].
-    pub(crate) fn new(bridge: u32) -> Result<Self> {
-        Self::with_buffer(bridge, ROOM)
-    }
-
-    /// As [`new`](Self::new), with room for so many bytes of notifications in each socket.
-    pub(crate) fn with_buffer(bridge: u32, bytes: usize) -> Result<Self> {
+    pub(crate) fn new(bridge: u32, bytes: usize) -> Result<Self> {
         let open = || -> io::Result<Self> {
             let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
             let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;

@@ -136,8 +136,8 @@ impl Worker {
 
     pub(super) fn publish(&self) {
         let gauges = &self.shared.gauges;
-        gauges.stations.store(self.mirror.mapped().into(), Relaxed);
-        let left_out = self.mirror.left_out() as u64;
+        gauges.stations.store(self.mirror.mapped.into(), Relaxed);
+        let left_out = self.mirror.left_out.len() as u64;
         if gauges.left_out.swap(left_out, Relaxed) == 0 && left_out > 0 {
             tracing::warn!("no room for {left_out} stations: they take the kernel path");
         }

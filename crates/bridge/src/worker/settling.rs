@@ -52,7 +52,7 @@ impl Worker {
     }
 
     fn settle_all(&mut self, due: &[(Mac, u32)]) -> Result<()> {
-        let singly = SINGLY.max(self.mirror.len() / SINGLY);
+        let singly = SINGLY.max(self.mirror.stations.len() / SINGLY);
         let mut all = None;
         if due.len() > singly {
             let entries = self.reader.stations(self.index)?.into_iter();

@@ -120,11 +120,12 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
         .own
         .host
         .run(|| {
-            let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+            let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+            let shared = Arc::clone(&worker.shared);
             assert!(shared.gate.lock().trusted);
             // The smallest that the kernel gives, and a worker that is not running meanwhile.
-            worker.watch = Watch::with_buffer(worker.index, 1).expect("sockets");
-            let before = worker.mirror.mapped();
+            worker.watch = Watch::new(worker.index, 1).expect("sockets");
+            let before = worker.mirror.mapped;
             run(batch("add"));
             worker.drain().expect("no other error");
             assert!(!shared.gate.lock().trusted, "what is known is out of date");
@@ -132,14 +133,14 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
             look(&mut worker);
             assert!(shared.gate.lock().trusted);
             // The hosts may have shown up meanwhile.
-            assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped()));
+            assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped));
             // Removals get lost as well.
             run(batch("del"));
             worker.drain().expect("no other error");
             while worker.stale {
                 look(&mut worker);
             }
-            assert!(worker.mirror.mapped() < before + 10);
+            assert!(worker.mirror.mapped < before + 10);
         })
         .expect("the host");
 }
@@ -183,7 +184,8 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
     let bridge = bridge(&lab);
     let host = &bridge.own.host;
     host.run(|| {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let settled = |worker: &mut Worker| {
             worker.tend().expect("no error");
             while worker.watch.heard.is_something() {
@@ -227,7 +229,7 @@ fn root_a_port_that_comes_is_read_with_the_filters_that_it_had_before() {
     let tc =
         |step: &str| host.command("tc").args(step.split(' ')).run().map(drop).expect("a filter");
     host.run(|| {
-        let (mut worker, _) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
         let mut obstacles = || -> Vec<&str> {
             worker.tend().expect("no error");
             while worker.watch.heard.is_something() {
@@ -260,7 +262,8 @@ fn root_a_program_that_somebody_took_off_a_port_comes_back() {
     let bridge = bridge(&lab);
     let port = index(&bridge, "p0");
     let work = || {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let there = || tcx::programs(port, Hook::Ingress).expect("a port");
         assert_eq!(there(), [shared.program.id()]);
         worker.links[&port].link.detach().expect("root may");
@@ -377,7 +380,8 @@ fn root_what_cannot_be_settled_or_read_is_tried_again() {
     let lab = Lab::new("again").expect("a lab");
     let bridge = bridge(&lab);
     let work = || {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let station = Mac([6, 0, 0, 0, 0, 1]);
         let add = ["fdb", "add", "06:00:00:00:00:01", "dev", "p1", "master", "static"];
         bridge.own.host.command("bridge").args(add).run().expect("root may");
