@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::decide::Plan;
@@ -33,7 +33,13 @@ impl Accelerator {
         let shared = Arc::clone(&worker.shared);
         let thread = std::thread::Builder::new()
             .name("bridge".into())
-            .spawn(move || run(worker, &receiver))
+            .spawn(move || {
+                let shared = Arc::clone(&worker.shared);
+                if let Err(error) = worker.run(&receiver) {
+                    // The only one who says so.
+                    let _ = shared.failure.set(error);
+                }
+            })
             .context("cannot start a thread")?;
         Ok(Accelerator { shared, commands, thread: Some(thread) })
     }
@@ -154,14 +160,5 @@ impl Drop for Accelerator {
             // A panic there has been printed, and its links are closed.
             let _ = thread.join();
         }
-    }
-}
-
-/// The worker's thread.
-fn run(worker: Worker, commands: &Receiver<Command>) {
-    let shared = Arc::clone(&worker.shared);
-    if let Err(error) = worker.run(commands) {
-        // The only one who says so.
-        let _ = shared.failure.set(error);
     }
 }

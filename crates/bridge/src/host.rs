@@ -236,7 +236,8 @@ impl Reader {
             return Ok(link);
         }
         let master = link.master.filter(|_| link.port.is_some());
-        let master = master.and_then(|index| self.name(index));
+        let name_of = |index| link::link(&mut self.route, Which::Index(index)).ok();
+        let master = master.and_then(name_of).map(|link| link.name);
         let message = match (master, &link.kind) {
             (Some(bridge), _) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
             (None, Some(kind)) => {
@@ -255,10 +256,6 @@ impl Reader {
             Err(error) if !is(&error, Errno::NODEV) => Err(Error::io("reading the bridge", error)),
             _ => Err(Error::new(ErrorKind::NoDevice, "the bridge was removed")),
         }
-    }
-
-    fn name(&mut self, index: u32) -> Option<String> {
-        link::link(&mut self.route, Which::Index(index)).ok().map(|link| link.name)
     }
 
     /// The bridges that could have been meant.
@@ -347,13 +344,8 @@ fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
         name: link.name,
         up: link.up,
         promiscuous: link.promiscuity > 0,
-        vlan_filtering: false,
-        stp: false,
-        ageing: Duration::ZERO,
-        forward_delay: Duration::ZERO,
         link_local_learning: true,
-        group_forward: 0,
-        calls: Calls::default(),
+        ..Bridge::default()
     };
     let mut own = Calls::default();
     for setting in link.bridge {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 
 use bpf::tcx::{self, Hook};
 use bpf::{Link, Map, Plain as _};
@@ -48,7 +48,7 @@ pub(crate) struct Program {
     id: u32,
     #[cfg(test)]
     copy_mark: u32,
-    maps: Maps,
+    pub(crate) maps: Maps,
 }
 
 impl Program {
@@ -141,11 +141,6 @@ impl Program {
         ring.map_err(bpf::io_error).context("the ring of moved stations")
     }
 
-    /// What says that there is something in that ring.
-    pub(crate) fn moved_fd(&self) -> BorrowedFd<'_> {
-        self.maps.moved.as_fd()
-    }
-
     /// Writes a station. Returns whether there was room.
     pub(crate) fn set_station(&self, mac: Mac, station: Station) -> Result<bool> {
         self.edit(Edit::EDIT_WRITE, mac, station).map(|(done, _)| done)
@@ -219,16 +214,6 @@ impl Program {
 
     pub(crate) fn set_port(&self, slot: u16, port: &Port) -> Result<()> {
         self.maps.ports.set(&u32::from(slot), port).context("telling the packet path about a port")
-    }
-
-    #[cfg(test)]
-    pub(crate) fn port_flags(&self, slot: u32) -> io::Result<u32> {
-        port_flags(&self.maps.ports, slot)
-    }
-
-    /// The packets that get here by device: of one that is in it, on each CPU.
-    pub(crate) fn arrivals(&self) -> &Map {
-        &self.maps.arrivals
     }
 
     pub(crate) fn configure(&self, settings: &Settings) -> Result<()> {

@@ -22,7 +22,7 @@ pub struct State {
 }
 
 /// The bridge device and its settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
     /// Interface index.
     pub index: u32,

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::RingBuffer;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::AsFd as _;
 use rustix::io::Errno;
 
 use crate::decide::decide;
@@ -107,8 +108,16 @@ impl Worker {
         // Before the first dump, so that no change after it is missed.
         let watch = Watch::new(index, ROOM)?;
         let capacity = match config.max_stations {
-            None => default_capacity(reader.stations(index)?.len()),
-            Some(stations) => capacity(stations)?,
+            // No more than that: the table is made for so many, and a smaller one stays in the caches.
+            None => {
+                let known = u32::try_from(reader.stations(index)?.len()).unwrap_or(MOST);
+                known.saturating_add(known / 4).clamp(FEWEST, MOST)
+            }
+            Some(stations) if (1..=MOST).contains(&stations) => stations,
+            Some(stations) => {
+                let message = format!("{stations} stations: expected 1 to {MOST}");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
         };
         let plan = decide(&state, None);
         let Config { fastpath, table, .. } = config;
@@ -196,7 +205,7 @@ impl Worker {
         let timeout = rustix::time::Timespec::try_from(timeout).ok();
         let mut fds = vec![
             PollFd::new(&self.shared.wake, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.shared.program.moved_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.program.maps.moved.as_fd(), PollFlags::IN),
         ];
         let watched = self.watch.fds();
         fds.extend(watched.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -288,20 +297,6 @@ impl Drop for Worker {
 fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
     // Who asked may have given up.
     let _ = reply.send(result);
-}
-
-fn default_capacity(known: usize) -> u32 {
-    // No more than that: the table is made for so many, and a smaller one stays in the caches.
-    let known = u32::try_from(known).unwrap_or(MOST);
-    known.saturating_add(known / 4).clamp(FEWEST, MOST)
-}
-
-fn capacity(wanted: u32) -> Result<u32> {
-    if (1..=MOST).contains(&wanted) {
-        return Ok(wanted);
-    }
-    let message = format!("{wanted} stations: expected 1 to {MOST}");
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 #[cfg(test)]

@@ -11,9 +11,6 @@ use crate::error::Context as _;
 use crate::run_times::RunTimes;
 use crate::{Counters, Error, ErrorKind, Result, tick};
 
-#[cfg(test)]
-pub(crate) mod trying;
-
 include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 
 use skel::types::{ago as Ago, sent as Sent, taken as Taken};
@@ -73,8 +70,6 @@ pub(crate) struct Loaded {
     /// As in the [`Shape`].
     pub(crate) cpus: u32,
     pub(crate) queues: u32,
-    #[cfg(test)]
-    pub(crate) trying: trying::Trying,
 }
 
 /// The programs, to be attached or asked for what they cost.
@@ -87,6 +82,10 @@ pub(crate) struct Programs {
     pub(crate) queued: Program,
     pub(crate) polled: Program,
     renew: Program,
+    #[cfg(test)]
+    pub(crate) try_record: Program,
+    #[cfg(test)]
+    pub(crate) try_taken: Program,
 }
 
 impl Loaded {
@@ -122,8 +121,6 @@ impl Loaded {
                 maps: Maps::of(&skel.maps)?,
                 cpus,
                 queues,
-                #[cfg(test)]
-                trying: trying::Trying::new(&skel)?,
             })
         });
         loaded.map_err(|error| refused(&error))
@@ -200,6 +197,10 @@ impl Programs {
             queued: Program::of(&programs.cachelane_queued)?,
             polled: Program::of(&programs.cachelane_polled)?,
             renew: Program::of(&programs.cachelane_renew)?,
+            #[cfg(test)]
+            try_record: Program::of(&programs.try_record)?,
+            #[cfg(test)]
+            try_taken: Program::of(&programs.try_taken)?,
         })
     }
 
@@ -256,3 +257,6 @@ fn refused(error: &bpf::Error) -> Error {
     };
     Error::new(kind, format!("{why}: {error:#}"))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -6,7 +6,7 @@ use crate::error::Context as _;
 use crate::{Error, Result};
 
 /// The fewest records, and the most.
-const RECORDS: std::ops::RangeInclusive<u32> = 1 << 8..=1 << 24;
+pub(crate) const RECORDS: std::ops::RangeInclusive<u32> = 1 << 8..=1 << 24;
 /// As many as cost nothing: they stay in a core's own cache.
 const LEAST: u64 = 2048;
 /// Records for each flow. With four there are two in a set of eight on average, and more than
@@ -21,17 +21,6 @@ pub fn records_for(flows: u64) -> u32 {
     let wanted = flows.saturating_mul(PER_FLOW).clamp(LEAST, u64::from(*RECORDS.end()));
     // At most the end of the range, which is a power of two.
     wanted.next_power_of_two() as u32
-}
-
-/// Whether there can be so many records.
-///
-/// # Errors
-/// `Invalid` of [`ErrorKind`](crate::ErrorKind), with what was expected.
-pub(crate) fn check_records(records: u32) -> Result<()> {
-    if records.is_power_of_two() && RECORDS.contains(&records) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{records} records: expected a power of two from 256 to 16777216")))
 }
 
 /// The sockets of TCP and UDP that are in use in the caller's network namespace.

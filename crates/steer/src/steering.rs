@@ -11,7 +11,7 @@ use crate::error::Context as _;
 use crate::program::{CPUS_MAX, Limits, Loaded, Shape};
 #[cfg(feature = "measure")]
 use crate::run_times::RunTimes;
-use crate::size::{check_records, records_for};
+use crate::size::{RECORDS, records_for};
 use crate::targets::{Targets, cpus};
 use crate::threads;
 use crate::{Counters, Error, ErrorKind, Result, tick};
@@ -68,7 +68,11 @@ impl SteerOptions {
     /// # Errors
     /// `Invalid` of [`ErrorKind`], with what was expected.
     pub fn check(&self) -> Result<()> {
-        check_records(self.records)?;
+        let records = self.records;
+        if !(records.is_power_of_two() && RECORDS.contains(&records)) {
+            let expected = "expected a power of two from 256 to 16777216";
+            return Err(Error::invalid(format!("{records} records: {expected}")));
+        }
         if !(1..=QUEUE_MAX).contains(&self.queue_size) {
             let packets = self.queue_size;
             return Err(Error::invalid(format!(

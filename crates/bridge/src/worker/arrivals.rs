@@ -70,7 +70,7 @@ impl Worker {
     pub(super) fn count_arrivals(&mut self) -> Result<()> {
         const COUNTING: &str = "counting what arrives";
 
-        let (counts, ours) = (self.shared.program.arrivals(), self.shared.program.id());
+        let (counts, ours) = (&self.shared.program.maps.arrivals, self.shared.program.id());
         let behind = |programs: &[u32]| programs.iter().position(|id| *id == ours) > Some(0);
         let watched = self.state.ports.iter().filter(|port| behind(&port.tcx_ingress));
         let watched: Vec<u32> = watched.map(|port| port.index).collect();

@@ -1,6 +1,5 @@
 //! The worker against real bridges, where something of its inside has to be reached.
 
-use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::tcx::{self, Hook};
@@ -12,7 +11,7 @@ use lab::{Bridge, BridgeOptions, Lab};
 use super::pace::LOOK;
 use super::*;
 use crate::Plan;
-use crate::program::{Owner, constants};
+use crate::program::{Owner, constants, port_flags};
 use crate::{Accelerator, Way};
 
 fn bridge(lab: &Lab) -> Bridge {
@@ -193,7 +192,7 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
             }
         };
         let slots: Vec<u32> = worker.state.ports.iter().map(|p| u32::from(p.number)).collect();
-        let flags = |slot| shared.program.port_flags(slot).expect("the map is read");
+        let flags = |slot| port_flags(&shared.program.maps.ports, slot).expect("the map is read");
         settled(&mut worker);
         let both = flags(slots[0]);
         assert_eq!(both & constants::PORT_IN, constants::PORT_IN);

@@ -10,8 +10,8 @@ use super::packets::{frame, tuples};
 use super::steered::{cpus, pin};
 use super::steps::{Step, steps};
 use super::*;
-use crate::program::trying::{
-    self, FlowSet as Flows, RecordSet, Sent, Taken, TriedRecord, XdpPacket,
+use crate::program::tests::{
+    self as trying, FlowSet as Flows, RecordSet, Sent, Taken, TriedRecord, XdpPacket,
 };
 use crate::program::{self, Loaded};
 
@@ -172,7 +172,7 @@ impl Pair {
 
     fn record(&mut self, flow: &Tuple, cpu: u32) {
         let mut tried = TriedRecord { tuple: tuple_of(flow), cpu, reserved: 0 };
-        self.loaded.trying.try_record.run(&mut tried).expect("the program runs");
+        self.loaded.programs.try_record.run(&mut tried).expect("the program runs");
         self.model.record(flow, cpu);
     }
 
@@ -182,7 +182,7 @@ impl Pair {
         let packet = XdpPacket { data: vec![7; 60], metadata, from: None };
         pin(here);
         let (verdict, after) =
-            trying::run_xdp(&self.loaded.trying.try_taken, &packet).expect("the program runs");
+            trying::run_xdp(&self.loaded.programs.try_taken, &packet).expect("the program runs");
         prop_assert_eq!(verdict, XDP_PASS);
         prop_assert_eq!(after, XdpPacket { metadata: vec![], ..packet });
         self.model.taken(here, queue);
@@ -336,7 +336,7 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
             pin(cpu);
             // The program notes the thread that it runs in.
             let packet = XdpPacket { data: vec![0; 60], ..XdpPacket::default() };
-            trying::run_xdp(&loaded.trying.try_taken, &packet).expect("the program runs");
+            trying::run_xdp(&loaded.programs.try_taken, &packet).expect("the program runs");
             let _ = id.send(rustix::thread::gettid());
             let _ = woken.recv();
         });

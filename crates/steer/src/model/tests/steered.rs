@@ -9,7 +9,7 @@ use xsk::{Attach, Device, Hook};
 
 use super::KEYS;
 use crate::model::{Limits, Tuple, Words};
-use crate::program::trying::{FlowSet, RecordSet, Sent, Taken};
+use crate::program::tests::{FlowSet, RecordSet, Sent, Taken};
 use crate::program::{self, Loaded, Shape};
 
 const RECORDS: u32 = 1 << 12;

@@ -12,13 +12,6 @@ pub(crate) use skel::types::{
     taken as Taken, tried_record as TriedRecord, tuple as Tuple,
 };
 
-/// Programs that are there for tests only.
-#[derive(Debug)]
-pub(crate) struct Trying {
-    pub(crate) try_record: Program,
-    pub(crate) try_taken: Program,
-}
-
 /// A packet, as an XDP program gets it and leaves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct XdpPacket {
@@ -27,15 +20,6 @@ pub(crate) struct XdpPacket {
     pub(crate) metadata: Vec<u8>,
     /// The device and the queue that it came from; none is the loopback device.
     pub(crate) from: Option<(u32, u32)>,
-}
-
-impl Trying {
-    pub(super) fn new(skel: &skel::SteerSkel<'_>) -> libbpf_rs::Result<Self> {
-        Ok(Self {
-            try_record: Program::of(&skel.progs.try_record)?,
-            try_taken: Program::of(&skel.progs.try_taken)?,
-        })
-    }
 }
 
 impl Loaded {
