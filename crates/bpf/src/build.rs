@@ -40,7 +40,7 @@ pub fn skeletons(names: &[&str], args: &[&str]) {
         let constants = constants(&btf);
         let plain: String = btf
             .type_by_kind::<Struct<'_>>()
-            .filter(|found| is_plain(&btf, found))
+            .filter(|found| size_if_plain(&btf, found.type_id()).is_some())
             .filter_map(|found| Some(found.name()?.to_string_lossy().into_owned()))
             .filter(|name| skeleton.contains(&format!("pub struct {name} {{")))
             .map(|name| format!("unsafe impl ::bpf::Plain for types::{name} {{}}\n"))
@@ -129,12 +129,7 @@ fn constants(btf: &Btf<'_>) -> String {
     )
 }
 
-/// Whether any bytes make a value of this type, and none of a value is padding.
-fn is_plain(btf: &Btf<'_>, ty: &BtfType<'_>) -> bool {
-    size_if_plain(btf, ty.type_id()).is_some()
-}
-
-/// The size of a plain type, in bytes.
+/// The size in bytes of a type of which any bytes make a value, and none of a value is padding.
 fn size_if_plain(btf: &Btf<'_>, id: TypeId) -> Option<usize> {
     let ty = btf.type_by_id::<BtfType<'_>>(id)?.skip_mods_and_typedefs();
     if let Ok(int) = Int::try_from(ty) {

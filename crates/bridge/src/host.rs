@@ -21,6 +21,7 @@ use std::time::Duration;
 use bpf::tcx::{self, Hook};
 use kit::netlink::{Socket, is};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
+use netlink_packet_route::tc::TcHandle;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
 
@@ -283,9 +284,10 @@ impl Reader {
             switch: link.switch,
             // `noop` stands in until a device comes up, and is nothing that anybody set.
             noqueue: matches!(link.qdisc.as_deref(), None | Some("noqueue" | "noop")),
-            ingress_filters: holder.is_some() && tc::has_ingress_filters(&mut self.route, index)?,
+            ingress_filters: holder.is_some()
+                && tc::has_filters(&mut self.route, index, TcHandle::MIN_INGRESS)?,
             egress_filters: holder == Some(FilterHolder::Clsact)
-                && tc::has_egress_filters(&mut self.route, index)?,
+                && tc::has_filters(&mut self.route, index, TcHandle::MIN_EGRESS)?,
             xdp: link.xdp.unwrap_or(Xdp::None),
             tcx_ingress: tcx::programs(index, Hook::Ingress)?,
             tcx_egress: tcx::programs(index, Hook::Egress)?,

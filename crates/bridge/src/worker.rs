@@ -24,7 +24,7 @@ mod unsettled;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -176,21 +176,17 @@ impl Worker {
             let followed = self.follow(&ring, &seen);
             self.bear(followed)?;
             while let Ok(command) = commands.try_recv() {
-                match command {
+                let (reply, done) = match command {
                     Command::Stop => return Ok(()),
-                    Command::Attach(reply) => answer(&reply, self.attach_and_trust()),
-                    Command::Sync(reply) => {
-                        let result = self.catch_up(&ring, &seen);
-                        answer(&reply, result);
+                    Command::Attach(reply) => {
+                        (reply, self.attach().and_then(|_| self.rebuild_if_stale()))
                     }
-                }
+                    Command::Sync(reply) => (reply, self.catch_up(&ring, &seen)),
+                };
+                // Who asked may have given up.
+                let _ = reply.send(done);
             }
         }
-    }
-
-    fn attach_and_trust(&mut self) -> Result<()> {
-        self.attach()?;
-        self.rebuild_if_stale()
     }
 
     /// Waits for something to do.
@@ -292,11 +288,6 @@ impl Drop for Worker {
         // waits until no packet is under way. If this fails, closing them does the same, later.
         let _ = self.distrust();
     }
-}
-
-fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
-    // Who asked may have given up.
-    let _ = reply.send(result);
 }
 
 #[cfg(test)]

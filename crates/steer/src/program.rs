@@ -137,7 +137,7 @@ impl Loaded {
     /// The host was looked after so long ago: steering goes on for the length of the lease from
     /// then.
     pub(crate) fn renew(&self, ago: Duration) -> Result<()> {
-        let mut ago = Ago { ticks: u64::from(tick::ticks_in(ago)) };
+        let mut ago = Ago { ticks: u64::from(bpf::ticks(ago, tick::LONGEST)) };
         let run = self.programs.renew.run(&mut ago);
         run.map(drop).context("cannot renew the lease")
     }

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use crate::Result;
 use crate::error::Context as _;
-use crate::{Error, Result};
 
 /// The fewest records, and the most.
 pub(crate) const RECORDS: std::ops::RangeInclusive<u32> = 1 << 8..=1 << 24;

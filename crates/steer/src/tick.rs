@@ -16,18 +16,13 @@ pub(crate) fn gro_outlasts_poll() -> bool {
 /// So many ticks, at least two: of two that follow each other, the second may be just over. Where
 /// ticks are of no known length they are taken for long ones, of which fewer have to pass.
 pub(crate) fn ticks(time: Duration) -> u32 {
-    ticks_in(time).max(2)
-}
-
-/// The whole ticks in this time.
-pub(crate) fn ticks_in(time: Duration) -> u32 {
-    bpf::ticks(time, LONGEST)
+    bpf::ticks(time, LONGEST).max(2)
 }
 
 /// With HZ of 1000.
 const SHORT: Duration = Duration::from_millis(1);
 /// With HZ of 100, the least that there is on what this runs on.
-const LONGEST: Duration = Duration::from_millis(10);
+pub(crate) const LONGEST: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {

@@ -33,18 +33,9 @@ pub(super) fn filter_holders(socket: &mut Socket) -> io::Result<HashMap<u32, Fil
     Ok(found.into_iter().collect())
 }
 
-/// Whether a filter is attached to the device's ingress.
-pub(super) fn has_ingress_filters(socket: &mut Socket, index: u32) -> io::Result<bool> {
-    has_filters(socket, index, TcHandle::MIN_INGRESS)
-}
-
-/// Whether a filter is attached to the device's egress.
-pub(super) fn has_egress_filters(socket: &mut Socket, index: u32) -> io::Result<bool> {
-    has_filters(socket, index, TcHandle::MIN_EGRESS)
-}
-
+/// Whether a filter is attached to this hook of the device, `TcHandle::MIN_INGRESS` or `MIN_EGRESS`.
 /// The kernel lists those of a block that is shared between devices as well.
-fn has_filters(socket: &mut Socket, index: u32, minor: u16) -> io::Result<bool> {
+pub(super) fn has_filters(socket: &mut Socket, index: u32, minor: u16) -> io::Result<bool> {
     let parent = TcHandle { major: TcHandle::CLSACT.major, minor };
     let header = TcHeader { index: index.cast_signed(), parent, ..TcHeader::default() };
     // Not in the terse form: the kernel has that for some kinds of filters and fails on others.

@@ -37,14 +37,19 @@ impl StationMap for Writer<'_> {
 }
 
 impl Worker {
+    /// Takes in which stations were seen on another port.
     pub(super) fn take_moves(
         &mut self,
         ring: &RingBuffer<'_>,
         seen: &RefCell<Vec<Mac>>,
     ) -> Result<()> {
         ring.consume().map_err(bpf::io_error).context("reading moved stations")?;
-        let seen = std::mem::take(&mut *seen.borrow_mut());
-        self.unsettle(seen.into_iter())
+        for mac in seen.take() {
+            if let Some(count) = self.shared.program.unsettled(mac)? {
+                self.unsettled.add(mac, count);
+            }
+        }
+        Ok(())
     }
 
     /// Mirrors the changes of the forwarding table, and leaves to the kernel path what else has
@@ -55,14 +60,20 @@ impl Worker {
         let applied = self.apply(changes.drain(..));
         self.changes = changes;
         applied?;
+        self.heed(drained).map(drop)
+    }
+
+    /// Leaves to the kernel path what notifications said to have changed. Returns whether none were
+    /// lost.
+    fn heed(&mut self, drained: Result<bool>) -> Result<bool> {
         match drained {
             Err(error) if error.kind() == ErrorKind::Overrun => {
                 tracing::warn!("{error}; reading the whole forwarding table again");
                 self.shared.gauges.overruns.fetch_add(1, Relaxed);
-                self.distrust()
+                self.distrust().map(|()| false)
             }
-            Ok(true) => self.close(),
-            other => other.map(drop),
+            Ok(true) => self.close().map(|()| true),
+            other => other.map(|_| true),
         }
     }
 
@@ -123,15 +134,7 @@ impl Worker {
         self.publish();
         // Reading a table of any length is no look at the host.
         self.at_work = Instant::now();
-        match drained {
-            Err(error) if error.kind() == ErrorKind::Overrun => {
-                self.shared.gauges.overruns.fetch_add(1, Relaxed);
-                self.distrust()?;
-                Ok(false)
-            }
-            Ok(true) => self.close().map(|()| true),
-            other => other.map(|_| true),
-        }
+        self.heed(drained)
     }
 
     pub(super) fn publish(&self) {

@@ -25,16 +25,6 @@ use crate::{Change, Entry, Result};
 const SINGLY: usize = 32;
 
 impl Worker {
-    /// Takes in which stations were seen on another port.
-    pub(super) fn unsettle(&mut self, seen: impl Iterator<Item = Mac>) -> Result<()> {
-        for mac in seen {
-            if let Some(count) = self.shared.program.unsettled(mac)? {
-                self.unsettled.add(mac, count);
-            }
-        }
-        Ok(())
-    }
-
     /// Settles the stations whose time has come, as far as they are where they were.
     pub(super) fn settle(&mut self) -> Result<()> {
         let due = self.unsettled.due(Instant::now());
