@@ -73,11 +73,10 @@ impl SteerOptions {
             let expected = "expected a power of two from 256 to 16777216";
             return Err(Error::invalid(format!("{records} records: {expected}")));
         }
-        if !(1..=QUEUE_MAX).contains(&self.queue_size) {
-            let packets = self.queue_size;
-            return Err(Error::invalid(format!(
-                "a queue of {packets} packets: expected 1 to {QUEUE_MAX}"
-            )));
+        let packets = self.queue_size;
+        if !(1..=QUEUE_MAX).contains(&packets) {
+            let expected = format!("expected 1 to {QUEUE_MAX}");
+            return Err(Error::invalid(format!("a queue of {packets} packets: {expected}")));
         }
         if self.priority > threads::HIGHEST {
             let (priority, highest) = (self.priority, threads::HIGHEST);
