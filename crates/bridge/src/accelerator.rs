@@ -53,11 +53,6 @@ impl Accelerator {
         self.ask(Command::Attach)
     }
 
-    /// Whether the fast path is on.
-    pub fn fastpath(&self) -> bool {
-        self.shared.gate.lock().fastpath
-    }
-
     /// Says where the last-seen stamps live. After a change each station is refreshed by its next
     /// packet.
     ///
@@ -65,11 +60,6 @@ impl Accelerator {
     /// [`ErrorKind::Io`] if the packet path's map cannot be written.
     pub fn set_table(&self, table: Table) -> Result<()> {
         self.shared.change(|gate| gate.table = table)
-    }
-
-    /// Where the last-seen stamps live.
-    pub fn table(&self) -> Table {
-        self.shared.gate.lock().table
     }
 
     /// Returns once all that the kernel had to say at the call is in force.

@@ -227,14 +227,9 @@ impl Fleet {
         members.past_overruns + now.sum::<u64>()
     }
 
-    /// How many bridges are accelerated.
-    pub fn len(&self) -> usize {
-        self.members.lock().there.len()
-    }
-
-    /// Whether none is.
+    /// Whether no bridge is accelerated.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.members.lock().there.is_empty()
     }
 
     /// The bridges that are accelerated, by name.

@@ -37,8 +37,8 @@ pub(crate) use self::{
 use crate::error::Context as _;
 use crate::{
     Error, ErrorKind, Result,
+    state::Entry,
     state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Xdp},
-    station::Entry,
 };
 
 /// Asks the kernel about bridges of the namespace in which it was made.

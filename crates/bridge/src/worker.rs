@@ -13,7 +13,6 @@
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod arrivals;
-mod attention;
 mod looking;
 mod mirroring;
 mod pace;
@@ -62,7 +61,6 @@ const MOST: u32 = 1 << 20;
 /// The worker's own state.
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
-    index: u32,
     reader: Reader,
     /// The host as of the last look.
     state: State,
@@ -135,7 +133,6 @@ impl Worker {
         });
         let mut worker = Worker {
             shared,
-            index,
             reader,
             state,
             watch,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::{
     state::Mac,
-    station::{Change, Entry, EntryKind},
+    state::{Change, Entry, EntryKind},
 };
 
 const HEADER: usize = 12; // struct ndmsg

@@ -22,7 +22,7 @@ use super::{
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
 };
 use crate::error::Context as _;
-use crate::{Error, ErrorKind, Result, state::State, station::Change};
+use crate::{Error, ErrorKind, Result, state::Change, state::State};
 
 /// Room for some 15,000 changes of the forwarding table. The kernel takes the memory only while
 /// they wait.

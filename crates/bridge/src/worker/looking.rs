@@ -1,22 +1,102 @@
-//! The worker's looks at the host, and what it tells the packet path after them.
+//! The worker's looks at the host: at what was announced, at once, and at everything now and then;
+//! and what it tells the packet path after them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Worker;
 use super::pace::{AGAIN, GLANCE, LOOK, cpu_time, later};
 use crate::Result;
 use crate::decide::decide;
 use crate::host::Heard;
+use crate::lease::RENEWAL;
 use crate::rules::Reading;
+use crate::shared::jiffies;
+use crate::state::Port;
+
+/// What is announced may take at most one part in so many.
+const ANNOUNCED_SHARE: u32 = 10;
+/// What looks at announced changes may take at once before that share is kept.
+const BURST: Duration = Duration::from_millis(200);
 
 impl Worker {
+    /// Takes in what was announced, leaves that to the kernel path, and renews the lease: nothing
+    /// that was announced before this call is forwarded by what was known before it.
+    pub(super) fn tend(&mut self) -> Result<()> {
+        let program = &self.shared.program;
+        // Before the notifications are taken: what comes later may be missed.
+        let from = program.now()?;
+        self.drain()?;
+        let now = Instant::now();
+        self.longest.add(now - self.at_work);
+        (self.at_work, self.next_renewal) = (now, now + RENEWAL);
+        match self.longest.lease().length {
+            Some(length) if self.failures == 0 => self.shared.program.renew(from, jiffies(length)),
+            // Looks fail or take too long: everything takes the kernel path until that is over.
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at what was announced to have changed, and at that alone.
+    pub(super) fn attend(&mut self) -> Result<()> {
+        let begin = cpu_time();
+        let heard = std::mem::take(&mut self.watch.heard);
+        if heard.everything {
+            self.look()?;
+        } else {
+            if heard.queues {
+                self.reader.read_queues()?;
+            }
+            if heard.bridge {
+                self.reader.look_at_bridge(&mut self.state)?;
+            }
+            let mut around = heard.hooks;
+            for index in heard.ports {
+                around |= self.look_at_port(index)?;
+                self.tend()?;
+            }
+            if around {
+                let rules = Reading::begin(&self.shared.program)?;
+                self.reader.look_around(&mut self.state)?;
+                self.act()?;
+                self.believe(rules)?;
+            } else {
+                self.act()?;
+            }
+        }
+        // A bucket that leaks: it holds a burst, and what is over has to wait.
+        let now = Instant::now();
+        let cost = cpu_time().saturating_sub(begin).saturating_mul(ANNOUNCED_SHARE);
+        let burst = BURST * ANNOUNCED_SHARE;
+        let floor = now.checked_sub(burst).unwrap_or(now);
+        self.next_attention = self.next_attention.max(floor) + cost;
+        Ok(())
+    }
+
+    /// Reads one port again. Returns whether it has come, gone, or is called otherwise.
+    fn look_at_port(&mut self, index: u32) -> Result<bool> {
+        let found = self.reader.look_at_port(self.shared.bridge, index)?;
+        let ports = &mut self.state.ports;
+        let at = ports.iter().position(|port| port.index == index);
+        let was = at.map(|at| ports.remove(at));
+        let name = |port: &Option<Port>| port.as_ref().map(|port| port.name.clone());
+        let anew = name(&was) != name(&found);
+        if let Some(port) = found {
+            let at = ports.partition_point(|other| other.number < port.number);
+            ports.insert(at, port);
+        }
+        if anew {
+            self.watch.follow(&self.state);
+        }
+        Ok(anew)
+    }
+
     /// Reads all of the host that matters, and acts on what has changed.
     pub(super) fn look(&mut self) -> Result<()> {
         let begin = cpu_time();
         let rules = Reading::begin(&self.shared.program)?;
         // What was announced before is seen by this look; what comes while it goes on is not.
         self.watch.heard = Heard::default();
-        let mut survey = self.reader.survey(self.index)?;
+        let mut survey = self.reader.survey(self.shared.bridge)?;
         while self.reader.survey_port(&mut survey)? {
             self.tend()?;
         }

@@ -120,7 +120,7 @@ impl Worker {
     pub(super) fn read_table(&mut self) -> Result<bool> {
         let begin = cpu_time();
         self.next_reading = None;
-        let entries = self.reader.stations(self.index)?;
+        let entries = self.reader.stations(self.shared.bridge)?;
         self.mirror(|mirror, table| mirror.rebuild(&entries, table))?;
         // What was announced meanwhile may be older than what was read, or newer: applied to its
         // end, in order, it comes to what the kernel has.

@@ -45,13 +45,13 @@ impl Worker {
         let singly = SINGLY.max(self.mirror.stations.len() / SINGLY);
         let mut all = None;
         if due.len() > singly {
-            let entries = self.reader.stations(self.index)?.into_iter();
+            let entries = self.reader.stations(self.shared.bridge)?.into_iter();
             all = Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>());
         }
         for &(mac, count) in due {
             let found = match &all {
                 Some(all) => all.get(&mac).copied(),
-                None => self.reader.station(self.index, mac)?,
+                None => self.reader.station(self.shared.bridge, mac)?,
             };
             self.settle_one(mac, count, found)?;
         }

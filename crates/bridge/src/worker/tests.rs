@@ -123,7 +123,7 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
             let shared = Arc::clone(&worker.shared);
             assert!(shared.gate.lock().trusted);
             // The smallest that the kernel gives, and a worker that is not running meanwhile.
-            worker.watch = Watch::new(worker.index, 1).expect("sockets");
+            worker.watch = Watch::new(worker.shared.bridge, 1).expect("sockets");
             let before = worker.mirror.mapped;
             run(batch("add"));
             worker.drain().expect("no other error");
