@@ -22,7 +22,6 @@ mod size;
 mod steering;
 mod targets;
 mod threads;
-mod tick;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;

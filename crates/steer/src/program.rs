@@ -9,7 +9,8 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use crate::error::Context as _;
 #[cfg(feature = "measure")]
 use crate::run_times::RunTimes;
-use crate::{Counters, Error, ErrorKind, Result, tick};
+use crate::steering::LONGEST_TICK;
+use crate::{Counters, Error, ErrorKind, Result};
 
 include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 
@@ -137,7 +138,7 @@ impl Loaded {
     /// The host was looked after so long ago: steering goes on for the length of the lease from
     /// then.
     pub(crate) fn renew(&self, ago: Duration) -> Result<()> {
-        let mut ago = Ago { ticks: u64::from(bpf::ticks(ago, tick::LONGEST)) };
+        let mut ago = Ago { ticks: u64::from(bpf::ticks(ago, LONGEST_TICK)) };
         let run = self.programs.renew.run(&mut ago);
         run.map(drop).context("cannot renew the lease")
     }

@@ -14,10 +14,12 @@ use crate::run_times::RunTimes;
 use crate::size::{RECORDS, records_for};
 use crate::targets::{Targets, cpus};
 use crate::threads;
-use crate::{Counters, Error, ErrorKind, Result, tick};
+use crate::{Counters, Error, ErrorKind, Result};
 
 /// How often to call [`Steering::look`]: so soon a CPU that came or went is noticed.
 pub const LOOK: Duration = Duration::from_millis(50);
+/// A tick with HZ of 100, the least that there is on what this runs on.
+pub(crate) const LONGEST_TICK: Duration = Duration::from_millis(10);
 /// The most packets that the kernel has wait for a CPU (kernel/bpf/cpumap.c).
 const QUEUE_MAX: u32 = 16384;
 
@@ -261,7 +263,7 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
         keep_order: options.keep_order,
         #[cfg(not(feature = "measure"))]
         keep_order: true,
-        gro_outlasts_poll: tick::gro_outlasts_poll(),
+        gro_outlasts_poll: gro_outlasts_poll(),
         limits: limits(options, queues),
     };
     Loaded::new(&shape, netns()?, false)
@@ -278,11 +280,29 @@ fn limits(options: &SteerOptions, queues: u32) -> Limits {
 
     Limits {
         room: options.queue_of_all(queues) / queues,
-        stall: tick::ticks(STALL),
-        away: tick::ticks(AWAY),
-        patience: tick::ticks(PATIENCE),
-        lease: options.lease.map_or(0, tick::ticks),
+        stall: ticks(STALL),
+        away: ticks(AWAY),
+        patience: ticks(PATIENCE),
+        lease: options.lease.map_or(0, ticks),
     }
+}
+
+/// Whether a NAPI poll that used its whole budget may leave packets in GRO: the kernel then
+/// flushes only what is older than a tick if ticks are short, and else everything
+/// (`gro_flush_normal(&n->gro, HZ >= 1000)` in net/core/dev.c, `napi_gro_flush` before 6.15). The
+/// thread of a cpumap that has more to do does the same (`cpu_map_gro_flush` in
+/// kernel/bpf/cpumap.c).
+fn gro_outlasts_poll() -> bool {
+    /// With HZ of 1000.
+    const SHORT: Duration = Duration::from_millis(1);
+
+    bpf::tick().is_none_or(|length| length <= SHORT)
+}
+
+/// So many ticks, at least two: of two that follow each other, the second may be just over. Where
+/// ticks are of no known length they are taken for long ones, of which fewer have to pass.
+fn ticks(time: Duration) -> u32 {
+    bpf::ticks(time, LONGEST_TICK).max(2)
 }
 
 /// One more than the highest CPU that there can be, as far as the programs have room.
@@ -298,4 +318,16 @@ fn netns() -> Result<u32> {
     let metadata = std::fs::metadata(path).context(path)?;
     u32::try_from(metadata.ino())
         .map_err(|_| Error::new(ErrorKind::Io, format!("{path}: inode {}", metadata.ino())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_takes_two_ticks_at_least() {
+        assert_eq!(ticks(Duration::from_nanos(1)), 2);
+        let second = ticks(Duration::from_secs(1));
+        assert!((10..=10_000).contains(&second), "HZ of {second}");
+    }
 }

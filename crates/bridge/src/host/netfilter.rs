@@ -7,8 +7,7 @@
 use std::io;
 
 use kit::netlink::{
-    Socket, attributes, attributes_after, big_endian, find, find_after, is, message, string,
-    string_attribute,
+    Socket, attributes, big_endian, find, find_after, is, message, string, string_attribute,
 };
 use netlink_packet_core::DefaultNla;
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -140,20 +139,13 @@ fn hook_names(
 
 /// What one hook is called; none for those of `br_netfilter`, whose settings tell what it does.
 fn hook_name(message: &[u8]) -> Option<String> {
-    let (mut function, mut module, mut chain) = (String::new(), String::new(), None);
-    for (kind, value) in attributes_after(HEADER, message) {
-        match kind {
-            NFNLA_HOOK_FUNCTION_NAME => function = string(value),
-            NFNLA_HOOK_MODULE_NAME => module = string(value),
-            NFNLA_HOOK_CHAIN_INFO => {
-                chain = find(value, NFNLA_HOOK_INFO_DESC).and_then(|chain| {
-                    let table = string(find(chain, NFNLA_CHAIN_TABLE)?);
-                    Some(format!("table {table}, chain {}", string(find(chain, NFNLA_CHAIN_NAME)?)))
-                });
-            }
-            _ => {}
-        }
-    }
+    let text = |kind| find_after(HEADER, message, kind).map(string).unwrap_or_default();
+    let (function, module) = (text(NFNLA_HOOK_FUNCTION_NAME), text(NFNLA_HOOK_MODULE_NAME));
+    let info = find_after(HEADER, message, NFNLA_HOOK_CHAIN_INFO);
+    let chain = info.and_then(|info| find(info, NFNLA_HOOK_INFO_DESC)).and_then(|chain| {
+        let table = string(find(chain, NFNLA_CHAIN_TABLE)?);
+        Some(format!("table {table}, chain {}", string(find(chain, NFNLA_CHAIN_NAME)?)))
+    });
     match chain {
         _ if module == "br_netfilter" || function.starts_with("br_nf_") => None,
         Some(chain) => Some(format!("nft {chain}")),
@@ -221,17 +213,10 @@ impl Netfilter {
 }
 
 fn chain(message: &[u8]) -> Option<Hooked> {
-    let (mut table, mut name, mut hook) = (String::new(), String::new(), None);
-    for (kind, value) in attributes_after(HEADER, message) {
-        match kind {
-            NFTA_CHAIN_TABLE => table = string(value),
-            NFTA_CHAIN_NAME => name = string(value),
-            NFTA_CHAIN_HOOK => hook = Some(value),
-            _ => {}
-        }
-    }
     // A chain without a hook is there to be jumped to.
-    let hook = hook?;
+    let hook = find_after(HEADER, message, NFTA_CHAIN_HOOK)?;
+    let text = |kind| find_after(HEADER, message, kind).map(string).unwrap_or_default();
+    let (table, name) = (text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME));
     let number = find(hook, NFTA_HOOK_HOOKNUM).and_then(big_endian)?;
     let (family, place) = match (*message.first()?, number) {
         (NFPROTO_BRIDGE, _) => ("bridge", Place::Bridge),

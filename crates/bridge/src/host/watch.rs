@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use kit::netlink::{Message, attributes_after, is, messages, number, receive};
+use kit::netlink::{Message, attributes_after, find_after, is, messages, number, receive};
 use libc::{
     RTM_DELLINK, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER,
     RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC,
@@ -224,15 +224,9 @@ impl Listener<'_> {
         if !matches!(message.kind, RTM_NEWLINK | RTM_DELLINK) {
             return;
         }
-        let (mut peer, mut is_elsewhere) = (None, false);
-        for (kind, value) in attributes_after(LINK_HEADER, message.payload) {
-            match kind {
-                IFLA_LINK => peer = number(value),
-                IFLA_LINK_NETNSID => is_elsewhere = true,
-                _ => {}
-            }
-        }
-        if let Some(port) = peer.filter(|_| is_elsewhere) {
+        let find = |kind| find_after(LINK_HEADER, message.payload, kind);
+        let peer = find(IFLA_LINK).filter(|_| find(IFLA_LINK_NETNSID).is_some());
+        if let Some(port) = peer.and_then(number) {
             self.device(port);
         }
     }
