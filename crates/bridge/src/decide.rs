@@ -147,7 +147,8 @@ obstacles! {
         "netfilter rules on its ingress: {}", what.join(", ");
     Refused(why: String) = "not-attached", "our program cannot be attached: {}", why;
     Behind(ids: Vec<u32>) = "tcx-behind",
-        "tcx programs attached after ours: {}", ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        "tcx programs attached after ours: {}",
+        ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     Unseen = "tcx-keeps-all", "the tcx programs before ours let nothing through of what it receives";
     PeerUnknown = "peer-unknown", "its peer's namespace cannot be asked about the peer";
     PeerGenericXdp = "peer-generic-xdp",

@@ -289,7 +289,8 @@ impl Fleet {
                 Bridges::Named { names, .. } => names.contains(name),
                 Bridges::All => true,
             };
-            named && !taken.contains(index) && seeking.may_try(name, now)
+            let may_try = seeking.refused.get(name).is_none_or(|refused| refused.next <= now);
+            named && !taken.contains(index) && may_try
         });
         let Some((_, name)) = wanted else { return Ok(false) };
         let taken = self.take(&name);
@@ -324,10 +325,6 @@ impl Drop for Fleet {
 }
 
 impl Seeking {
-    fn may_try(&self, name: &str, now: Instant) -> bool {
-        self.refused.get(name).is_none_or(|refused| refused.next <= now)
-    }
-
     /// The bridge was taken, or is to be tried again some time. Says so, but not twice the same.
     fn note(&mut self, name: &str, taken: Result<()>) {
         let error = match taken {

@@ -194,9 +194,10 @@ impl Reader {
     /// How many packets a device has received; none if it is gone.
     pub(crate) fn received(&mut self, index: u32) -> Result<Option<u64>> {
         match link::received(&mut self.route, index) {
-            Ok(packets) => Ok(Some(packets)),
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
-            Err(error) => Err(Error::io(format!("reading the counters of device {index}"), error)),
+            packets => {
+                packets.map(Some).context(format_args!("reading the counters of device {index}"))
+            }
         }
     }
 
@@ -239,13 +240,12 @@ impl Reader {
         let master = link.master.filter(|_| link.port.is_some());
         let name_of = |index| link::link(&mut self.route, Which::Index(index)).ok();
         let master = master.and_then(name_of).map(|link| link.name);
-        let message = match (master, &link.kind) {
-            (Some(bridge), _) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
-            (None, Some(kind)) => {
+        let message = match master {
+            Some(bridge) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
+            None => {
+                let own = || "device of its own".to_owned();
+                let kind = link.kind.map_or_else(own, |kind| kind.to_string());
                 format!("'{name}' is not a bridge; it is a {kind} ({})", self.meant()?)
-            }
-            (None, None) => {
-                format!("'{name}' is not a bridge; it is a device of its own ({})", self.meant()?)
             }
         };
         Err(Error::new(ErrorKind::NotABridge, message))
@@ -262,10 +262,8 @@ impl Reader {
     /// The bridges that could have been meant.
     fn meant(&mut self) -> Result<String> {
         let names: Vec<String> = self.bridges()?.into_iter().map(|(_, name)| name).collect();
-        Ok(match names.is_empty() {
-            true => "there are no bridges here".to_owned(),
-            false => format!("bridges here: {}", names.join(", ")),
-        })
+        let none = "there are no bridges here".to_owned();
+        Ok(if names.is_empty() { none } else { format!("bridges here: {}", names.join(", ")) })
     }
 
     /// None for what is no port of a bridge.

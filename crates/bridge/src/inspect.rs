@@ -39,10 +39,8 @@ pub fn inspect(bridge: &str) -> Result<Inspection> {
         let flags = ports.and_then(|ports| program::port_flags(ports, port.number.into()).ok());
         port.unseen = flags.unwrap_or_default() & constants::PORT_UNSEEN != 0;
     }
-    let attached = state
-        .ports
-        .iter()
-        .filter(|port| program.is_some_and(|program| port.tcx_ingress.contains(&program)));
+    let is_on = |ids: &[u32]| program.is_some_and(|program| ids.contains(&program));
+    let attached = state.ports.iter().filter(|port| is_on(&port.tcx_ingress));
     let attached = attached.map(|port| port.index).collect();
     Ok(Inspection { plan: decide(&state, program), accelerated, attached })
 }

@@ -52,7 +52,10 @@ pub(crate) fn claim(bridge: u32) -> Result<Owner> {
 /// nobody does, or the caller may not look (`CAP_SYS_ADMIN`).
 pub(crate) fn of(bridge: u32) -> Result<Option<Accelerated>> {
     let own = claim(bridge)?;
-    Ok(programs().filter_map(|info| read(&info, &own)).next())
+    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let ours = |info: &ProgramInfo| info.name.as_encoded_bytes() == program::NAME.as_bytes();
+    // They come by their ids: the earliest first.
+    Ok(ProgInfoIter::with_query_opts(maps).filter(ours).find_map(|info| read(&info, &own)))
 }
 
 /// Refuses a bridge that somebody accelerates already, by a program that was loaded before `own`, if
@@ -73,13 +76,6 @@ pub(crate) fn refuse_second(bridge: &Bridge, own: Option<&Program>) -> Result<()
         false => format!("'{name}' is already accelerated by pid {pid} of another container"),
     };
     Err(Error::new(ErrorKind::Busy, message))
-}
-
-/// All programs of ours that are loaded, by their ids: the earliest comes first.
-fn programs() -> impl Iterator<Item = ProgramInfo> {
-    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
-    let ours = |info: &ProgramInfo| info.name.as_encoded_bytes() == program::NAME.as_bytes();
-    ProgInfoIter::with_query_opts(maps).filter(ours)
 }
 
 /// What the program says of itself, if it is for the same bridge as `own`.

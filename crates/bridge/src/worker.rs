@@ -15,7 +15,6 @@
 mod arrivals;
 mod looking;
 mod mirroring;
-mod pace;
 mod ports;
 mod report;
 mod settling;
@@ -45,8 +44,8 @@ use crate::shared::{Command, Gate, Gauges, Shared};
 use crate::state::{Mac, State};
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
-use pace::GLANCE;
-pub(crate) use pace::cpu_time;
+use looking::GLANCE;
+pub(crate) use looking::cpu_time;
 use ports::{Attachment, Placed};
 use report::Report;
 use unsettled::Unsettled;

@@ -166,9 +166,7 @@ fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         obstacles.push(Obstacle::Rps { queues: rps });
     }
     let layers = stack::read(device, &sysfs)?;
-    if let Some(stack::Group { name, kind, members }) = stack::group_of(&layers) {
-        obstacles.push(Obstacle::Group { group: name, kind, members });
-    }
+    obstacles.extend(stack::group_of(&layers));
     let devices = stack::need_tags(&layers);
     if !devices.is_empty()
         && let Some(off) = tags_beside(device)?

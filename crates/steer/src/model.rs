@@ -53,7 +53,7 @@ impl Model {
     pub fn new(shape: Shape) -> Self {
         let (cpus, queues) = (shape.cpus as usize, shape.queues as usize);
         let words = Words::new(shape.records, shape.cpus);
-        let sets = words.sets() as usize;
+        let sets = words.sets as usize;
         Self {
             words,
             records: vec![[0; WAYS]; sets],
@@ -371,7 +371,7 @@ impl Model {
     }
 
     fn at(&self, arrival: Arrival) -> usize {
-        (arrival.queue * self.words.sets() + self.words.set_of(arrival.hash)) as usize
+        (arrival.queue * self.words.sets + self.words.set_of(arrival.hash)) as usize
     }
 
     fn count(&self, cpu: u32, queue: u32) -> Count {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
-use kit::netlink::{Features, Socket};
+use kit::netlink::{Features, Socket, is};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -24,14 +24,14 @@ const NEEDED: u64 = 1 | 2;
 /// # Errors
 /// `NoDevice` of [`ErrorKind`] if the device is gone, and what the system reports.
 pub(crate) fn takes_programs(device: &Device) -> Result<bool> {
-    bpf::xdp::query(device.index()).map(|state| state.features & NEEDED == NEEDED).map_err(
-        |error| match Errno::from_io_error(&error) {
-            Some(Errno::NODEV) => {
-                Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"))
-            }
-            _ => Error::io(format!("{device}: cannot ask for its driver's XDP"), error),
-        },
-    )
+    match bpf::xdp::query(device.index()) {
+        Err(error) if is(&error, Errno::NODEV) => {
+            Err(Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone")))
+        }
+        state => state
+            .map(|state| state.features & NEEDED == NEEDED)
+            .context(format_args!("{device}: cannot ask for its driver's XDP")),
+    }
 }
 
 /// Offloads that keep VLAN tags (802.1Q, 802.1ad) beside packets, by the kernel's names and

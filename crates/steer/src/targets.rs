@@ -148,10 +148,8 @@ impl Targets {
 
     fn remove(&self, cpu: u32) -> Result<()> {
         match self.loaded.maps.entries.remove(&cpu) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(format!("cannot stop sending to CPU {cpu}"), error))
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.context(format_args!("cannot stop sending to CPU {cpu}")),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::Worker;
-use super::pace::GLANCE;
+use super::looking::GLANCE;
 use crate::Result;
 use crate::error::Context as _;
 

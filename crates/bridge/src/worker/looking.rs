@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::Worker;
-use super::pace::{AGAIN, GLANCE, LOOK, cpu_time, later};
 use crate::Result;
 use crate::decide::decide;
 use crate::host::Heard;
@@ -13,6 +14,14 @@ use crate::rules::Reading;
 use crate::shared::jiffies;
 use crate::state::Port;
 
+/// How often to look for what the kernel does not announce, where that is cheap.
+pub(super) const GLANCE: Duration = Duration::from_millis(250);
+/// When to glance again after something has changed under a glance.
+const AGAIN: Duration = Duration::from_millis(10);
+/// How often to look at everything.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// Looks and glances take each at most one part in so many of a CPU.
+const SHARE: u32 = 50;
 /// What is announced may take at most one part in so many.
 const ANNOUNCED_SHARE: u32 = 10;
 /// What looks at announced changes may take at once before that share is kept.
@@ -160,4 +169,15 @@ impl Worker {
             (gate.plan, gate.alarmed, gate.unread) = (plan, alarmed, unread);
         })
     }
+}
+
+/// When to do again what began at this CPU time and has ended now: after `time`, or as much later
+/// as it takes to keep within its share of a CPU.
+pub(super) fn later(begin: Duration, time: Duration) -> Instant {
+    Instant::now() + time.max(cpu_time().saturating_sub(begin).saturating_mul(SHARE))
+}
+
+/// The CPU time of this thread: what it spends while it is stopped, or waits, is nobody's.
+pub(crate) fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use libbpf_rs::RingBuffer;
 
 use super::Worker;
-use super::pace::{LOOK, cpu_time, later};
+use super::looking::{LOOK, cpu_time, later};
 use super::unsettled::Unsettled;
 use crate::error::Context as _;
 use crate::mirror::{Mirror, StationMap};

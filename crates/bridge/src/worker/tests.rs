@@ -8,7 +8,7 @@ use lab::testing::{comes_true, root};
 use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
-use super::pace::LOOK;
+use super::looking::LOOK;
 use super::*;
 use crate::Plan;
 use crate::program::{Owner, constants, port_flags};

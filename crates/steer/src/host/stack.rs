@@ -6,6 +6,7 @@
 
 use xsk::Device;
 
+use super::Obstacle;
 use super::sysfs::Sysfs;
 use crate::Result;
 
@@ -21,15 +22,6 @@ pub(super) struct Layer {
     pub(super) above: Vec<String>,
     /// The devices right below it.
     pub(super) below: Vec<String>,
-}
-
-/// Several devices that receive as one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) name: String,
-    /// As people read it.
-    pub(super) kind: String,
-    pub(super) members: Vec<String>,
 }
 
 impl Layer {
@@ -53,10 +45,10 @@ impl Layer {
 }
 
 /// The first of these, a device and those above it, that receives for several.
-pub(super) fn group_of(layers: &[Layer]) -> Option<Group> {
+pub(super) fn group_of(layers: &[Layer]) -> Option<Obstacle> {
     layers.iter().find_map(|layer| {
         let kind = layer.joins()?.to_owned();
-        Some(Group { name: layer.name.clone(), kind, members: layer.below.clone() })
+        Some(Obstacle::Group { group: layer.name.clone(), kind, members: layer.below.clone() })
     })
 }
 
@@ -156,11 +148,16 @@ mod tests {
             (netvsc, "vf", Some(("eth0", "failover device"))),
         ] {
             let found = group_of(&from(device, &stack(text)).expect("all are there"));
-            let found = found.as_ref().map(|group| (group.name.as_str(), group.kind.as_str()));
+            let found = found.as_ref().map(|found| match found {
+                Obstacle::Group { group, kind, .. } => (group.as_str(), kind.as_str()),
+                other => panic!("{other}"),
+            });
             assert_eq!(found, expected, "{device} of {text}");
         }
-        let group = group_of(&from("eth0", &stack(bond)).expect("all are there")).expect("a bond");
-        assert_eq!(group.members, ["eth0", "eth1"]);
+        let group = group_of(&from("eth0", &stack(bond)).expect("all are there"));
+        let members = ["eth0", "eth1"].map(str::to_owned).to_vec();
+        let (bond, kind) = ("bond0".into(), "bond".into());
+        assert_eq!(group, Some(Obstacle::Group { group: bond, kind, members }));
     }
 
     #[test]

@@ -23,12 +23,11 @@ impl Sysfs {
             fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
         };
         match mount() {
-            Ok(root) => Ok(Self(root)),
             Err(Errno::PERM) => Err(Error::new(
                 ErrorKind::NotPermitted,
                 "looking at a device's queues needs root (CAP_SYS_ADMIN)",
             )),
-            Err(error) => Err(Error::io("cannot look into sysfs", error)),
+            mounted => mounted.map(Self).context("cannot look into sysfs"),
         }
     }
 
@@ -42,9 +41,8 @@ impl Sysfs {
             Ok(text)
         };
         match read() {
-            Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(format!("cannot read /sys/{path}"), error)),
+            text => text.map(Some).context(format_args!("cannot read /sys/{path}")),
         }
     }
 

@@ -87,7 +87,7 @@ impl Steered {
     pub(super) fn cpus_of(&self, flow: &Tuple) -> Vec<u32> {
         let (words, hash) = (Words::new(RECORDS, self.row), flow.hash(&KEYS));
         let cpu = |queue| {
-            let at = queue * words.sets() + words.set_of(hash);
+            let at = queue * words.sets + words.set_of(hash);
             let set: FlowSet = program::read(&self.loaded.maps.flows, at).expect("it is read");
             words.find(&set.words, hash).map(|way| words.cpu(set.words[way]))
         };

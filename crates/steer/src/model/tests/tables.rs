@@ -35,7 +35,7 @@ impl Model {
 
     /// A set of a queue's states.
     pub(super) fn flows(&self, set: u32, queue: u32) -> FlowSet {
-        self.flows[(queue * self.words.sets() + set) as usize]
+        self.flows[(queue * self.words.sets + set) as usize]
     }
 
     /// The queue's flows of which a packet may wait in GRO.
