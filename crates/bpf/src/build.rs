@@ -1,13 +1,16 @@
 //! For build scripts: compiles BPF C, and generates what Rust needs of it.
 //!
+//! Programs may include the headers of this crate's `include/cachelane`.
+//!
 //! A module that has a program includes what is generated, which is a module `skel`:
 //!
 //! ```ignore
 //! include!(concat!(env!("OUT_DIR"), "/NAME.skel.rs"));
 //! ```
 //!
-//! Beside libbpf-cargo's skeleton it has `constants`, with the numbers of all C enums, and
-//! [`Plain`](crate::Plain) for the structs of `types` of which it holds. A compiler keeps in an
+//! Beside libbpf-cargo's skeleton it has `Maps`, with a [`Map`](crate::Map) for each of the object's
+//! but its constants; `constants`, with the numbers of all C enums; and [`Plain`](crate::Plain) for
+//! the structs of `types` of which it holds. A compiler keeps in an
 //! object only the types that it needs; for the enums that Rust needs besides, a program has a
 //! constant of a struct that names them (`const volatile struct shared shared;`).
 
@@ -37,12 +40,12 @@ pub fn skeletons(names: &[&str], args: &[&str]) {
         let constants = constants(&btf);
         let plain: String = btf
             .type_by_kind::<Struct<'_>>()
-            .filter(|found| is_plain(&btf, found))
+            .filter(|found| size_if_plain(&btf, found.type_id()).is_some())
             .filter_map(|found| Some(found.name()?.to_string_lossy().into_owned()))
             .filter(|name| skeleton.contains(&format!("pub struct {name} {{")))
             .map(|name| format!("unsafe impl ::bpf::Plain for types::{name} {{}}\n"))
             .collect();
-        skeleton += &(constants + &plain);
+        skeleton += &(maps(&skeleton) + &constants + &plain);
         let skeleton = format!("{ALLOWED}\nmod skel {{\n{skeleton}}}\n");
         fs::write(&path, skeleton).expect("OUT_DIR can be written");
     }
@@ -68,18 +71,43 @@ fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     // Debian's clang does not look in the multiarch folder when the target is BPF.
-    let include = format!("-I/usr/include/{arch}-linux-gnu");
+    let system = format!("-I/usr/include/{arch}-linux-gnu");
+    let ours = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
     let source = format!("src/bpf/{name}.bpf.c");
     let mut builder = SkeletonBuilder::new();
     builder
         .source(&source)
         .obj(out.join(format!("{name}.o")))
-        .clang_args([&[include.as_str(), "-Wall", "-Werror"], args].concat());
+        .clang_args([&[system.as_str(), ours, "-Wall", "-Werror"], args].concat());
     if let Err(error) = builder.build() {
         panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
     }
     println!("cargo::rerun-if-changed=src/bpf");
+    println!("cargo::rerun-if-changed={}", &ours[2..]);
     (builder, out)
+}
+
+/// A struct of all maps that can be read or written.
+fn maps(skeleton: &str) -> String {
+    let between =
+        |line: &str, end: &str| Some(line.strip_prefix("pub ")?.strip_suffix(end)?.into());
+    let lines = || skeleton.lines().map(str::trim);
+    let maps = |line| between(line, ": libbpf_rs::MapMut<'obj>,").filter(|name| name != "rodata");
+    let all: Vec<String> = lines().filter_map(maps).collect();
+    let each = |text: &str| all.iter().map(|map| text.replace("MAP", map)).collect::<String>();
+    let names = lines().filter_map(|line| between(line, "Maps<'obj> {")).collect::<Vec<String>>();
+    let skeletons = names.iter().find(|name| !name.starts_with("struct Open"));
+    let name = skeletons.map_or_else(String::new, |name| name.replace("struct ", ""));
+    format!(
+        "#[derive(Debug)]\n#[allow(dead_code)]\npub(crate) struct Maps {{ {} }}\n\
+         #[allow(dead_code)]\nimpl Maps {{\n\
+         pub(crate) fn of(maps: &{name}Maps<'_>) -> libbpf_rs::Result<Self> {{ Ok(Self {{ {} }}) }}\n\
+         pub(crate) fn all(&self) -> [&::bpf::Map; {}] {{ [{}] }}\n}}\n",
+        each("pub(crate) MAP: ::bpf::Map, "),
+        each("MAP: ::bpf::Map::of(&maps.MAP)?, "),
+        all.len(),
+        each("&self.MAP, "),
+    )
 }
 
 fn btf(out: &std::path::Path, name: &str) -> Btf<'static> {
@@ -101,12 +129,7 @@ fn constants(btf: &Btf<'_>) -> String {
     )
 }
 
-/// Whether any bytes make a value of this type, and none of a value is padding.
-fn is_plain(btf: &Btf<'_>, ty: &BtfType<'_>) -> bool {
-    size_if_plain(btf, ty.type_id()).is_some()
-}
-
-/// The size of a plain type, in bytes.
+/// The size in bytes of a type of which any bytes make a value, and none of a value is padding.
 fn size_if_plain(btf: &Btf<'_>, id: TypeId) -> Option<usize> {
     let ty = btf.type_by_id::<BtfType<'_>>(id)?.skip_mods_and_typedefs();
     if let Ok(int) = Int::try_from(ty) {

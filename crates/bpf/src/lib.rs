@@ -10,6 +10,8 @@
 //! Where libbpf-rs has no safe call for something, the call of libbpf is here, so that no other
 //! crate needs `unsafe` for BPF. The same holds for the scheduling of threads ([`thread`]), which
 //! libbpf's users need for the kernel's threads that take packets, and for their own.
+//!
+//! What fails says what the system reports; its documentation has what it says besides.
 
 #[cfg(feature = "build")]
 pub mod build;
@@ -32,7 +34,7 @@ pub use map::{Map, io_error};
 pub use mapped::Words;
 pub use plain::Plain;
 pub use program::{Packet, Program, RunTime, Statistics, program_name};
-pub use tick::tick;
+pub use tick::{tick, ticks};
 
 use std::io;
 

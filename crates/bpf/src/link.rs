@@ -51,9 +51,6 @@ impl Link {
     }
 
     /// Puts another program in the place of the link's.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: both descriptors are open while they are borrowed, and no options are passed.
         checked(unsafe {

@@ -14,9 +14,6 @@ pub struct Map(MapHandle);
 
 impl Map {
     /// The map of a loaded skeleton.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn of<A: std::fmt::Debug>(map: &MapImpl<'_, A>) -> libbpf_rs::Result<Map> {
         MapHandle::try_from(map).map(Map)
     }
@@ -39,9 +36,6 @@ impl Map {
     }
 
     /// Writes the value of a key.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn set(&self, key: &impl Plain, value: &impl Plain) -> io::Result<()> {
         self.0.update(key.bytes(), value.bytes(), MapFlags::ANY).map_err(io_error)
     }
@@ -73,9 +67,6 @@ impl Map {
     }
 
     /// Writes the same value for each possible CPU.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn set_per_cpu(&self, key: &impl Plain, value: &impl Plain) -> io::Result<()> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(io_error)?;
         let values = vec![value.bytes().to_vec(); cpus];
@@ -92,9 +83,6 @@ impl Map {
     }
 
     /// Its number.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn id(&self) -> io::Result<u32> {
         Ok(self.0.info().map_err(io_error)?.info.id)
     }

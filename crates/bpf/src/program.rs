@@ -47,25 +47,16 @@ pub fn program_name(id: u32) -> Option<String> {
 
 impl Program {
     /// The program of a loaded skeleton.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn of(program: &impl AsFd) -> io::Result<Program> {
         program.as_fd().try_clone_to_owned().map(Program)
     }
 
     /// Its number.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn id(&self) -> io::Result<u32> {
         Ok(self.info()?.id)
     }
 
     /// What it has cost since it was loaded, while [`Statistics`] were on.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn run_time(&self) -> io::Result<RunTime> {
         let info = self.info()?;
         Ok(RunTime { runs: info.run_cnt, nanoseconds: info.run_time_ns })
@@ -73,9 +64,6 @@ impl Program {
 
     /// Runs it once, on this CPU, where its context is a struct: a program of type syscall, which may
     /// change it, or of a raw tracepoint, of which these are the arguments. Returns what it returns.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn run(&self, context: &mut impl Plain) -> io::Result<u32> {
         self.test_run(&mut bpf_test_run_opts {
             ctx_in: ptr::from_mut(context).cast(),
@@ -85,9 +73,6 @@ impl Program {
     }
 
     /// Runs it once on a packet, which it may change. Returns its verdict.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn run_on<C: Plain>(&self, packet: &mut Packet<C>) -> io::Result<u32> {
         // What a program may put before and behind a packet is less.
         let mut data = vec![0_u8; packet.data.len() + 512];
@@ -136,9 +121,6 @@ impl Program {
     }
 
     /// Has it run at a tracepoint, as a raw one.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn attach_tracepoint(&self, name: &CStr) -> io::Result<Link> {
         // SAFETY: both live as long as the call.
         let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), self.0.as_raw_fd()) };

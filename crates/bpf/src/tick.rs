@@ -10,6 +10,12 @@ pub fn tick() -> Option<Duration> {
     length_of(clock_getres(ClockId::MonotonicCoarse))
 }
 
+/// The whole ticks in this time, where they are as long as `unknown` if that is not known.
+pub fn ticks(time: Duration, unknown: Duration) -> u32 {
+    let length = tick().unwrap_or(unknown);
+    u32::try_from(time.as_nanos() / length.as_nanos()).unwrap_or(u32::MAX)
+}
+
 fn length_of(Timespec { tv_sec, tv_nsec }: Timespec) -> Option<Duration> {
     let nanoseconds = u64::try_from(tv_nsec).ok()?;
     let possible = tv_sec == 0 && (100_000..=100_000_000).contains(&nanoseconds);

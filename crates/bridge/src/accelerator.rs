@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crate::decide::Plan;
+use crate::error::Context as _;
 use crate::shared::{Command, Shared};
 use crate::worker::Worker;
 use crate::{Config, Counters, Error, ErrorKind, Result, Table};
@@ -29,11 +29,18 @@ impl Accelerator {
     /// [`ErrorKind::Unsupported`] on kernels without tcx.
     pub fn start(bridge: &str, config: Config) -> Result<Accelerator> {
         let (commands, receiver) = channel();
-        let (worker, shared) = Worker::new(bridge, config)?;
+        let worker = Worker::new(bridge, config)?;
+        let shared = Arc::clone(&worker.shared);
         let thread = std::thread::Builder::new()
             .name("bridge".into())
-            .spawn(move || run(worker, &receiver))
-            .map_err(|e| Error::io("cannot start a thread", e))?;
+            .spawn(move || {
+                let shared = Arc::clone(&worker.shared);
+                if let Err(error) = worker.run(&receiver) {
+                    // The only one who says so.
+                    let _ = shared.failure.set(error);
+                }
+            })
+            .context("cannot start a thread")?;
         Ok(Accelerator { shared, commands, thread: Some(thread) })
     }
 
@@ -46,11 +53,6 @@ impl Accelerator {
         self.ask(Command::Attach)
     }
 
-    /// Whether the fast path is on.
-    pub fn fastpath(&self) -> bool {
-        self.shared.gate().fastpath
-    }
-
     /// Says where the last-seen stamps live. After a change each station is refreshed by its next
     /// packet.
     ///
@@ -58,11 +60,6 @@ impl Accelerator {
     /// [`ErrorKind::Io`] if the packet path's map cannot be written.
     pub fn set_table(&self, table: Table) -> Result<()> {
         self.shared.change(|gate| gate.table = table)
-    }
-
-    /// Where the last-seen stamps live.
-    pub fn table(&self) -> Table {
-        self.shared.gate().table
     }
 
     /// Returns once all that the kernel had to say at the call is in force.
@@ -75,7 +72,7 @@ impl Accelerator {
 
     /// What may be taken from and sent to each port, as of the last look.
     pub fn plan(&self) -> Plan {
-        self.shared.gate().plan.clone()
+        self.shared.gate.lock().plan.clone()
     }
 
     /// What the packet path has counted since the start.
@@ -83,8 +80,7 @@ impl Accelerator {
     /// # Errors
     /// [`ErrorKind::Io`] if its map cannot be read.
     pub fn counters(&self) -> Result<Counters> {
-        let counts = self.shared.program.counts();
-        counts.map(|counts| Counters::from(&counts)).map_err(|e| Error::io("the counters", e))
+        self.shared.program.counts().map(|counts| Counters::from(&counts))
     }
 
     /// How many stations the packet path knows.
@@ -106,13 +102,15 @@ impl Accelerator {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if `/proc` does not say.
+    #[cfg(feature = "measure")]
     pub fn table_memory(&self) -> Result<u64> {
-        self.shared.program.memory().map_err(|e| Error::io("the maps' memory", e))
+        self.shared.program.memory()
     }
 
     /// How long it took to read the kernel's whole table and mirror it, the last time.
-    pub fn mirror_time(&self) -> Duration {
-        Duration::from_nanos(self.shared.gauges.mirror_nanos.load(Relaxed))
+    #[cfg(feature = "measure")]
+    pub fn mirror_time(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.shared.gauges.mirror_nanos.load(Relaxed))
     }
 
     /// The interface index of the bridge.
@@ -152,14 +150,5 @@ impl Drop for Accelerator {
             // A panic there has been printed, and its links are closed.
             let _ = thread.join();
         }
-    }
-}
-
-/// The worker's thread.
-fn run(worker: Worker, commands: &Receiver<Command>) {
-    let shared = worker.shared();
-    if let Err(error) = worker.run(commands) {
-        // The only one who says so.
-        let _ = shared.failure.set(error);
     }
 }

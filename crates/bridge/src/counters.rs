@@ -52,11 +52,6 @@ impl Counters {
         self.straight.wrapping_add(self.redirected)
     }
 
-    /// Packets left to the kernel path for this reason.
-    pub fn kernel(&self, reason: Reason) -> u64 {
-        self.kernel[reason as usize]
-    }
-
     /// Packets left to the kernel path, for whatever reason.
     pub fn left_to_kernel(&self) -> u64 {
         self.kernel.iter().fold(0, |sum, one| sum.wrapping_add(*one))

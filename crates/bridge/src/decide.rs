@@ -98,82 +98,71 @@ pub enum Protocol {
     Nd,
 }
 
+/// Declares the obstacles: each has a stable name, and what it is, as people read it.
 macro_rules! obstacles {
-    ($($(#[doc = $doc:literal])+ $variant:ident $(($($field:ty),+))? = $id:literal,)+) => {
+    ($($variant:ident $(($field:ident: $ty:ty))? = $id:literal, $text:literal $(, $arg:expr)?;)+) => {
         /// Something that the kernel has to do itself.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Obstacle { $($(#[doc = $doc])+ $variant $(($($field),+))?,)+ }
+        pub enum Obstacle { $(#[doc = $text] $variant $(($ty))?,)+ }
 
         impl Obstacle {
             /// A stable name of its sort.
             pub fn id(&self) -> &'static str {
-                match self { $(obstacles!(@pattern $variant $(($($field),+))?) => $id,)+ }
+                match self { $(obstacles!(@pattern $variant $($field)?) => $id,)+ }
+            }
+        }
+
+        impl fmt::Display for Obstacle {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Obstacle::$variant $(($field))? => write!(f, $text $(, $arg)?),)+
+                }
             }
         }
     };
     (@pattern $variant:ident) => { Obstacle::$variant };
-    (@pattern $variant:ident ($($field:ty),+)) => { Obstacle::$variant(..) };
+    (@pattern $variant:ident $field:ident) => { Obstacle::$variant(_) };
 }
 
 obstacles! {
-    /// The bridge is down.
-    BridgeDown = "bridge-down",
-    /// The host gets a copy of every packet.
+    BridgeDown = "bridge-down", "the bridge is down";
     Promiscuous = "promiscuous",
-    /// The bridge looks at VLAN tags.
-    VlanFiltering = "vlan-filtering",
-    /// Netfilter hooks of the bridge family.
-    BridgeHooks(Vec<String>) = "bridge-hooks",
-    /// A look at the host takes so long that what it saw might be out of date.
-    SlowLooks(Duration) = "slow-looks",
-    /// The port is down or has no carrier.
-    NotRunning = "not-running",
-    /// The port is not an Ethernet device.
-    NotEthernet = "not-ethernet",
-    /// A hardware switch forwards for it.
-    Switch = "switch",
-    /// The spanning tree keeps it from forwarding.
-    Stp(StpState) = "stp-state",
-    /// Only known addresses may send.
-    Locked = "locked",
-    /// It answers ARP or neighbour discovery for others.
+        "the bridge is promiscuous, so the host gets a copy of every packet (a capture on it?)";
+    VlanFiltering = "vlan-filtering", "VLAN filtering is on (bridge vlan_filtering 1)";
+    BridgeHooks(what: Vec<String>) = "bridge-hooks",
+        "netfilter rules of the bridge family: {}", what.join(", ");
+    SlowLooks(time: Duration) = "slow-looks",
+        "a look at the host takes {:.1?}, too long to go by it", time;
+    NotRunning = "not-running", "down or without a carrier";
+    NotEthernet = "not-ethernet", "not an Ethernet device";
+    Switch = "switch", "a hardware switch forwards for it";
+    Stp(state: StpState) = "stp-state", "spanning tree state {}", state;
+    Locked = "locked", "locked: only known addresses may send (bridge link locked, mab)";
     Answers = "answers-for-others",
-    /// It maps VLANs to tunnels.
-    VlanTunnel = "vlan-tunnel",
-    /// Another port stands in for it while it is down.
-    Backup = "backup-port",
-    /// tc filters on what it receives.
-    IngressFilters = "ingress-filters",
-    /// Netfilter hooks on what it receives.
-    IngressHooks(Vec<String>) = "ingress-hooks",
-    /// Our program cannot be attached to it.
-    Refused(String) = "not-attached",
-    /// tcx programs that run after ours.
-    Behind(Vec<u32>) = "tcx-behind",
-    /// The tcx programs that run before ours let nothing through.
-    Unseen = "tcx-keeps-all",
-    /// The peer's namespace does not say what the peer is.
-    PeerUnknown = "peer-unknown",
-    /// A generic XDP program on the peer, which passes over redirected packets.
+        "answers ARP or neighbour discovery for others (neigh_suppress, proxy_arp)";
+    VlanTunnel = "vlan-tunnel", "maps VLANs to tunnels (vlan_tunnel)";
+    Backup = "backup-port", "another port stands in for it (backup_port)";
+    IngressFilters = "ingress-filters", "tc filters on its ingress";
+    IngressHooks(what: Vec<String>) = "ingress-hooks",
+        "netfilter rules on its ingress: {}", what.join(", ");
+    Refused(why: String) = "not-attached", "our program cannot be attached: {}", why;
+    Behind(ids: Vec<u32>) = "tcx-behind",
+        "tcx programs attached after ours: {}",
+        ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    Unseen = "tcx-keeps-all", "the tcx programs before ours let nothing through of what it receives";
+    PeerUnknown = "peer-unknown", "its peer's namespace cannot be asked about the peer";
     PeerGenericXdp = "peer-generic-xdp",
-    /// It is not a veth: nothing on the other side can be reached straight.
-    NoPeer = "no-peer",
-    /// The peer is in the same namespace.
-    PeerHere = "peer-here",
-    /// The peer is down.
-    PeerDown = "peer-down",
-    /// A native XDP program on the peer, which only sees what goes through the veth.
-    PeerXdp = "peer-xdp",
-    /// A queue discipline shapes or counts what is sent.
-    QueueDiscipline = "queue-discipline",
-    /// tc filters or tcx programs on what it sends.
-    EgressFilters = "egress-filters",
-    /// Netfilter hooks on what it sends.
-    EgressHooks(Vec<String>) = "egress-hooks",
-    /// Its driver wants packets cut to size or summed first.
-    Offloads = "offloads-off",
-    /// Packet sockets watch what it sends.
-    Taps = "taps",
+        "a generic XDP program on its peer, which redirected packets would pass by";
+    NoPeer = "no-peer", "not a veth";
+    PeerHere = "peer-here", "its peer is in the same namespace";
+    PeerDown = "peer-down", "its peer is down";
+    PeerXdp = "peer-xdp", "an XDP program on its peer";
+    QueueDiscipline = "queue-discipline", "a queue discipline on it";
+    EgressFilters = "egress-filters", "tc filters on its egress";
+    EgressHooks(what: Vec<String>) = "egress-hooks",
+        "netfilter rules on its egress: {}", what.join(", ");
+    Offloads = "offloads-off", "checksum or segmentation offload is off (ethtool -k)";
+    Taps = "taps", "packet sockets watch what it sends (a capture?)";
 }
 
 /// Decides what the fast path may do. `ours` is the id of our own tcx program, where it is
@@ -188,17 +177,21 @@ pub fn decide(state: &State, ours: Option<u32>) -> Plan {
     }
 }
 
+/// Those that are there.
+fn those<T, const N: usize>(found: [Option<T>; N]) -> Vec<T> {
+    found.into_iter().flatten().collect()
+}
+
 fn of_bridge(state: &State) -> Vec<Obstacle> {
     let hooks = &state.netfilter.bridge;
     let slow = Lease::of(state.longest_look).length.is_none();
-    let found = [
+    those([
         (!state.bridge.up).then_some(Obstacle::BridgeDown),
         state.bridge.promiscuous.then_some(Obstacle::Promiscuous),
         state.bridge.vlan_filtering.then_some(Obstacle::VlanFiltering),
         (!hooks.is_empty()).then(|| Obstacle::BridgeHooks(hooks.clone())),
         slow.then_some(Obstacle::SlowLooks(state.longest_look)),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 /// What `br_netfilter` claims, and what a port that answers for others may answer: the bridge asks
@@ -206,23 +199,18 @@ fn of_bridge(state: &State) -> Vec<Obstacle> {
 fn left(state: &State) -> Vec<Protocol> {
     let calls = state.bridge.calls;
     let answers = state.ports.iter().any(answers);
-    let found = [
+    those([
         calls.iptables.then_some(Protocol::Ipv4),
         calls.ip6tables.then_some(Protocol::Ipv6),
         (calls.arptables || answers).then_some(Protocol::Arp),
         (calls.iptables || calls.ip6tables).then_some(Protocol::Pppoe),
         answers.then_some(Protocol::Nd),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 /// A quarter of the shortest time after which the kernel may forget an address.
 fn refresh(bridge: &Bridge) -> Duration {
-    let hold = match bridge.stp {
-        true => bridge.ageing.min(bridge.forward_delay),
-        false => bridge.ageing,
-    };
-    hold / 4
+    if bridge.stp { bridge.ageing.min(bridge.forward_delay) / 4 } else { bridge.ageing / 4 }
 }
 
 fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
@@ -258,15 +246,14 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
 fn in_both_directions(port: &Port) -> Vec<Obstacle> {
     let forwarding = port.stp == StpState::Forwarding;
     let flags = port.flags;
-    let found = [
+    those([
         (!port.running).then_some(Obstacle::NotRunning),
         (!port.ethernet).then_some(Obstacle::NotEthernet),
         port.switch.then_some(Obstacle::Switch),
         (!forwarding).then_some(Obstacle::Stp(port.stp)),
         answers(port).then_some(Obstacle::Answers),
         flags.vlan_tunnel.then_some(Obstacle::VlanTunnel),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 /// Whether it answers ARP or neighbour discovery for others.
@@ -277,15 +264,14 @@ fn answers(port: &Port) -> bool {
 fn against_receiving(state: &State, port: &Port, ours: Option<u32>) -> Vec<Obstacle> {
     let hooks: Vec<String> = on(&state.netfilter.ingress, &port.name);
     let behind = port.tcx_ingress.get(place(port, ours) + 1..).unwrap_or_default();
-    let found = [
+    those([
         (port.flags.locked || port.flags.mab).then_some(Obstacle::Locked),
         port.ingress_filters.then_some(Obstacle::IngressFilters),
         (!hooks.is_empty()).then_some(Obstacle::IngressHooks(hooks)),
         (!behind.is_empty()).then(|| Obstacle::Behind(behind.to_vec())),
         port.refused.clone().map(Obstacle::Refused),
         port.unseen.then_some(Obstacle::Unseen),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 /// A copy goes to the reserved address for LLDP, and comes in at the port a second time: the bridge
@@ -313,19 +299,18 @@ fn against_sending(state: &State, port: &Port) -> Vec<Obstacle> {
     let hooks: Vec<String> = on(&state.netfilter.egress, &port.name);
     let unknown = port.peer.as_ref().is_some_and(|peer| peer.details.is_none());
     let generic = details(port).is_some_and(|peer| peer.xdp == Xdp::Generic);
-    let found = [
+    those([
         port.flags.backup.then_some(Obstacle::Backup),
         unknown.then_some(Obstacle::PeerUnknown),
         generic.then_some(Obstacle::PeerGenericXdp),
         (!hooks.is_empty()).then_some(Obstacle::EgressHooks(hooks)),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 /// What only the port's own queue does, or shows.
 fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
     let filters = port.egress_filters || !port.tcx_egress.is_empty();
-    let found = [
+    those([
         port.peer.is_none().then_some(Obstacle::NoPeer),
         port.peer.as_ref().is_some_and(|peer: &Peer| peer.here).then_some(Obstacle::PeerHere),
         details(port).is_some_and(|peer| !peer.up).then_some(Obstacle::PeerDown),
@@ -335,12 +320,11 @@ fn against_straight(state: &State, port: &Port) -> Vec<Obstacle> {
         (!port.takes_unfinished).then_some(Obstacle::Offloads),
         // What a port receives, its packet sockets have seen before any tcx program has.
         tapped(state, port).then_some(Obstacle::Taps),
-    ];
-    found.into_iter().flatten().collect()
+    ])
 }
 
 fn tapped(state: &State, port: &Port) -> bool {
-    state.taps.iter().any(|tap| tap.index == 0 || tap.index == port.index)
+    state.taps.iter().any(|tap| *tap == 0 || *tap == port.index)
 }
 
 fn details(port: &Port) -> Option<PeerDetails> {
@@ -368,63 +352,6 @@ impl Way {
     /// Its name in output.
     pub fn name(self) -> &'static str {
         self.into()
-    }
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Obstacle::BridgeDown => "the bridge is down",
-            Obstacle::Promiscuous => {
-                "the bridge is promiscuous, so the host gets a copy of every packet (a capture on \
-                 it?)"
-            }
-            Obstacle::VlanFiltering => "VLAN filtering is on (bridge vlan_filtering 1)",
-            Obstacle::BridgeHooks(what) => {
-                return write!(f, "netfilter rules of the bridge family: {}", what.join(", "));
-            }
-            Obstacle::SlowLooks(time) => {
-                return write!(f, "a look at the host takes {time:.1?}, too long to go by it");
-            }
-            Obstacle::NotRunning => "down or without a carrier",
-            Obstacle::NotEthernet => "not an Ethernet device",
-            Obstacle::Switch => "a hardware switch forwards for it",
-            Obstacle::Stp(state) => return write!(f, "spanning tree state {state}"),
-            Obstacle::Locked => "locked: only known addresses may send (bridge link locked, mab)",
-            Obstacle::Answers => {
-                "answers ARP or neighbour discovery for others (neigh_suppress, proxy_arp)"
-            }
-            Obstacle::VlanTunnel => "maps VLANs to tunnels (vlan_tunnel)",
-            Obstacle::Backup => "another port stands in for it (backup_port)",
-            Obstacle::IngressFilters => "tc filters on its ingress",
-            Obstacle::IngressHooks(what) => {
-                return write!(f, "netfilter rules on its ingress: {}", what.join(", "));
-            }
-            Obstacle::Behind(ids) => {
-                let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
-                return write!(f, "tcx programs attached after ours: {}", ids.join(", "));
-            }
-            Obstacle::Unseen => {
-                "the tcx programs before ours let nothing through of what it receives"
-            }
-            Obstacle::Refused(why) => return write!(f, "our program cannot be attached: {why}"),
-            Obstacle::PeerUnknown => "its peer's namespace cannot be asked about the peer",
-            Obstacle::PeerGenericXdp => {
-                "a generic XDP program on its peer, which redirected packets would pass by"
-            }
-            Obstacle::NoPeer => "not a veth",
-            Obstacle::PeerHere => "its peer is in the same namespace",
-            Obstacle::PeerDown => "its peer is down",
-            Obstacle::PeerXdp => "an XDP program on its peer",
-            Obstacle::QueueDiscipline => "a queue discipline on it",
-            Obstacle::EgressFilters => "tc filters on its egress",
-            Obstacle::EgressHooks(what) => {
-                return write!(f, "netfilter rules on its egress: {}", what.join(", "));
-            }
-            Obstacle::Offloads => "checksum or segmentation offload is off (ethtool -k)",
-            Obstacle::Taps => "packet sockets watch what it sends (a capture?)",
-        };
-        f.write_str(text)
     }
 }
 

@@ -1,7 +1,5 @@
 //! What can go wrong.
 
-use std::io;
-
 kit::error! {
     /// What sort of error it is, for callers that act on it.
     pub enum ErrorKind {
@@ -22,8 +20,5 @@ kit::error! {
         /// Anything else that the system reported.
         Io => Failed,
     }
-    io: |source| match source.kind() {
-        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-        _ => ErrorKind::Io,
-    },
+    io,
 }

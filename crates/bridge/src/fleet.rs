@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::host::{LinkWatch, Reader};
@@ -50,6 +50,7 @@ pub enum Event {
 ///
 /// The two locks: `members` is held for moments alone, so that knobs and counters wait for nobody;
 /// `seeking` also while a bridge is being taken. Whoever has `members` does not ask for `seeking`.
+/// What a panic leaves is what was taken and what has left until then.
 #[derive(Debug)]
 pub struct Fleet {
     bridges: Bridges,
@@ -61,16 +62,11 @@ pub struct Fleet {
 struct Members {
     /// For bridges that come.
     config: Config,
-    there: Vec<Member>,
+    /// By name.
+    there: Vec<(String, Arc<Accelerator>)>,
     /// What members that have left did.
     past: Counters,
     past_overruns: u64,
-}
-
-#[derive(Debug)]
-struct Member {
-    name: String,
-    accelerator: Arc<Accelerator>,
 }
 
 #[derive(Debug)]
@@ -124,7 +120,7 @@ impl Fleet {
             }),
             bridges,
         };
-        let mut seeking = fleet.seeking();
+        let mut seeking = fleet.seeking.lock();
         match &fleet.bridges {
             Bridges::Named { names, wait } => {
                 for name in names {
@@ -154,7 +150,7 @@ impl Fleet {
     /// what has become of which since the last call. To be called several times a second, and at
     /// once after a call that had something to say.
     pub fn tend(&self) -> Vec<(String, Event)> {
-        let mut seeking = self.seeking();
+        let mut seeking = self.seeking.lock();
         for (name, error) in self.part() {
             seeking.ended(name, error);
         }
@@ -183,7 +179,7 @@ impl Fleet {
 
     /// Whether no bridge is accelerated, and none is waited for.
     pub fn is_over(&self) -> bool {
-        self.is_empty() && self.seeking().watch.is_none()
+        self.is_empty() && self.seeking.lock().watch.is_none()
     }
 
     /// Turns the fast path of each bridge on or off, also of those that come later.
@@ -196,7 +192,7 @@ impl Fleet {
 
     /// Whether the fast path is on.
     pub fn fastpath(&self) -> bool {
-        self.members().config.fastpath
+        self.members.lock().config.fastpath
     }
 
     /// Says where the last-seen stamps of each bridge live, also of those that come later.
@@ -209,7 +205,7 @@ impl Fleet {
 
     /// Where the last-seen stamps live.
     pub fn table(&self) -> Table {
-        self.members().config.table
+        self.members.lock().config.table
     }
 
     /// What the packet paths have counted since the start, with those of bridges that have left.
@@ -217,35 +213,28 @@ impl Fleet {
     /// # Errors
     /// [`ErrorKind::Io`] if one's map cannot be read.
     pub fn counters(&self) -> Result<Counters> {
-        let members = self.members();
-        members.there.iter().try_fold(members.past, |mut sum, member| {
-            sum.add(&member.accelerator.counters()?);
+        let members = self.members.lock();
+        members.there.iter().try_fold(members.past, |mut sum, (_, accelerator)| {
+            sum.add(&accelerator.counters()?);
             Ok(sum)
         })
     }
 
     /// How often notifications were lost, and a mirror rebuilt.
     pub fn overruns(&self) -> u64 {
-        let members = self.members();
-        let now = members.there.iter().map(|member| member.accelerator.overruns());
+        let members = self.members.lock();
+        let now = members.there.iter().map(|(_, accelerator)| accelerator.overruns());
         members.past_overruns + now.sum::<u64>()
     }
 
-    /// How many bridges are accelerated.
-    pub fn len(&self) -> usize {
-        self.members().there.len()
-    }
-
-    /// Whether none is.
+    /// Whether no bridge is accelerated.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.members.lock().there.is_empty()
     }
 
     /// The bridges that are accelerated, by name.
     pub fn each(&self) -> Vec<(String, Arc<Accelerator>)> {
-        let members = self.members();
-        let each = members.there.iter();
-        each.map(|member| (member.name.clone(), Arc::clone(&member.accelerator))).collect()
+        self.members.lock().there.clone()
     }
 
     fn tell(
@@ -253,7 +242,7 @@ impl Fleet {
         change: impl FnOnce(&mut Config),
         tell: impl Fn(&Accelerator) -> Result<()>,
     ) -> Result<()> {
-        change(&mut self.members().config);
+        change(&mut self.members.lock().config);
         // One whose bridge is gone is about to leave.
         let gone = |told: &Result<()>| {
             told.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoDevice)
@@ -265,14 +254,18 @@ impl Fleet {
 
     /// Takes leave of the members whose fast path has ended.
     fn part(&self) -> Vec<(String, Error)> {
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let Members { there, past, past_overruns, .. } = &mut *members;
-        let ended = there.extract_if(.., |member| member.accelerator.failure().is_some());
-        let left = ended.filter_map(|member| {
-            // What a map that cannot be read has counted is lost with it.
-            past.add(&member.accelerator.counters().unwrap_or_default());
-            *past_overruns += member.accelerator.overruns();
-            Some((member.name, member.accelerator.failure()?))
+        let ended = there.extract_if(.., |(_, accelerator)| accelerator.failure().is_some());
+        let left = ended.filter_map(|(name, accelerator)| {
+            match accelerator.counters() {
+                Ok(counters) => past.add(&counters),
+                Err(error) => {
+                    tracing::warn!("what {name} counted is missing in the sums: {error}");
+                }
+            }
+            *past_overruns += accelerator.overruns();
+            Some((name, accelerator.failure()?))
         });
         left.collect()
     }
@@ -282,12 +275,12 @@ impl Fleet {
         let there = Reader::new()?.bridges()?;
         seeking.refused.retain(|name, _| there.iter().any(|(_, there)| there == name));
         let mut taken: HashSet<u32> = HashSet::new();
-        for member in &mut self.members().there {
-            let index = member.accelerator.bridge();
+        for (member, accelerator) in &mut self.members.lock().there {
+            let index = accelerator.bridge();
             taken.insert(index);
             // It may have another name by now.
             if let Some((_, name)) = there.iter().find(|(there, _)| *there == index) {
-                member.name.clone_from(name);
+                member.clone_from(name);
             }
         }
         let now = Instant::now();
@@ -296,7 +289,8 @@ impl Fleet {
                 Bridges::Named { names, .. } => names.contains(name),
                 Bridges::All => true,
             };
-            named && !taken.contains(index) && seeking.may_try(name, now)
+            let may_try = seeking.refused.get(name).is_none_or(|refused| refused.next <= now);
+            named && !taken.contains(index) && may_try
         });
         let Some((_, name)) = wanted else { return Ok(false) };
         let taken = self.take(&name);
@@ -305,11 +299,11 @@ impl Fleet {
     }
 
     fn take(&self, name: &str) -> Result<()> {
-        let config = self.members().config;
+        let config = self.members.lock().config;
         let accelerator = Arc::new(Accelerator::start(name, config)?);
-        let mut members = self.members();
+        let mut members = self.members.lock();
         let now = members.config;
-        members.there.push(Member { name: name.to_owned(), accelerator: Arc::clone(&accelerator) });
+        members.there.push((name.to_owned(), Arc::clone(&accelerator)));
         drop(members);
         // A change of before the push did not reach this accelerator, so it is made here; `tell`
         // makes a later one.
@@ -321,16 +315,6 @@ impl Fleet {
         }
         Ok(())
     }
-
-    fn members(&self) -> MutexGuard<'_, Members> {
-        // What a panic leaves is what was taken and what has left until then.
-        self.members.lock()
-    }
-
-    fn seeking(&self) -> MutexGuard<'_, Seeking> {
-        // As above.
-        self.seeking.lock()
-    }
 }
 
 impl Drop for Fleet {
@@ -341,10 +325,6 @@ impl Drop for Fleet {
 }
 
 impl Seeking {
-    fn may_try(&self, name: &str, now: Instant) -> bool {
-        self.refused.get(name).is_none_or(|refused| refused.next <= now)
-    }
-
     /// The bridge was taken, or is to be tried again some time. Says so, but not twice the same.
     fn note(&mut self, name: &str, taken: Result<()>) {
         let error = match taken {

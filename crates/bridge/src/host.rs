@@ -3,13 +3,11 @@
 //! All of it is about the network namespace of the calling thread, but for the other ends of
 //! veths: those are asked for where they are.
 
-mod attributes;
 mod ethtool;
 mod filter;
 mod link;
 mod neighbour;
 mod netfilter;
-mod netlink;
 mod proc;
 mod tc;
 #[cfg(test)]
@@ -21,24 +19,26 @@ use std::io;
 use std::time::Duration;
 
 use bpf::tcx::{self, Hook};
+use kit::netlink::{Socket, is};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
+use netlink_packet_route::tc::TcHandle;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
 
 use self::{
     link::{Link, Which},
     netfilter::Hooks,
-    netlink::{Socket, is},
     tc::FilterHolder,
 };
 pub(crate) use self::{
     proc::CALLS,
-    watch::{LinkWatch, Watch},
+    watch::{Heard, LinkWatch, ROOM, Watch},
 };
+use crate::error::Context as _;
 use crate::{
     Error, ErrorKind, Result,
-    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Tap, Xdp},
-    station::Entry,
+    state::Entry,
+    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Xdp},
 };
 
 /// Asks the kernel about bridges of the namespace in which it was made.
@@ -67,14 +67,14 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::Io`] if the kernel has no netlink, or no ethtool by netlink (5.6).
     pub(crate) fn new() -> Result<Self> {
-        let open = || {
+        let open = || -> io::Result<Self> {
             let mut generic = Socket::open(NETLINK_GENERIC)?;
-            let ethtool = ethtool::family(&mut generic)?;
+            let ethtool = generic.family("ethtool")?;
             let route = Socket::open(NETLINK_ROUTE)?.strict()?;
             let netfilter = Hooks::open()?;
             Ok(Self { route, generic, ethtool, netfilter, holders: HashMap::new() })
         };
-        open().map_err(|error: io::Error| Error::io("opening netlink", error))
+        open().context("opening netlink")
     }
 
     /// Reads everything about the bridge with this name. A port that leaves while it is read may
@@ -91,34 +91,25 @@ impl Reader {
     }
 
     /// The indexes and names of all bridges, by name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn bridges(&mut self) -> Result<Vec<(u32, String)>> {
-        link::bridges(&mut self.route).map_err(|error| Error::io("listing the bridges", error))
+        link::bridges(&mut self.route).context("listing the bridges")
     }
 
     /// Begins to read everything about the bridge with this index, whatever it is called.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn survey(&mut self, index: u32) -> Result<Survey> {
         let bridge = self.bridge_at(index)?;
-        let links = link::ports(&mut self.route, index)
-            .map_err(|error| Error::io(reading("the ports", &bridge.name), error))?;
+        let links =
+            link::ports(&mut self.route, index).context(reading("the ports", &bridge.name))?;
         self.read_queues()?;
         Ok(Survey { bridge, ports: Vec::with_capacity(links.len()), links: links.into() })
     }
 
     /// Reads one more port. Returns whether there was one.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn survey_port(&mut self, survey: &mut Survey) -> Result<bool> {
         let Some(link) = survey.links.pop_front() else { return Ok(false) };
         let name = link.name.clone();
         match self.port(link) {
-            Ok(port) => survey.ports.push(port),
+            Ok(port) => survey.ports.extend(port),
             Err(error) if is(&error, Errno::NODEV) => {}
             Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
         }
@@ -126,13 +117,9 @@ impl Reader {
     }
 
     /// Reads what is left, and puts all together.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn finish(&mut self, survey: Survey) -> Result<State> {
         let Survey { bridge, ports, .. } = survey;
-        let calls =
-            proc::calls().map_err(|e| Error::io(reading("the settings", &bridge.name), e))?;
+        let calls = proc::calls().context(reading("the settings", &bridge.name))?;
         let mut state = State {
             bridge: bridge_of(bridge, calls),
             ports,
@@ -146,61 +133,44 @@ impl Reader {
 
     /// Reads again what matters to a bridge beside its own settings and those of its ports:
     /// netfilter's hooks, and packet sockets.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn look_around(&mut self, state: &mut State) -> Result<()> {
         let name = &state.bridge.name;
-        state.netfilter = self
-            .netfilter(&state.ports)
-            .map_err(|error| Error::io(reading("the netfilter hooks", name), error))?;
-        state.taps = taps(&state.ports).map_err(|e| Error::io("reading the packet sockets", e))?;
+        state.netfilter =
+            self.netfilter(&state.ports).context(reading("the netfilter hooks", name))?;
+        state.taps = taps(&state.ports).context("reading the packet sockets")?;
         Ok(())
     }
 
     /// Reads the bridge alone again.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn look_at_bridge(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
-        let calls = proc::calls().map_err(|e| Error::io(reading("the settings", &link.name), e))?;
+        let calls = proc::calls().context(reading("the settings", &link.name))?;
         state.bridge = bridge_of(link, calls);
         Ok(())
     }
 
     /// Reads one device again. None: it is no port of this bridge.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn look_at_port(&mut self, bridge: u32, index: u32) -> Result<Option<Port>> {
         let mut read = || {
             let link = link::link(&mut self.route, Which::Index(index))?;
-            let is_port = link.master == Some(bridge) && link.port.is_some();
-            is_port.then(|| self.port(link)).transpose()
+            if link.master == Some(bridge) { self.port(link) } else { Ok(None) }
         };
         match read() {
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
-            read => read.map_err(|error| Error::io(format!("reading device {index}"), error)),
+            read => read.context(format_args!("reading device {index}")),
         }
     }
 
     /// Reads again which devices have queue disciplines that hold filters.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn read_queues(&mut self) -> Result<()> {
-        self.holders = tc::filter_holders(&mut self.route)
-            .map_err(|error| Error::io("reading the queue disciplines", error))?;
+        self.holders =
+            tc::filter_holders(&mut self.route).context("reading the queue disciplines")?;
         Ok(())
     }
 
     /// Reads again what changes without a notification, where it costs little: the bridge itself
     /// with the settings of `br_netfilter`, packet sockets, tcx programs, netfilter's hooks. What
     /// the peers have is not among it.
-    ///
-    /// # Errors
-    /// As [`state`](Self::state).
     pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
         let read = || {
@@ -218,18 +188,16 @@ impl Reader {
             state.netfilter = self.netfilter(&state.ports)?;
             Ok(())
         };
-        read().map_err(|error| Error::io("looking for what is not announced", error))
+        read().context("looking for what is not announced")
     }
 
     /// How many packets a device has received; none if it is gone.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn received(&mut self, index: u32) -> Result<Option<u64>> {
         match link::received(&mut self.route, index) {
-            Ok(packets) => Ok(Some(packets)),
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
-            Err(error) => Err(Error::io(format!("reading the counters of device {index}"), error)),
+            packets => {
+                packets.map(Some).context(format_args!("reading the counters of device {index}"))
+            }
         }
     }
 
@@ -237,27 +205,23 @@ impl Reader {
     ///
     /// An entry that is removed while the kernel writes the table down can hide another one:
     /// where that matters, read again after a removal.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn stations(&mut self, bridge_index: u32) -> Result<Vec<Entry>> {
-        neighbour::stations(&mut self.route, bridge_index)
-            .map_err(|error| Error::io("reading the forwarding table", error))
+        neighbour::stations(&mut self.route, bridge_index).context("reading the forwarding table")
     }
 
     /// What the kernel has for an address without a VLAN.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn station(&mut self, bridge_index: u32, mac: Mac) -> Result<Option<Entry>> {
         neighbour::station(&mut self.route, bridge_index, mac)
-            .map_err(|error| Error::io(format!("looking up {mac}"), error))
+            .context(format_args!("looking up {mac}"))
     }
 
-    /// Whether the kernel's answers find room. For tests: reading fails where they do not.
+    /// Has questions answered, or fail. For tests.
     #[cfg(test)]
-    pub(crate) fn answers_fit(&mut self, fit: bool) {
-        self.route.answers_fit(fit);
+    pub(crate) fn is_answered(&mut self, answered: bool) {
+        // Nobody listens there.
+        let protocol =
+            if answered { NETLINK_ROUTE } else { netlink_sys::protocols::NETLINK_USERSOCK };
+        self.route = Socket::open(protocol).and_then(Socket::strict).expect("a socket");
     }
 
     fn bridge(&mut self, name: &str) -> Result<Link> {
@@ -274,14 +238,14 @@ impl Reader {
             return Ok(link);
         }
         let master = link.master.filter(|_| link.port.is_some());
-        let master = master.and_then(|index| self.name(index));
-        let message = match (master, &link.kind) {
-            (Some(bridge), _) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
-            (None, Some(kind)) => {
+        let name_of = |index| link::link(&mut self.route, Which::Index(index)).ok();
+        let master = master.and_then(name_of).map(|link| link.name);
+        let message = match master {
+            Some(bridge) => format!("'{name}' is a port of '{bridge}'; give the bridge"),
+            None => {
+                let own = || "device of its own".to_owned();
+                let kind = link.kind.map_or_else(own, |kind| kind.to_string());
                 format!("'{name}' is not a bridge; it is a {kind} ({})", self.meant()?)
-            }
-            (None, None) => {
-                format!("'{name}' is not a bridge; it is a device of its own ({})", self.meant()?)
             }
         };
         Err(Error::new(ErrorKind::NotABridge, message))
@@ -295,36 +259,33 @@ impl Reader {
         }
     }
 
-    fn name(&mut self, index: u32) -> Option<String> {
-        link::link(&mut self.route, Which::Index(index)).ok().map(|link| link.name)
-    }
-
     /// The bridges that could have been meant.
     fn meant(&mut self) -> Result<String> {
         let names: Vec<String> = self.bridges()?.into_iter().map(|(_, name)| name).collect();
-        Ok(match names.is_empty() {
-            true => "there are no bridges here".to_owned(),
-            false => format!("bridges here: {}", names.join(", ")),
-        })
+        let none = "there are no bridges here".to_owned();
+        Ok(if names.is_empty() { none } else { format!("bridges here: {}", names.join(", ")) })
     }
 
-    fn port(&mut self, link: Link) -> io::Result<Port> {
+    /// None for what is no port of a bridge.
+    fn port(&mut self, link: Link) -> io::Result<Option<Port>> {
+        let Some(settings) = &link.port else { return Ok(None) };
         let index = link.index;
         let holder = self.holders.get(&index).copied();
-        Ok(Port {
-            number: link.number(),
+        Ok(Some(Port {
+            number: settings.number,
             running: link.up && link.carrier,
             ethernet: link.ethernet,
             mtu: link.mtu,
             gso: link.gso,
-            stp: link.stp(),
-            flags: link.port_flags(),
+            stp: settings.stp,
+            flags: settings.flags,
             switch: link.switch,
             // `noop` stands in until a device comes up, and is nothing that anybody set.
             noqueue: matches!(link.qdisc.as_deref(), None | Some("noqueue" | "noop")),
-            ingress_filters: holder.is_some() && tc::has_ingress_filters(&mut self.route, index)?,
+            ingress_filters: holder.is_some()
+                && tc::has_filters(&mut self.route, index, TcHandle::MIN_INGRESS)?,
             egress_filters: holder == Some(FilterHolder::Clsact)
-                && tc::has_egress_filters(&mut self.route, index)?,
+                && tc::has_filters(&mut self.route, index, TcHandle::MIN_EGRESS)?,
             xdp: link.xdp.unwrap_or(Xdp::None),
             tcx_ingress: tcx::programs(index, Hook::Ingress)?,
             tcx_egress: tcx::programs(index, Hook::Egress)?,
@@ -334,7 +295,7 @@ impl Reader {
             unseen: false,
             index,
             name: link.name,
-        })
+        }))
     }
 
     fn peer(&mut self, port: &Link) -> Option<Peer> {
@@ -368,10 +329,10 @@ fn reading(what: &str, bridge: &str) -> String {
 }
 
 /// The packet sockets that watch one of the ports, or all devices.
-fn taps(ports: &[Port]) -> io::Result<Vec<Tap>> {
+fn taps(ports: &[Port]) -> io::Result<Vec<u32>> {
     let mut taps = proc::taps()?;
-    taps.retain(|tap| tap.index == 0 || ports.iter().any(|port| port.index == tap.index));
-    taps.sort_by_key(|tap| tap.index);
+    taps.retain(|tap| *tap == 0 || ports.iter().any(|port| port.index == *tap));
+    taps.sort_unstable();
     taps.dedup();
     Ok(taps)
 }
@@ -383,13 +344,8 @@ fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
         name: link.name,
         up: link.up,
         promiscuous: link.promiscuity > 0,
-        vlan_filtering: false,
-        stp: false,
-        ageing: Duration::ZERO,
-        forward_delay: Duration::ZERO,
         link_local_learning: true,
-        group_forward: 0,
-        calls: Calls::default(),
+        ..Bridge::default()
     };
     let mut own = Calls::default();
     for setting in link.bridge {

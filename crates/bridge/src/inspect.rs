@@ -6,7 +6,7 @@ use crate::decide::decide;
 use crate::host::Reader;
 use crate::owner::{self, Accelerated};
 use crate::program::{self, constants};
-use crate::{Plan, Result, tcx};
+use crate::{Plan, Result};
 
 /// What the fast path could do on a bridge, or does.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub fn inspect(bridge: &str) -> Result<Inspection> {
     let begin = Instant::now();
     reader.look_around(&mut state)?;
     state.longest_look = begin.elapsed();
-    tcx::needed(state.bridge.index)?;
+    program::tcx_needed(state.bridge.index)?;
     let accelerated = owner::of(state.bridge.index)?;
     let program = accelerated.as_ref().map(|owner| owner.program);
     let ports = accelerated.as_ref().and_then(|owner| owner.ports.as_ref());
@@ -39,10 +39,8 @@ pub fn inspect(bridge: &str) -> Result<Inspection> {
         let flags = ports.and_then(|ports| program::port_flags(ports, port.number.into()).ok());
         port.unseen = flags.unwrap_or_default() & constants::PORT_UNSEEN != 0;
     }
-    let attached = state
-        .ports
-        .iter()
-        .filter(|port| program.is_some_and(|program| port.tcx_ingress.contains(&program)));
+    let is_on = |ids: &[u32]| program.is_some_and(|program| ids.contains(&program));
+    let attached = state.ports.iter().filter(|port| is_on(&port.tcx_ingress));
     let attached = attached.map(|port| port.index).collect();
     Ok(Inspection { plan: decide(&state, program), accelerated, attached })
 }

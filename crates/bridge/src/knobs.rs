@@ -14,8 +14,14 @@ use crate::{Accelerator, Counters, Fleet, Reason, Table};
 /// # Errors
 /// A name that the registry holds already.
 pub fn register(fleet: &Arc<Fleet>, registry: &Registry) -> Result<(), knobs::Error> {
-    registry.register(fastpath_knob(fleet))?;
-    registry.register(table_knob(fleet))?;
+    let (reader, writer) = (Arc::clone(fleet), Arc::clone(fleet));
+    let help = "forward known unicast in BPF; off, nothing of it is attached";
+    let (get, set) = (move || Ok(reader.fastpath()), move |on| writer.set_fastpath(on));
+    registry.register(Knob::off_on("bridge.fastpath", help, true, get, set))?;
+    let (reader, writer) = (Arc::clone(fleet), Arc::clone(fleet));
+    let help = "where the last-seen stamps live; shared is there to measure against";
+    let (get, set) = (move || Ok(reader.table()), move |table| writer.set_table(table));
+    registry.register(Knob::choice("bridge.fdb", help, &Table::ALL, Table::Split, get, set))?;
     let from = Arc::clone(fleet);
     let read = move || from.counters().map(|counters| counters.values());
     registry.meters(Counter, "bridge", Counters::FIELDS, read)?;
@@ -38,18 +44,4 @@ pub fn register(fleet: &Arc<Fleet>, registry: &Registry) -> Result<(), knobs::Er
         Ok::<_, Infallible>(all)
     };
     registry.meters(Gauge, "bridge", now, read)
-}
-
-fn fastpath_knob(fleet: &Arc<Fleet>) -> Knob {
-    let (reader, writer) = (Arc::clone(fleet), Arc::clone(fleet));
-    let help = "forward known unicast in BPF; off, nothing of it is attached";
-    let (get, set) = (move || Ok(reader.fastpath()), move |on| writer.set_fastpath(on));
-    Knob::off_on("bridge.fastpath", help, true, get, set)
-}
-
-fn table_knob(fleet: &Arc<Fleet>) -> Knob {
-    let (reader, writer) = (Arc::clone(fleet), Arc::clone(fleet));
-    let help = "where the last-seen stamps live; shared is there to measure against";
-    let (get, set) = (move || Ok(reader.table()), move |table| writer.set_table(table));
-    Knob::choice("bridge.fdb", help, &Table::ALL, Table::Split, get, set)
 }

@@ -38,12 +38,6 @@ impl Lease {
     }
 }
 
-impl Default for Lease {
-    fn default() -> Lease {
-        Lease::of(Duration::ZERO)
-    }
-}
-
 /// The longest look of late: since the last look at everything but one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Longest {
@@ -91,6 +85,6 @@ mod tests {
         longest.turn();
         assert_eq!(longest.lease().length, None);
         longest.turn();
-        assert_eq!(longest.lease(), Lease::default());
+        assert_eq!(longest.lease(), Lease::of(Duration::ZERO));
     }
 }

@@ -36,8 +36,6 @@ mod program;
 mod rules;
 mod shared;
 pub mod state;
-mod station;
-mod tcx;
 mod worker;
 
 #[cfg(feature = "knobs")]
@@ -52,4 +50,4 @@ pub use fleet::{Bridges, Event, Fleet};
 pub use inspect::{Inspection, bridges, inspect};
 pub use lease::Lease;
 pub use owner::Accelerated;
-pub use station::{Change, Entry, EntryKind};
+pub use state::{Change, Entry, EntryKind};

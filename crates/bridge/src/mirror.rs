@@ -9,35 +9,33 @@ use std::collections::{HashMap, HashSet};
 use crate::program::Station;
 use crate::program::constants::{STATION_AGELESS, STATION_FIXED, STATION_SLOT_SHIFT};
 use crate::state::Mac;
-use crate::{Change, Entry, EntryKind};
+use crate::{Change, Entry, EntryKind, Result};
 
 /// What `unsettled` is in a station that has just been written.
 pub(crate) const UNSETTLED: u32 = 1;
 
 /// Where stations are written: the packet path's map, or a model of it in tests.
 pub(crate) trait StationMap {
-    type Error;
-
     /// Writes a station. Returns whether there was room where it may stand.
-    fn set(&mut self, mac: Mac, station: Station) -> Result<bool, Self::Error>;
-    fn remove(&mut self, mac: Mac) -> Result<(), Self::Error>;
+    fn set(&mut self, mac: Mac, station: Station) -> Result<bool>;
+    fn remove(&mut self, mac: Mac) -> Result<()>;
 }
 
 /// The kernel's entries, and which of them the packet path's map holds.
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    stations: HashMap<Mac, Held>,
+    pub(crate) stations: HashMap<Mac, Held>,
     /// Those of them with a slot: in the packet path's map.
-    mapped: u32,
+    pub(crate) mapped: u32,
     /// Usable entries that found no slot.
-    left_out: HashSet<Mac>,
+    pub(crate) left_out: HashSet<Mac>,
     slots: Slots,
     /// Interface index to port number. Entries of other devices are not for the packet path.
     numbers: HashMap<u32, u16>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+pub(crate) struct Held {
     entry: Entry,
     slot: Option<u32>,
 }
@@ -64,27 +62,12 @@ impl Mirror {
         }
     }
 
-    /// The kernel's entries that are known.
-    pub(crate) fn len(&self) -> usize {
-        self.stations.len()
-    }
-
-    /// Stations in the packet path's map.
-    pub(crate) fn mapped(&self) -> u32 {
-        self.mapped
-    }
-
-    /// Stations that the packet path could use and that there is no room for.
-    pub(crate) fn left_out(&self) -> usize {
-        self.left_out.len()
-    }
-
     /// Says which devices are ports, by interface index, and maps the stations behind them anew.
-    pub(crate) fn set_ports<M: StationMap>(
+    pub(crate) fn set_ports(
         &mut self,
         numbers: HashMap<u32, u16>,
-        map: &mut M,
-    ) -> Result<(), M::Error> {
+        map: &mut impl StationMap,
+    ) -> Result<()> {
         let old = std::mem::replace(&mut self.numbers, numbers);
         if old == self.numbers {
             return Ok(());
@@ -97,11 +80,7 @@ impl Mirror {
     }
 
     /// Makes the map hold what `entries`, all of the kernel's, call for.
-    pub(crate) fn rebuild<M: StationMap>(
-        &mut self,
-        entries: &[Entry],
-        map: &mut M,
-    ) -> Result<(), M::Error> {
+    pub(crate) fn rebuild(&mut self, entries: &[Entry], map: &mut impl StationMap) -> Result<()> {
         let now: HashSet<Mac> = entries.iter().map(|entry| entry.mac).collect();
         let gone: Vec<Mac> =
             self.stations.keys().filter(|mac| !now.contains(mac)).copied().collect();
@@ -119,7 +98,7 @@ impl Mirror {
     }
 
     /// Writes every entry again, so that none is settled.
-    pub(crate) fn unsettle<M: StationMap>(&mut self, map: &mut M) -> Result<(), M::Error> {
+    pub(crate) fn unsettle(&mut self, map: &mut impl StationMap) -> Result<()> {
         let entries: Vec<Entry> = self.stations.values().map(|held| held.entry).collect();
         entries.into_iter().try_for_each(|entry| self.set(entry, map))
     }
@@ -130,11 +109,7 @@ impl Mirror {
     }
 
     /// Follows one change of the kernel's table.
-    pub(crate) fn apply<M: StationMap>(
-        &mut self,
-        change: Change,
-        map: &mut M,
-    ) -> Result<(), M::Error> {
+    pub(crate) fn apply(&mut self, change: Change, map: &mut impl StationMap) -> Result<()> {
         match change {
             Change::Set(entry) => self.set(entry, map),
             Change::Removed(mac) => {
@@ -148,7 +123,7 @@ impl Mirror {
 
     /// Writes the entry even where it is as it was. It is not settled by that: what a notification
     /// says may be out of date by now.
-    fn set<M: StationMap>(&mut self, entry: Entry, map: &mut M) -> Result<(), M::Error> {
+    fn set(&mut self, entry: Entry, map: &mut impl StationMap) -> Result<()> {
         let held = self.stations.entry(entry.mac).or_insert(Held { entry, slot: None });
         held.entry = entry;
         let Some(port) = usable(&entry, &self.numbers) else {
@@ -176,7 +151,7 @@ impl Mirror {
     }
 
     /// Takes the station out of the map; it stays known.
-    fn unmap<M: StationMap>(&mut self, mac: Mac, map: &mut M) -> Result<(), M::Error> {
+    fn unmap(&mut self, mac: Mac, map: &mut impl StationMap) -> Result<()> {
         if self.release(mac) { map.remove(mac) } else { Ok(()) }
     }
 
@@ -189,7 +164,7 @@ impl Mirror {
     }
 
     /// Lets one in that found no room before, for one that has gone.
-    fn fill<M: StationMap>(&mut self, map: &mut M) -> Result<(), M::Error> {
+    fn fill(&mut self, map: &mut impl StationMap) -> Result<()> {
         if self.slots.free.is_empty() {
             return Ok(());
         }

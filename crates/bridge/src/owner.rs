@@ -8,10 +8,11 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use bpf::Map;
+use bpf::{Map, Plain as _};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
+use crate::error::Context as _;
 use crate::program::{self, Owner, Program};
 use crate::state::Bridge;
 use crate::{Error, ErrorKind, Result};
@@ -35,7 +36,7 @@ pub struct Accelerated {
 /// [`ErrorKind::Io`] if `/proc` does not say in which namespaces it is.
 pub(crate) fn claim(bridge: u32) -> Result<Owner> {
     let inode = |path: &str| {
-        let namespace = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        let namespace = std::fs::metadata(path).context(path)?;
         Ok(namespace.ino())
     };
     Ok(Owner {
@@ -49,12 +50,12 @@ pub(crate) fn claim(bridge: u32) -> Result<Owner> {
 
 /// The process that accelerates the bridge with this index of this network namespace; none if
 /// nobody does, or the caller may not look (`CAP_SYS_ADMIN`).
-///
-/// # Errors
-/// As [`claim`].
 pub(crate) fn of(bridge: u32) -> Result<Option<Accelerated>> {
     let own = claim(bridge)?;
-    Ok(programs().filter_map(|info| read(&info, &own)).next())
+    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let ours = |info: &ProgramInfo| info.name.as_encoded_bytes() == program::NAME.as_bytes();
+    // They come by their ids: the earliest first.
+    Ok(ProgInfoIter::with_query_opts(maps).filter(ours).find_map(|info| read(&info, &own)))
 }
 
 /// Refuses a bridge that somebody accelerates already, by a program that was loaded before `own`, if
@@ -77,13 +78,6 @@ pub(crate) fn refuse_second(bridge: &Bridge, own: Option<&Program>) -> Result<()
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-/// All programs of ours that are loaded, by their ids: the earliest comes first.
-fn programs() -> impl Iterator<Item = ProgramInfo> {
-    let maps = ProgInfoQueryOptions::default().include_map_ids(true);
-    let ours = |info: &ProgramInfo| info.name.as_encoded_bytes() == program::NAME.as_bytes();
-    ProgInfoIter::with_query_opts(maps).filter(ours)
-}
-
 /// What the program says of itself, if it is for the same bridge as `own`.
 fn read(info: &ProgramInfo, own: &Owner) -> Option<Accelerated> {
     let maps = || info.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
@@ -100,13 +94,8 @@ fn read(info: &ProgramInfo, own: &Owner) -> Option<Accelerated> {
 
 /// The owner among a program's constants, wherever it stands: other versions have others.
 fn find(constants: &[u8]) -> Option<Owner> {
-    let words = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    let mut words = constants.chunks_exact(8).map(words);
-    words.by_ref().find(|word| *word == program::OWNER_MAGIC)?;
-    let (netns, pidns) = (words.next()?, words.next()?);
-    let [a, b, c, d, e, f, g, h] = words.next()?.to_ne_bytes();
-    let (bridge, pid) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
-    Some(Owner { magic: program::OWNER_MAGIC, netns, pidns, bridge, pid })
+    let at = |place| Owner::read(&constants[place..]);
+    (0..constants.len()).step_by(8).filter_map(at).find(|owner| owner.magic == program::OWNER_MAGIC)
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bpf::thread::{Policy, set_own_policy};
-use rustix::time::{ClockId, clock_gettime};
+
+use crate::worker::cpu_time;
 
 /// The threads of this process that have a budget. Relaxed: a number that stands for itself.
 static THREADS: AtomicU32 = AtomicU32::new(0);
@@ -33,14 +34,14 @@ pub(crate) struct Priority {
 impl Priority {
     pub(crate) fn new() -> Priority {
         THREADS.fetch_add(1, Relaxed);
-        Priority { budget: Budget::new(Instant::now(), used()), raised: false, refused: false }
+        Priority { budget: Budget::new(Instant::now(), cpu_time()), raised: false, refused: false }
     }
 
     /// Raises it, or takes it back, as the time allows that the thread has taken. To be called by
     /// the thread, between one piece of work and the next.
     pub(crate) fn review(&mut self) {
         let among = THREADS.load(Relaxed).max(1);
-        let raise = self.budget.allows(among, Instant::now(), used(), self.raised);
+        let raise = self.budget.allows(among, Instant::now(), cpu_time(), self.raised);
         if self.refused || raise == self.raised {
             return;
         }
@@ -94,12 +95,6 @@ impl Budget {
 
 fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The CPU time that the calling thread has taken.
-fn used() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]

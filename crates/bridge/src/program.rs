@@ -1,17 +1,23 @@
 //! The BPF object: loads it, attaches it, and reads and writes its maps.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd as _;
 
 use bpf::tcx::{self, Hook};
 use bpf::{Link, Map, Plain as _};
+use kit::netlink::is;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use rustix::io::Errno;
 
+use crate::error::Context as _;
 use crate::state::Mac;
 use crate::{Error, ErrorKind, Result};
 
 include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
 
+use skel::Maps;
 pub(crate) use skel::constants;
 pub(crate) use skel::types::{
     counts as Counts, edit as Edit, observation as Observation, owner as Owner, port as Port,
@@ -24,6 +30,9 @@ pub(crate) const NAME: &str = "cachelane_br";
 
 /// Known by it among a program's constants: no other program has these bytes there by chance.
 pub(crate) const OWNER_MAGIC: u64 = 0x6361_6368_6562_7264;
+
+/// What may fail with netfilter's rules.
+pub(crate) const RULES: &str = "reading netfilter's rules";
 
 /// The index of the loopback device, which each network namespace has.
 const LOOPBACK: u32 = 1;
@@ -39,15 +48,7 @@ pub(crate) struct Program {
     id: u32,
     #[cfg(test)]
     copy_mark: u32,
-    table: Map,
-    stamps: Map,
-    shared_stamps: Map,
-    ports: Map,
-    settings: Map,
-    counts: Map,
-    arrivals: Map,
-    moved: Map,
-    rules: Map,
+    pub(crate) maps: Maps,
 }
 
 impl Program {
@@ -102,7 +103,7 @@ impl Program {
             open.maps.stamps.set_max_entries(stations)?;
             open.maps.shared_stamps.set_max_entries(stations)?;
             let skel = open.load()?;
-            let (programs, maps) = (&skel.progs, &skel.maps);
+            let programs = &skel.progs;
             let program = bpf::Program::of(&programs.cachelane_br)?;
             let observe = reads_rules.then(|| bpf::Program::of(&programs.observe));
             Ok(Program {
@@ -113,15 +114,7 @@ impl Program {
                 edit: bpf::Program::of(&programs.edit)?,
                 renew: bpf::Program::of(&programs.renew)?,
                 observe: observe.transpose()?,
-                table: Map::of(&maps.table)?,
-                stamps: Map::of(&maps.stamps)?,
-                shared_stamps: Map::of(&maps.shared_stamps)?,
-                ports: Map::of(&maps.ports)?,
-                settings: Map::of(&maps.settings)?,
-                counts: Map::of(&maps.counts)?,
-                arrivals: Map::of(&maps.arrivals)?,
-                moved: Map::of(&maps.moved)?,
-                rules: Map::of(&maps.data_rules)?,
+                maps: Maps::of(&skel.maps)?,
             })
         })
     }
@@ -136,63 +129,73 @@ impl Program {
         tcx::attach(self.program.as_fd(), index, Hook::Ingress)
     }
 
-    /// The ring of keys of stations that were seen on another port.
-    pub(crate) fn moved(&self) -> &Map {
-        &self.moved
+    /// A reader of the ring of stations that were seen on another port, which puts them into `seen`.
+    pub(crate) fn moved<'a>(&'a self, seen: &'a RefCell<Vec<Mac>>) -> Result<RingBuffer<'a>> {
+        let take = |key: &[u8]| {
+            seen.borrow_mut().extend(mac_of(key));
+            0
+        };
+        let mut builder = RingBufferBuilder::new();
+        let added = builder.add(self.maps.moved.handle(), take).map(drop);
+        let ring = added.and_then(|()| builder.build());
+        ring.map_err(bpf::io_error).context("the ring of moved stations")
     }
 
     /// Writes a station. Returns whether there was room.
-    pub(crate) fn set_station(&self, mac: Mac, station: Station) -> io::Result<bool> {
+    pub(crate) fn set_station(&self, mac: Mac, station: Station) -> Result<bool> {
         self.edit(Edit::EDIT_WRITE, mac, station).map(|(done, _)| done)
     }
 
     /// How often a station was seen on another port since it was written, and one more; none if
     /// it is not there.
-    pub(crate) fn unsettled(&self, mac: Mac) -> io::Result<Option<u32>> {
+    pub(crate) fn unsettled(&self, mac: Mac) -> Result<Option<u32>> {
         let (there, station) = self.edit(Edit::EDIT_READ, mac, Station::default())?;
         Ok(there.then_some(station.unsettled))
     }
 
     /// Settles a station, unless it was seen on another port since `unsettled` was as given.
     /// Returns whether it is settled.
-    pub(crate) fn settle(&self, mac: Mac, unsettled: u32) -> io::Result<bool> {
+    pub(crate) fn settle(&self, mac: Mac, unsettled: u32) -> Result<bool> {
         self.edit(Edit::EDIT_SETTLE, mac, Station { place: 0, unsettled }).map(|(done, _)| done)
     }
 
     /// Removes a station, if it is there.
-    pub(crate) fn remove_station(&self, mac: Mac) -> io::Result<()> {
+    pub(crate) fn remove_station(&self, mac: Mac) -> Result<()> {
         self.edit(Edit::EDIT_REMOVE, mac, Station::default()).map(drop)
     }
 
     /// Runs the program that edits the table. Returns what it says, and the request's station.
-    fn edit(&self, edit: Edit, mac: Mac, station: Station) -> io::Result<(bool, Station)> {
+    fn edit(&self, edit: Edit, mac: Mac, station: Station) -> Result<(bool, Station)> {
         let mut request = Request { key: key(mac), station, edit, reserved: 0 };
-        let done = self.edit.run(&mut request)?;
+        let done = self.edit.run(&mut request).context("the packet path's stations")?;
         Ok((done == 1, request.station))
     }
 
     /// What time it is for the lease, in jiffies.
-    pub(crate) fn now(&self) -> io::Result<u64> {
+    pub(crate) fn now(&self) -> Result<u64> {
         let mut renewal = Renewal::default();
-        self.renew.run(&mut renewal)?;
+        self.renew.run(&mut renewal).context("reading the time")?;
         Ok(renewal.from)
     }
 
     /// Has the packet path believe what it was told for so many jiffies from then on.
-    pub(crate) fn renew(&self, from: u64, length: u32) -> io::Result<()> {
-        self.renew.run(&mut Renewal { from, length: u64::from(length.max(1)) }).map(drop)
+    pub(crate) fn renew(&self, from: u64, length: u32) -> Result<()> {
+        let mut renewal = Renewal { from, length: u64::from(length.max(1)) };
+        self.renew.run(&mut renewal).map(drop).context("renewing the lease")
     }
 
     /// How netfilter's rules are now in the calling thread's network namespace. `calls` are the open
     /// files of br_netfilter's sysctls, 0 for those that are not there.
-    pub(crate) fn rules(&self, calls: [u32; 3]) -> io::Result<Rules> {
-        self.observe(Observation { fds: calls, ..Observation::default() }).map(|seen| seen.rules)
+    pub(crate) fn rules(&self, calls: [u32; 3]) -> Result<Rules> {
+        let seen = self.observe(Observation { fds: calls, ..Observation::default() });
+        seen.map(|seen| seen.rules).context(RULES)
     }
 
     /// Where the kernel has the device with this index; none if there is no such device. Where the
     /// packet path reads no rules, nobody needs to know, and it is 0.
-    pub(crate) fn device(&self, index: u32) -> io::Result<Option<u64>> {
-        let seen = self.observe(Observation { index, ..Observation::default() })?;
+    pub(crate) fn device(&self, index: u32) -> Result<Option<u64>> {
+        let seen = self.observe(Observation { index, ..Observation::default() });
+        let seen = seen.context("finding a port's device")?;
         Ok((seen.device != 0 || self.observe.is_none()).then_some(seen.device))
     }
 
@@ -204,51 +207,47 @@ impl Program {
     }
 
     /// Says which rules leave bridged packets alone; none: no rules that there could be.
-    pub(crate) fn believe(&self, rules: Option<Rules>) -> io::Result<()> {
+    pub(crate) fn believe(&self, rules: Option<Rules>) -> Result<()> {
         let never = || Rules { hooks: [u64::MAX; 3], ..Rules::default() };
-        self.rules.set(&0_u32, &rules.unwrap_or_else(never))
+        self.maps.data_rules.set(&0_u32, &rules.unwrap_or_else(never)).context(RULES)
     }
 
-    pub(crate) fn set_port(&self, slot: u32, port: &Port) -> io::Result<()> {
-        self.ports.set(&slot, port)
+    pub(crate) fn set_port(&self, slot: u16, port: &Port) -> Result<()> {
+        self.maps.ports.set(&u32::from(slot), port).context("telling the packet path about a port")
     }
 
-    #[cfg(test)]
-    pub(crate) fn port_flags(&self, slot: u32) -> io::Result<u32> {
-        port_flags(&self.ports, slot)
-    }
-
-    /// Begins to count the packets that get here from this device.
-    pub(crate) fn count_arrivals(&self, index: u32) -> io::Result<()> {
-        self.arrivals.set_per_cpu(&index, &0_u64)
-    }
-
-    /// Counts them no more.
-    pub(crate) fn forget_arrivals(&self, index: u32) -> io::Result<()> {
-        self.arrivals.remove(&index)
-    }
-
-    /// How many there were.
-    pub(crate) fn arrivals(&self, index: u32) -> io::Result<u64> {
-        self.arrivals.sum(&index)
-    }
-
-    pub(crate) fn configure(&self, settings: &Settings) -> io::Result<()> {
-        self.settings.set(&0_u32, settings)
+    pub(crate) fn configure(&self, settings: &Settings) -> Result<()> {
+        self.maps.settings.set(&0_u32, settings).context("the settings")
     }
 
     /// The packet path's counts, over all CPUs.
-    pub(crate) fn counts(&self) -> io::Result<Counts> {
-        self.counts.sum(&0_u32)
+    pub(crate) fn counts(&self) -> Result<Counts> {
+        self.maps.counts.sum(&0_u32).context("the counters")
     }
 
     /// Bytes of kernel memory that the maps take.
-    pub(crate) fn memory(&self) -> io::Result<u64> {
-        let tables = [&self.table, &self.stamps, &self.shared_stamps];
-        let others =
-            [&self.ports, &self.settings, &self.counts, &self.arrivals, &self.moved, &self.rules];
-        let maps = tables.into_iter().chain(others);
-        maps.map(Map::memory).sum()
+    #[cfg(feature = "measure")]
+    pub(crate) fn memory(&self) -> Result<u64> {
+        self.maps
+            .all()
+            .into_iter()
+            .map(Map::memory)
+            .sum::<io::Result<_>>()
+            .context("the maps' memory")
+    }
+}
+
+/// Asks the kernel something harmless that needs tcx.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] on kernels without tcx; [`ErrorKind::Io`].
+pub(crate) fn tcx_needed(index: u32) -> Result<()> {
+    match tcx::programs(index, Hook::Ingress) {
+        Err(error) if is(&error, Errno::INVAL) => {
+            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
+            Err(Error::new(ErrorKind::Unsupported, message))
+        }
+        asked => asked.map(drop).context("cannot ask for tcx programs"),
     }
 }
 
@@ -266,7 +265,7 @@ pub(crate) fn key(mac: Mac) -> u64 {
 }
 
 /// The address of a key; none if it is not eight bytes.
-pub(crate) fn mac_of(key: &[u8]) -> Option<Mac> {
+fn mac_of(key: &[u8]) -> Option<Mac> {
     key.get(..6)?.try_into().ok().map(Mac)
 }
 

@@ -11,8 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
+use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 
 use crate::decide::{Plan, Protocol};
@@ -34,7 +33,8 @@ pub(crate) struct Shared {
     pub(crate) program: Program,
     /// Wakes the worker: there is a command.
     pub(crate) wake: OwnedFd,
-    gate: Mutex<Gate>,
+    /// To be read; it is [changed](Self::change) in one place.
+    pub(crate) gate: Mutex<Gate>,
     pub(crate) failure: OnceLock<Error>,
     pub(crate) gauges: Gauges,
 }
@@ -73,39 +73,11 @@ pub(crate) enum Command {
 }
 
 impl Shared {
-    pub(crate) fn new(bridge: u32, program: Program, gate: Gate) -> Result<Shared> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::io("cannot make an eventfd", e))?;
-        Ok(Shared {
-            bridge,
-            program,
-            wake,
-            gate: Mutex::new(gate),
-            failure: OnceLock::new(),
-            gauges: Gauges::default(),
-        })
-    }
-
-    /// A copy of the gate as it is.
-    pub(crate) fn gate(&self) -> Gate {
-        self.locked().clone()
-    }
-
-    /// Something of the gate as it is.
-    pub(crate) fn gate_is<T>(&self, read: impl FnOnce(&Gate) -> T) -> T {
-        read(&self.locked())
-    }
-
     /// Changes the gate, and tells the packet path.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Gate)) -> Result<()> {
-        let mut gate = self.locked();
+        let mut gate = self.gate.lock();
         change(&mut gate);
-        self.program.configure(&gate.settings()).map_err(|e| Error::io("the settings", e))
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Gate> {
-        // Every change leaves it whole, so one that panicked has not begun.
-        self.gate.lock()
+        self.program.configure(&gate.settings())
     }
 
     pub(crate) fn wake(&self) {
@@ -140,8 +112,7 @@ impl Gate {
 
 /// A time in jiffies, rounded down.
 pub(crate) fn jiffies(time: Duration) -> u32 {
-    // Where their length is not known, as if they were the shortest: too many are harmless.
-    let tick = bpf::tick().unwrap_or(Duration::from_micros(100)).as_nanos();
-    // Stamps are compared modulo 2^32: half of that is a month at the highest rate.
-    u32::try_from(time.as_nanos() / tick).unwrap_or(u32::MAX).min(1 << 31)
+    // Where their length is not known, as if they were the shortest: too many are harmless. Stamps
+    // are compared modulo 2^32: half of that is a month at the highest rate.
+    bpf::ticks(time, Duration::from_micros(100)).min(1 << 31)
 }

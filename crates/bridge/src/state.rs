@@ -14,14 +14,15 @@ pub struct State {
     pub ports: Vec<Port>,
     /// Netfilter in this namespace, as far as it can touch bridged packets.
     pub netfilter: Netfilter,
-    /// Packet sockets (`tcpdump` and its kind) that see what a port sends or receives.
-    pub taps: Vec<Tap>,
+    /// The devices of the packet sockets (`tcpdump` and its kind) that see what a port sends or
+    /// receives; 0 for all.
+    pub taps: Vec<u32>,
     /// The longest that a look at the host has taken of late; zero where none was measured.
     pub longest_look: Duration,
 }
 
 /// The bridge device and its settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
     /// Interface index.
     pub index: u32,
@@ -225,19 +226,45 @@ pub struct DeviceHook {
     pub what: String,
 }
 
-/// A packet socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tap {
-    /// The device that it is bound to; 0 for all.
-    pub index: u32,
-}
-
 impl DeviceHook {
     /// Whether it is on the device of this name.
     pub fn is_on(&self, device: &str) -> bool {
-        match self.prefix {
-            true => device.starts_with(&self.device),
-            false => device == self.device,
-        }
+        if self.prefix { device.starts_with(&self.device) } else { device == self.device }
     }
+}
+
+/// An entry of the kernel's forwarding table without a VLAN, as a dump or a notification has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The station's address.
+    pub mac: Mac,
+    /// The port's interface index; the bridge's own for entries of the bridge itself.
+    pub port: u32,
+    /// What it is.
+    pub kind: EntryKind,
+    /// The kernel would not move it to another port (`sticky`).
+    pub sticky: bool,
+    /// Only the kernel may use it: a locked entry, one of a tunnel, or one whose activity is
+    /// watched.
+    pub kernel_only: bool,
+}
+
+/// The kinds of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Learned, or added as if it were: forgotten after the ageing time.
+    Ageing,
+    /// Stays until it is removed.
+    Static,
+    /// The bridge's own: packets to it go up to the host.
+    Local,
+}
+
+/// What a notification says about the forwarding table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The entry is there now, or has changed.
+    Set(Entry),
+    /// The entry of this address is gone.
+    Removed(Mac),
 }

@@ -13,45 +13,41 @@
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod arrivals;
-mod attachment;
-mod attention;
-mod counting;
 mod looking;
 mod mirroring;
-mod pace;
 mod ports;
 mod report;
 mod settling;
-mod table;
 mod unsettled;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::RingBuffer;
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::AsFd as _;
 use rustix::io::Errno;
 
 use crate::decide::decide;
-use crate::host::{Reader, Watch};
+use crate::error::Context as _;
+use crate::host::{ROOM, Reader, Watch};
 use crate::lease::Longest;
 use crate::mirror::Mirror;
 use crate::owner;
 use crate::priority::Priority;
-use crate::program::Program;
-use crate::shared::{Command, Gate, Shared};
+use crate::program::{Program, tcx_needed};
+use crate::shared::{Command, Gate, Gauges, Shared};
 use crate::state::{Mac, State};
-use crate::tcx;
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
-use attachment::{Attachment, Placed};
-use pace::GLANCE;
+use looking::GLANCE;
+pub(crate) use looking::cpu_time;
+use ports::{Attachment, Placed};
 use report::Report;
-use table::ring;
 use unsettled::Unsettled;
 
 /// Looks that may fail in a row.
@@ -63,8 +59,7 @@ const MOST: u32 = 1 << 20;
 
 /// The worker's own state.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
-    index: u32,
+    pub(crate) shared: Arc<Shared>,
     reader: Reader,
     /// The host as of the last look.
     state: State,
@@ -100,28 +95,43 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Reads the bridge, mirrors its table, and attaches to its ports.
-    pub(crate) fn new(bridge: &str, config: Config) -> Result<(Worker, Arc<Shared>)> {
+    pub(crate) fn new(bridge: &str, config: Config) -> Result<Worker> {
         let mut reader = Reader::new()?;
         let state = reader.state(bridge)?;
         let index = state.bridge.index;
-        tcx::needed(index)?;
+        tcx_needed(index)?;
         // Before all that costs time; and once more when it is known whose program came first.
         owner::refuse_second(&state.bridge, None)?;
         // Before the first dump, so that no change after it is missed.
-        let watch = Watch::new(index)?;
+        let watch = Watch::new(index, ROOM)?;
         let capacity = match config.max_stations {
-            None => default_capacity(reader.stations(index)?.len()),
-            Some(stations) => capacity(stations)?,
+            // No more than that: the table is made for so many, and a smaller one stays in the caches.
+            None => {
+                let known = u32::try_from(reader.stations(index)?.len()).unwrap_or(MOST);
+                known.saturating_add(known / 4).clamp(FEWEST, MOST)
+            }
+            Some(stations) if (1..=MOST).contains(&stations) => stations,
+            Some(stations) => {
+                let message = format!("{stations} stations: expected 1 to {MOST}");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
         };
         let plan = decide(&state, None);
         let Config { fastpath, table, .. } = config;
         let gate = Gate { fastpath, table, trusted: false, alarmed: false, unread: false, plan };
         let program = Program::load(capacity, owner::claim(index)?)?;
         owner::refuse_second(&state.bridge, Some(&program))?;
-        let shared = Arc::new(Shared::new(index, program, gate)?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            bridge: index,
+            program,
+            wake: wake.context("cannot make an eventfd")?,
+            gate: Mutex::new(gate),
+            failure: OnceLock::new(),
+            gauges: Gauges::default(),
+        });
         let mut worker = Worker {
-            shared: Arc::clone(&shared),
-            index,
+            shared,
             reader,
             state,
             watch,
@@ -146,18 +156,14 @@ impl Worker {
         worker.look()?;
         worker.rebuild()?;
         worker.tend()?;
-        Ok((worker, shared))
-    }
-
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        Arc::clone(&self.shared)
+        Ok(worker)
     }
 
     /// Follows the bridge until it is told to stop, or the bridge is gone. Detaches at the end.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Result<()> {
         let seen = RefCell::new(Vec::new());
-        let shared = self.shared();
-        let ring = ring(&shared.program, &seen)?;
+        let shared = Arc::clone(&self.shared);
+        let ring = shared.program.moved(&seen)?;
         let mut priority = Priority::new();
         loop {
             priority.review();
@@ -166,27 +172,23 @@ impl Worker {
             let followed = self.follow(&ring, &seen);
             self.bear(followed)?;
             while let Ok(command) = commands.try_recv() {
-                match command {
+                let (reply, done) = match command {
                     Command::Stop => return Ok(()),
-                    Command::Attach(reply) => answer(&reply, self.attach_and_trust()),
-                    Command::Sync(reply) => {
-                        let result = self.catch_up(&ring, &seen);
-                        answer(&reply, result);
+                    Command::Attach(reply) => {
+                        (reply, self.attach().and_then(|_| self.rebuild_if_stale()))
                     }
-                }
+                    Command::Sync(reply) => (reply, self.catch_up(&ring, &seen)),
+                };
+                // Who asked may have given up.
+                let _ = reply.send(done);
             }
         }
-    }
-
-    fn attach_and_trust(&mut self) -> Result<()> {
-        self.attach()?;
-        self.rebuild_if_stale()
     }
 
     /// Waits for something to do.
     fn sleep(&self) -> Result<()> {
         let often = Some(self.next_glance.min(self.next_renewal));
-        let attention = self.watch.heard().is_something().then_some(self.next_attention);
+        let attention = self.watch.heard.is_something().then_some(self.next_attention);
         let next = [self.unsettled.next(), self.next_reading, often, attention];
         let until = next.into_iter().flatten().fold(self.next_look, Instant::min);
         let timeout = until.saturating_duration_since(Instant::now());
@@ -195,7 +197,7 @@ impl Worker {
         let timeout = rustix::time::Timespec::try_from(timeout).ok();
         let mut fds = vec![
             PollFd::new(&self.shared.wake, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.shared.program.moved().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.program.maps.moved.as_fd(), PollFlags::IN),
         ];
         let watched = self.watch.fds();
         fds.extend(watched.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -213,7 +215,7 @@ impl Worker {
     fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
         self.take_moves(ring, seen)?;
         self.tend()?;
-        if self.watch.heard().is_something() && Instant::now() >= self.next_attention {
+        if self.watch.heard.is_something() && Instant::now() >= self.next_attention {
             self.attend()?;
         }
         let now = Instant::now();
@@ -259,7 +261,7 @@ impl Worker {
         self.failures = 0;
         self.rebuild_if_stale()?;
         self.tend()?;
-        if self.watch.heard().is_something() {
+        if self.watch.heard.is_something() {
             self.attend()?;
         }
         // Twice: an entry that turned out to be wrong has been written anew.
@@ -282,25 +284,6 @@ impl Drop for Worker {
         // waits until no packet is under way. If this fails, closing them does the same, later.
         let _ = self.distrust();
     }
-}
-
-fn answer(reply: &Sender<Result<()>>, result: Result<()>) {
-    // Who asked may have given up.
-    let _ = reply.send(result);
-}
-
-fn default_capacity(known: usize) -> u32 {
-    // No more than that: the table is made for so many, and a smaller one stays in the caches.
-    let known = u32::try_from(known).unwrap_or(MOST);
-    known.saturating_add(known / 4).clamp(FEWEST, MOST)
-}
-
-fn capacity(wanted: u32) -> Result<u32> {
-    if (1..=MOST).contains(&wanted) {
-        return Ok(wanted);
-    }
-    let message = format!("{wanted} stations: expected 1 to {MOST}");
-    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl Count {
 ///
 /// The struct has `FIELDS`, a [`Field`] for each counter; `values`, their values in the same order;
 /// and `add`, which adds up what several workers or CPUs counted, wrapping. A block `by` adds
-/// arrays of what is counted by [reasons](crate::reasons). After `from TYPE`, the struct is also
+/// arrays of what is counted by [reasons](crate::reasons), and a method for one reason of each. After `from TYPE`, the struct is also
 /// made from a reference to `TYPE`, which has fields of the same names, such as a struct that is
 /// shared with a BPF program; its arrays may be longer. After `of NAME` there is also a struct
 /// `NAME` of [`Count`]s, for each thread that counts, from which it is made likewise.
@@ -135,6 +135,13 @@ macro_rules! counters {
                     *sum = sum.wrapping_add(one);
                 })+)?
             }
+
+            $($(
+                /// Of these, those for this reason.
+                $vis fn $by(&self, reason: $Reason) -> u64 {
+                    self.$by[reason as usize]
+                }
+            )+)?
         }
     };
 }
@@ -250,6 +257,7 @@ mod tests {
     fn counters_are_added_up_and_taken_over_by_name() {
         let one = Counters::from(&Counts { kernel: [1, 2, 9, 9], two: u64::MAX, one: 1 });
         assert_eq!((one.values(), one.kernel), ([1, u64::MAX], [1, 2]));
+        assert_eq!(one.kernel(Reason::Other), 2);
         let mut sum = one;
         sum.add(&one);
         assert_eq!((sum.values(), sum.kernel), ([2, u64::MAX - 1], [2, 4]));

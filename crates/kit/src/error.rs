@@ -28,16 +28,38 @@ pub fn class_of<E: Classed + 'static>(cause: &(dyn Error + 'static)) -> Option<C
 ///
 /// The crate makes errors with `Error::new(kind, message)`, and with
 /// `Error::caused(kind, message, source)` where the system said why. `io: |source| …` picks a kind
-/// by what the system said, and adds `Error::io(message, source)`. `also name: Type` adds a field
-/// that is its type's default unless the crate sets it.
+/// by what the system said, and adds `Error::io(message, source)`, and to results of the system
+/// `context(message)`; without `: |source| …` it picks `NotPermitted` or `Io`. `also name: Type`
+/// adds a field that is its type's default unless the crate sets it.
 #[macro_export]
 macro_rules! error {
+    (@io $kind:ident $io:expr) => { $io };
+    (@io $kind:ident) => {
+        |source| match source.kind() {
+            std::io::ErrorKind::PermissionDenied => $kind::NotPermitted,
+            _ => $kind::Io,
+        }
+    };
+    (@context) => {};
+    (@context io $(: $io:expr)?) => {
+        /// What a system call was for, where it failed.
+        pub(crate) trait Context<T> {
+            #[allow(dead_code, reason = "not every crate uses it")]
+            fn context(self, message: impl std::fmt::Display) -> Result<T>;
+        }
+
+        impl<T, E: Into<std::io::Error>> Context<T> for Result<T, E> {
+            fn context(self, message: impl std::fmt::Display) -> Result<T> {
+                self.map_err(|source| Error::io(message.to_string(), source))
+            }
+        }
+    };
     (
         $(#[$about:meta])*
         $vis:vis enum $kind:ident {
             $( $(#[$meta:meta])* $variant:ident $({ $($field:tt)* })? => $class:ident, )+
         }
-        $( io: $io:expr, )?
+        $( io $(: $io:expr)?, )?
         $( also $also:ident: $type:ty, )?
     ) => {
         $(#[$about])*
@@ -92,11 +114,13 @@ macro_rules! error {
                     source: impl Into<std::io::Error>,
                 ) -> Self {
                     let source = source.into();
-                    let kind: fn(&std::io::Error) -> $kind = $io;
+                    let kind: fn(&std::io::Error) -> $kind = $crate::error!(@io $kind $($io)?);
                     Self::caused(kind(&source), message, source)
                 }
             )?
         }
+
+        $crate::error!(@context $( io $(: $io)? )?);
 
         impl $crate::Classed for Error {
             fn class(&self) -> $crate::Class {

@@ -1,5 +1,6 @@
 //! What the libraries of cachelane have in common: how each declares its [`error!`], its
-//! [`counters!`] and [`reasons!`], [`or`] for its messages, and hardware addresses ([`Mac`]).
+//! [`counters!`] and [`reasons!`], [`or`] for its messages, hardware addresses ([`Mac`]), and, with
+//! the feature `netlink`, asking the kernel by netlink.
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -15,16 +16,13 @@
 //!             /// Anything else that the system reported.
 //!             Io => Failed,
 //!         }
-//!         io: |source| match source.kind() {
-//!             std::io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-//!             _ => ErrorKind::Io,
-//!         },
+//!         io,
 //!     }
 //! }
-//! use error::{Error, ErrorKind, Result};
+//! use error::{Context as _, Error, ErrorKind, Result};
 //!
 //! fn read() -> Result<String> {
-//!     std::fs::read_to_string("/nowhere").map_err(|e| Error::io("read /nowhere", e))
+//!     std::fs::read_to_string("/nowhere").context("read /nowhere")
 //! }
 //!
 //! let error = read().unwrap_err();
@@ -36,9 +34,23 @@
 mod counters;
 mod error;
 mod mac;
-mod text;
+#[cfg(feature = "netlink")]
+pub mod netlink;
 
 pub use counters::{Count, Field};
 pub use error::{Class, Classed, class_of};
 pub use mac::Mac;
-pub use text::or;
+
+/// What is expected, in a message: "a", "a or b", "a, b or c".
+///
+/// ```
+/// assert_eq!(cachelane_kit::or(["copy", "splice", "auto"]), "copy, splice or auto");
+/// ```
+pub fn or<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).into(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

@@ -45,11 +45,6 @@ kit::reasons! {
 const _: () = assert!(Reason::ALL.len() == constants::REASONS as usize, "each has a name");
 
 impl Counters {
-    /// Packets left to the kernel path for this reason.
-    pub fn kernel(&self, reason: Reason) -> u64 {
-        self.kernel[reason as usize]
-    }
-
     /// Packets left to the kernel path, for whatever reason.
     pub fn left_alone(&self) -> u64 {
         self.kernel.iter().fold(0, |sum, one| sum.wrapping_add(*one))

@@ -1,7 +1,5 @@
 //! What can go wrong.
 
-use std::io;
-
 kit::error! {
     /// What sort of error it is, for callers that act on it.
     pub enum ErrorKind {
@@ -20,10 +18,7 @@ kit::error! {
         /// Anything else that the system reported.
         Io => Failed,
     }
-    io: |source| match source.kind() {
-        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
-        _ => ErrorKind::Io,
-    },
+    io,
 }
 
 impl Error {

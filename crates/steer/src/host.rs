@@ -134,13 +134,11 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     let device = &device.renamed()?;
     let plan = inspect_now(device, lanes)?;
     // What was looked for under a name that it had no more was not found.
-    match device.renamed()? == *device {
-        true => Ok(plan),
-        false => Err(Error::new(
-            ErrorKind::Io,
-            format!("{device}: it was renamed while it was looked at"),
-        )),
+    if device.renamed()? != *device {
+        let message = format!("{device}: it was renamed while it was looked at");
+        return Err(Error::new(ErrorKind::Io, message));
     }
+    Ok(plan)
 }
 
 fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
@@ -168,10 +166,8 @@ fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         obstacles.push(Obstacle::Rps { queues: rps });
     }
     let layers = stack::read(device, &sysfs)?;
-    if let Some(stack::Group { name, kind, members }) = stack::group_of(device.name(), &layers) {
-        obstacles.push(Obstacle::Group { group: name, kind, members });
-    }
-    let devices = stack::need_tags(device.name(), &layers);
+    obstacles.extend(stack::group_of(&layers));
+    let devices = stack::need_tags(&layers);
     if !devices.is_empty()
         && let Some(off) = tags_beside(device)?
     {

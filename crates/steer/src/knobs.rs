@@ -14,7 +14,10 @@ use crate::{Counters, Reason, Steering};
 /// # Errors
 /// A name that the registry holds already.
 pub fn register(steering: &Arc<Steering>, registry: &Registry) -> Result<(), knobs::Error> {
-    registry.register(llc_affinity(steering))?;
+    let (reader, writer) = (Arc::clone(steering), Arc::clone(steering));
+    let help = "rewrite a flow's record only when its consumer changed lanes";
+    let (get, set) = (move || reader.llc_affinity(), move |on| writer.set_llc_affinity(on));
+    registry.register(Knob::off_on("steer.llc_affinity", help, true, get, set))?;
     let from = Arc::clone(steering);
     let read = move || from.counters().map(|counters| counters.values());
     registry.meters(Counter, "steer", Counters::FIELDS, read)?;
@@ -28,11 +31,4 @@ pub fn register(steering: &Arc<Steering>, registry: &Registry) -> Result<(), kno
     let targets = [("targets", "cpus", "CPUs that flows are sent to.")];
     let read = move || Ok::<_, Infallible>([from.targets().len() as u64]);
     registry.meters(Gauge, "steer", targets, read)
-}
-
-fn llc_affinity(steering: &Arc<Steering>) -> Knob {
-    let (reader, writer) = (Arc::clone(steering), Arc::clone(steering));
-    let help = "rewrite a flow's record only when its consumer changed lanes";
-    let set = move |on| writer.set_llc_affinity(on);
-    Knob::off_on("steer.llc_affinity", help, true, move || reader.llc_affinity(), set)
 }

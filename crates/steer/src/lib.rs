@@ -3,6 +3,8 @@
 //! [`Steering`] attaches an XDP program that sends each flow of a device to the CPU that its consumer
 //! last used; [`inspect`] says beforehand what stands against that. It needs root and Linux 6.6.
 //!
+//! What fails says what the system reports; its documentation has what it says besides.
+//!
 //! The code is MIT or Apache-2.0; the BPF programs in `src/bpf`, which are compiled in, are GPL-2.0.
 
 mod counters;
@@ -20,7 +22,6 @@ mod size;
 mod steering;
 mod targets;
 mod threads;
-mod tick;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;

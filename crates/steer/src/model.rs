@@ -9,16 +9,15 @@ mod flow;
 mod packet;
 mod parts;
 mod rules;
-mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use flow::{Protocol, Tuple};
 pub use packet::parse;
-pub use parts::{CPUS_MAX, Count, FlowSet, Passed, Poll, Polling, Shape, Target, Verdict};
+pub use parts::{CPUS_MAX, Count, FlowSet, Passed, Poll, Polling, Target, Verdict};
 pub use rules::{Lane, RecordAction, Sight, WAYS, Words, is_delivered, record_rule, victim};
 
-pub use crate::program::Limits;
+pub use crate::program::{Limits, Shape};
 use crate::{Counters, Reason};
 use parts::passed_bit;
 
@@ -54,7 +53,7 @@ impl Model {
     pub fn new(shape: Shape) -> Self {
         let (cpus, queues) = (shape.cpus as usize, shape.queues as usize);
         let words = Words::new(shape.records, shape.cpus);
-        let sets = words.sets() as usize;
+        let sets = words.sets as usize;
         Self {
             words,
             records: vec![[0; WAYS]; sets],
@@ -71,6 +70,26 @@ impl Model {
             counters: Counters::default(),
             shape,
         }
+    }
+
+    /// Where flows can be sent from now on.
+    pub fn set_target(&mut self, cpu: u32, target: Target) {
+        self.targets[cpu as usize] = target;
+    }
+
+    /// What flows can be sent to.
+    pub fn target(&self, cpu: u32) -> Target {
+        self.targets[cpu as usize]
+    }
+
+    /// Whether a record is rewritten only when its flow's consumer left the lane.
+    pub fn set_llc_affinity(&mut self, on: bool) {
+        self.llc_affinity = on;
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// A local socket received or sent on `cpu`; the tuple is that of the packets that it
@@ -352,7 +371,11 @@ impl Model {
     }
 
     fn at(&self, arrival: Arrival) -> usize {
-        (arrival.queue * self.words.sets() + self.words.set_of(arrival.hash)) as usize
+        (arrival.queue * self.words.sets + self.words.set_of(arrival.hash)) as usize
+    }
+
+    fn count(&self, cpu: u32, queue: u32) -> Count {
+        self.counts[self.row(cpu, queue)]
     }
 
     fn count_mut(&mut self, cpu: u32, queue: u32) -> &mut Count {

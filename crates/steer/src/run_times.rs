@@ -19,17 +19,24 @@ pub struct RunTimes {
     pub queued: RunTime,
 }
 
+impl RunTimes {
+    /// Each of them made of both.
+    fn with(self, other: Self, of: fn(RunTime, RunTime) -> RunTime) -> Self {
+        Self {
+            steer: of(self.steer, other.steer),
+            record: of(self.record, other.record),
+            taken: of(self.taken, other.taken),
+            polled: of(self.polled, other.polled),
+            queued: of(self.queued, other.queued),
+        }
+    }
+}
+
 impl Add for RunTimes {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            steer: self.steer + other.steer,
-            record: self.record + other.record,
-            taken: self.taken + other.taken,
-            polled: self.polled + other.polled,
-            queued: self.queued + other.queued,
-        }
+        self.with(other, Add::add)
     }
 }
 
@@ -38,12 +45,6 @@ impl Sub for RunTimes {
 
     /// What came since `before`.
     fn sub(self, before: Self) -> Self {
-        Self {
-            steer: self.steer - before.steer,
-            record: self.record - before.record,
-            taken: self.taken - before.taken,
-            polled: self.polled - before.polled,
-            queued: self.queued - before.queued,
-        }
+        self.with(before, Sub::sub)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fs;
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::error::Context as _;
 
 /// The fewest records, and the most.
-const RECORDS: std::ops::RangeInclusive<u32> = 1 << 8..=1 << 24;
+pub(crate) const RECORDS: std::ops::RangeInclusive<u32> = 1 << 8..=1 << 24;
 /// As many as cost nothing: they stay in a core's own cache.
 const LEAST: u64 = 2048;
 /// Records for each flow. With four there are two in a set of eight on average, and more than
@@ -22,22 +23,11 @@ pub fn records_for(flows: u64) -> u32 {
     wanted.next_power_of_two() as u32
 }
 
-/// Whether there can be so many records.
-///
-/// # Errors
-/// `Invalid` of [`ErrorKind`](crate::ErrorKind), with what was expected.
-pub(crate) fn check_records(records: u32) -> Result<()> {
-    if records.is_power_of_two() && RECORDS.contains(&records) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{records} records: expected a power of two from 256 to 16777216")))
-}
-
 /// The sockets of TCP and UDP that are in use in the caller's network namespace.
 pub(crate) fn sockets() -> Result<u64> {
     let read = |name: &str| {
         let path = format!("/proc/thread-self/net/{name}");
-        fs::read_to_string(&path).map_err(|error| Error::io(path.clone(), error))
+        fs::read_to_string(&path).context(&path)
     };
     // A kernel without IPv6 has none of its own.
     Ok(in_use(&read("sockstat")?) + read("sockstat6").map_or(0, |text| in_use(&text)))

@@ -7,16 +7,19 @@ use lanes::{CpuSet, LaneMap};
 use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
-use crate::program::{CPUS_MAX, Constants, Limits, Loaded};
+use crate::error::Context as _;
+use crate::program::{CPUS_MAX, Limits, Loaded, Shape};
 #[cfg(feature = "measure")]
 use crate::run_times::RunTimes;
-use crate::size::{check_records, records_for};
+use crate::size::{RECORDS, records_for};
 use crate::targets::{Targets, cpus};
 use crate::threads;
-use crate::{Counters, Error, ErrorKind, Result, tick};
+use crate::{Counters, Error, ErrorKind, Result};
 
 /// How often to call [`Steering::look`]: so soon a CPU that came or went is noticed.
 pub const LOOK: Duration = Duration::from_millis(50);
+/// A tick with HZ of 100, the least that there is on what this runs on.
+pub(crate) const LONGEST_TICK: Duration = Duration::from_millis(10);
 /// The most packets that the kernel has wait for a CPU (kernel/bpf/cpumap.c).
 const QUEUE_MAX: u32 = 16384;
 
@@ -67,18 +70,26 @@ impl SteerOptions {
     /// # Errors
     /// `Invalid` of [`ErrorKind`], with what was expected.
     pub fn check(&self) -> Result<()> {
-        check_records(self.records)?;
-        if !(1..=QUEUE_MAX).contains(&self.queue_size) {
-            let packets = self.queue_size;
-            return Err(Error::invalid(format!(
-                "a queue of {packets} packets: expected 1 to {QUEUE_MAX}"
-            )));
+        let records = self.records;
+        if !(records.is_power_of_two() && RECORDS.contains(&records)) {
+            let expected = "expected a power of two from 256 to 16777216";
+            return Err(Error::invalid(format!("{records} records: {expected}")));
+        }
+        let packets = self.queue_size;
+        if !(1..=QUEUE_MAX).contains(&packets) {
+            let expected = format!("expected 1 to {QUEUE_MAX}");
+            return Err(Error::invalid(format!("a queue of {packets} packets: {expected}")));
         }
         if self.priority > threads::HIGHEST {
             let (priority, highest) = (self.priority, threads::HIGHEST);
             return Err(Error::invalid(format!("priority {priority}: expected 0 to {highest}")));
         }
         Ok(())
+    }
+
+    /// Packets that wait for a CPU at most, of all queues; one of each at least.
+    pub(crate) fn queue_of_all(&self, queues: u32) -> u32 {
+        self.queue_size.saturating_mul(queues).min(QUEUE_MAX).max(queues)
     }
 }
 
@@ -104,7 +115,7 @@ impl Steering {
         let loaded = load(device, options)?;
         loaded.set(options.llc_affinity)?;
         loaded.renew(Duration::ZERO)?;
-        let targets = targets_of(loaded, options)?;
+        let targets = Targets::new(loaded, options)?;
         targets.follow(lanes)?;
         let tracepoints = targets.loaded.programs.attach_tracepoints()?;
         let program = targets.loaded.programs.steer.as_fd();
@@ -119,19 +130,16 @@ impl Steering {
     /// # Errors
     /// As [`attach`](Self::attach) up to there.
     pub fn try_load(device: &Device, options: &SteerOptions) -> Result<()> {
-        let targets = targets_of(load(device, options)?, options)?;
+        let targets = Targets::new(load(device, options)?, options)?;
         // The kernel waits until the thread has run, which may take long elsewhere.
         let cpu = sched_getcpu().min(targets.loaded.cpus as usize - 1);
         targets.enter(cpu as u32)?;
-        targets.current().threads.start(&[cpu].into_iter().collect())
+        targets.current.lock().threads.start(&[cpu].into_iter().collect())
     }
 
     /// Follows a change of the machine: CPUs that went are no targets any more, those that came
     /// are, and lanes are as given. Flows of a CPU that went take the kernel path until their
     /// consumers run elsewhere.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn follow(&self, lanes: &LaneMap) -> Result<()> {
         self.targets.follow(lanes)
     }
@@ -141,9 +149,6 @@ impl Steering {
     /// programs for some milliseconds now and then, so that it should be called every [`LOOK`], by
     /// a thread that [goes before them](Self::go_before). CPUs that were to be targets again
     /// before their threads had ended are.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn look(&self, began: Instant) -> Result<()> {
         self.targets.look()?;
         self.targets.loaded.renew(began.elapsed())
@@ -155,7 +160,7 @@ impl Steering {
     /// # Errors
     /// `NotPermitted` of [`ErrorKind`] if this process may not.
     pub fn go_before(&self) -> Result<()> {
-        self.targets.current().threads.go_before()
+        self.targets.current.lock().threads.go_before()
     }
 
     /// Whether the program is still on its device: an administrator may have taken it off by
@@ -172,33 +177,21 @@ impl Steering {
     }
 
     /// Changes whether a record is rewritten only when its flow's consumer left the lane.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn set_llc_affinity(&self, on: bool) -> Result<()> {
         self.targets.loaded.set(on)
     }
 
     /// Whether it is so.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn llc_affinity(&self) -> Result<bool> {
         self.targets.loaded.llc_affinity()
     }
 
     /// What happened so far, over all CPUs.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn counters(&self) -> Result<Counters> {
         self.targets.loaded.counters()
     }
 
     /// What the programs cost so far, while the kernel's statistics of BPF programs were on.
-    ///
-    /// # Errors
-    /// What the system reports.
     #[cfg(feature = "measure")]
     pub fn run_times(&self) -> Result<RunTimes> {
         self.targets.loaded.programs.run_times()
@@ -207,9 +200,6 @@ impl Steering {
     /// What happened so far, by the CPU that it happened on: packets are counted where they
     /// arrive, receives and records where the consumer runs. Of the CPUs that there can be, those
     /// that are there and those that were.
-    ///
-    /// # Errors
-    /// What the system reports.
     pub fn counters_by_cpu(&self) -> Result<Vec<(usize, Counters)>> {
         let present = cpus("present")?;
         let all = cpus("possible")?.iter().collect::<Vec<_>>();
@@ -222,12 +212,12 @@ impl Steering {
 
     /// The CPUs that flows are sent to now.
     pub fn targets(&self) -> CpuSet {
-        self.targets.current().active.clone()
+        self.targets.current.lock().active.clone()
     }
 
     /// How often a CPU's thread never slept for several looks, and shared its CPU for a while.
     pub fn rests(&self) -> u64 {
-        self.targets.current().threads.rests
+        self.targets.current.lock().threads.rests
     }
 
     /// The device.
@@ -264,20 +254,19 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
             1 << (STATES_MAX / queues.max(1)).max(1).ilog2()
         )));
     }
-    Loaded::new(&Constants {
+    let shape = Shape {
         records,
         cpus: cpus_max()? as u32,
         queues,
-        netns: netns()?,
         hash_keys: std::array::from_fn(|_| rand::random::<u64>() | 1),
         #[cfg(feature = "measure")]
         keep_order: options.keep_order,
         #[cfg(not(feature = "measure"))]
         keep_order: true,
-        gro_outlasts_poll: tick::gro_outlasts_poll(),
+        gro_outlasts_poll: gro_outlasts_poll(),
         limits: limits(options, queues),
-        tried_time: false,
-    })
+    };
+    Loaded::new(&shape, netns()?, false)
 }
 
 fn limits(options: &SteerOptions, queues: u32) -> Limits {
@@ -290,23 +279,30 @@ fn limits(options: &SteerOptions, queues: u32) -> Limits {
     const PATIENCE: Duration = Duration::from_millis(60);
 
     Limits {
-        room: queue_of_all(options, queues) / queues,
-        stall: tick::ticks(STALL),
-        away: tick::ticks(AWAY),
-        patience: tick::ticks(PATIENCE),
-        lease: options.lease.map_or(0, tick::ticks),
+        room: options.queue_of_all(queues) / queues,
+        stall: ticks(STALL),
+        away: ticks(AWAY),
+        patience: ticks(PATIENCE),
+        lease: options.lease.map_or(0, ticks),
     }
 }
 
-/// Those of the programs, none so far.
-fn targets_of(loaded: Loaded, options: &SteerOptions) -> Result<Targets> {
-    let queue_size = queue_of_all(options, loaded.queues);
-    Targets::new(loaded, options.targets.clone(), queue_size, options.priority)
+/// Whether a NAPI poll that used its whole budget may leave packets in GRO: the kernel then
+/// flushes only what is older than a tick if ticks are short, and else everything
+/// (`gro_flush_normal(&n->gro, HZ >= 1000)` in net/core/dev.c, `napi_gro_flush` before 6.15). The
+/// thread of a cpumap that has more to do does the same (`cpu_map_gro_flush` in
+/// kernel/bpf/cpumap.c).
+fn gro_outlasts_poll() -> bool {
+    /// With HZ of 1000.
+    const SHORT: Duration = Duration::from_millis(1);
+
+    bpf::tick().is_none_or(|length| length <= SHORT)
 }
 
-/// Packets that wait for a CPU at most, of all queues; one of each at least.
-fn queue_of_all(options: &SteerOptions, queues: u32) -> u32 {
-    options.queue_size.saturating_mul(queues).min(QUEUE_MAX).max(queues)
+/// So many ticks, at least two: of two that follow each other, the second may be just over. Where
+/// ticks are of no known length they are taken for long ones, of which fewer have to pass.
+fn ticks(time: Duration) -> u32 {
+    bpf::ticks(time, LONGEST_TICK).max(2)
 }
 
 /// One more than the highest CPU that there can be, as far as the programs have room.
@@ -319,7 +315,19 @@ fn netns() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
 
     let path = "/proc/thread-self/ns/net";
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+    let metadata = std::fs::metadata(path).context(path)?;
     u32::try_from(metadata.ino())
         .map_err(|_| Error::new(ErrorKind::Io, format!("{path}: inode {}", metadata.ino())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_takes_two_ticks_at_least() {
+        assert_eq!(ticks(Duration::from_nanos(1)), 2);
+        let second = ticks(Duration::from_secs(1));
+        assert!((10..=10_000).contains(&second), "HZ of {second}");
+    }
 }

@@ -5,11 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lanes::{CpuSet, LaneMap};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
+use crate::error::Context as _;
 use crate::program::{self, Loaded, Target, constants};
 use crate::threads::Threads;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SteerOptions};
 
 /// The CPUs that flows are sent to, and the maps that say so.
 #[derive(Debug)]
@@ -17,8 +18,9 @@ pub(crate) struct Targets {
     pub(crate) loaded: Loaded,
     wanted: CpuSet,
     queue_size: u32,
-    /// Held while the maps are written, so that there is one writer.
-    current: Mutex<Current>,
+    /// Held while the maps are written, so that there is one writer; it is changed CPU by CPU, as
+    /// they are.
+    pub(crate) current: Mutex<Current>,
 }
 
 #[derive(Debug)]
@@ -34,36 +36,24 @@ pub(crate) struct Current {
 
 impl Targets {
     /// None so far.
-    pub(crate) fn new(
-        loaded: Loaded,
-        wanted: CpuSet,
-        queue_size: u32,
-        priority: u8,
-    ) -> Result<Self> {
-        let threads = Threads::new(loaded.entries_id()?, priority);
+    pub(crate) fn new(loaded: Loaded, options: &SteerOptions) -> Result<Self> {
+        let threads = Threads::new(loaded.entries_id()?, options.priority);
+        let (wanted, queue_size) = (options.targets.clone(), options.queue_of_all(loaded.queues));
         let (active, leaving) = (CpuSet::new(), CpuSet::new());
         let current = Mutex::new(Current { lanes: None, active, leaving, threads });
         Ok(Self { loaded, wanted, queue_size, current })
     }
 
-    pub(crate) fn current(&self) -> MutexGuard<'_, Current> {
-        // It is changed CPU by CPU, as the maps are.
-        self.current.lock()
-    }
-
     pub(crate) fn look(&self) -> Result<()> {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         current.threads.look(|cpu| self.loaded.waiting(cpu as u32));
-        let gone = |cpu: usize| Ok(self.loaded.waiting(cpu as u32)? == 0);
-        let one_is_gone = current.leaving.iter().map(gone).collect::<Result<Vec<_>>>()?;
-        match one_is_gone.contains(&true) {
-            true => self.follow_in(&mut current),
-            false => Ok(()),
-        }
+        let waiting = current.leaving.iter().map(|cpu| self.loaded.waiting(cpu as u32));
+        let one_is_gone = waiting.collect::<Result<Vec<_>>>()?.contains(&0);
+        if one_is_gone { self.follow_in(&mut current) } else { Ok(()) }
     }
 
     pub(crate) fn follow(&self, lanes: &LaneMap) -> Result<()> {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         current.lanes = Some(lanes.clone());
         self.follow_in(&mut current)
     }
@@ -119,13 +109,13 @@ impl Targets {
 
     /// Its thread, as the programs know it.
     fn task(&self, cpu: usize) -> Result<u64> {
-        Ok(program::read::<Target>(&self.loaded.targets, cpu as u32)?.task)
+        Ok(program::read::<Target>(&self.loaded.maps.targets, cpu as u32)?.task)
     }
 
     fn write(&self, lanes: &LaneMap, cpu: usize, active: bool, task: u64) -> Result<()> {
         let lane = lanes.lane_of(cpu).map_or(u32::MAX, |lane| u32::from(lane.0));
         let target = Target { task, active: u32::from(active), lane };
-        program::write(&self.loaded.targets, cpu as u32, &target)
+        program::write(&self.loaded.maps.targets, cpu as u32, &target)
     }
 
     /// Waits until flows that had packets at these CPUs have had the time to leave them in order,
@@ -152,16 +142,14 @@ impl Targets {
         let program = self.loaded.programs.taken.as_fd().as_raw_fd();
         // struct bpf_cpumap_val: the queue's size, and the program on it.
         let value = [self.queue_size, program.cast_unsigned()];
-        let set = self.loaded.entries.set(&cpu, &value);
-        set.map_err(|error| Error::io(format!("cannot make CPU {cpu} a target"), error))
+        let set = self.loaded.maps.entries.set(&cpu, &value);
+        set.context(format_args!("cannot make CPU {cpu} a target"))
     }
 
     fn remove(&self, cpu: u32) -> Result<()> {
-        match self.loaded.entries.remove(&cpu) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(format!("cannot stop sending to CPU {cpu}"), error))
-            }
-            _ => Ok(()),
+        match self.loaded.maps.entries.remove(&cpu) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.context(format_args!("cannot stop sending to CPU {cpu}")),
         }
     }
 }
@@ -169,7 +157,7 @@ impl Targets {
 /// A set of CPUs that the kernel names: `present`, `possible`.
 pub(crate) fn cpus(which: &str) -> Result<CpuSet> {
     let path = format!("/sys/devices/system/cpu/{which}");
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::io(path.clone(), error))?;
+    let text = std::fs::read_to_string(&path).context(&path)?;
     let cpus = text.trim().parse::<CpuSet>();
     cpus.map_err(|error| Error::new(ErrorKind::Io, format!("{path}: {error}")))
 }

@@ -115,7 +115,9 @@ impl Threads {
             };
             let [all, stuck] = thread.busy;
             // Numbers of threads that have ended are given to others.
-            if (all >= LOOKS_AT_MOST || stuck >= LOOKS) && served_by(thread.id, map) == Some(*cpu) {
+            if (all >= LOOKS_AT_MOST || stuck >= LOOKS)
+                && thread_of(thread.id, map).is_some_and(|(served, _)| served == *cpu)
+            {
                 thread.busy = [0; 2];
                 rest.push(thread.id);
             }
@@ -179,13 +181,9 @@ fn found(map: u32) -> Result<BTreeMap<usize, i32>> {
     Ok(found.into_iter().map(|(cpu, (_, id))| (cpu, id)).collect())
 }
 
-/// The CPU whose packets of this cpumap a thread takes; none if it is no such thread. Processes may
-/// call themselves what they like, so it has to be one of the kernel's.
-fn served_by(id: i32, map: u32) -> Option<usize> {
-    thread_of(id, map).map(|(cpu, _)| cpu)
-}
-
-/// The same, and when it was started, in ticks since the machine was.
+/// The CPU whose packets of this cpumap a thread takes, and when it was started, in ticks since the
+/// machine was; none if it is no such thread. Processes may call themselves what they like, so it has
+/// to be one of the kernel's.
 fn thread_of(id: i32, map: u32) -> Option<(usize, u64)> {
     /// `PF_KTHREAD` of linux/sched.h.
     const KERNEL_THREAD: u32 = 0x0020_0000;
@@ -234,6 +232,6 @@ mod tests {
         let seen = thread.spawn(move || (work(), fs::read_to_string("/proc/thread-self/comm")));
         let (id, comm) = seen.expect("a thread").join().expect("its number");
         assert_eq!(cpu_of(&comm.expect("its name"), 12), Some(1));
-        assert_eq!(served_by(id, 12), None);
+        assert_eq!(thread_of(id, 12), None);
     }
 }

@@ -4,7 +4,7 @@
 #define CACHELANE_BRIDGE_H
 
 /* Why a packet was left to the kernel path; the index of its counter. The process names them
- * (reason.rs). */
+ * (counters.rs). */
 enum reason {
 	REASON_OFF,	    /* the fast path is off, by knob or for the whole bridge */
 	REASON_LEASE,	    /* the process has not looked at the host for too long */

@@ -3,8 +3,7 @@
 #ifndef CACHELANE_BRIDGE_MAPS_H
 #define CACHELANE_BRIDGE_MAPS_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include <cachelane/maps.h>
 
 #include "bridge.h"
 
@@ -31,59 +30,16 @@ const volatile struct owner owner;
  * stopped, or waits for a CPU, follows nothing. */
 __u64 lease_until;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE); /* nobody maps it: for buckets that are cache lines */
-	__uint(max_entries, 1);		   /* set at load */
-	__type(key, __u32);
-	__type(value, struct bucket);
-} table SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct stamp);
-} stamps SEC(".maps");
-
+ALIGNED_ARRAY(table, SET_AT_LOAD, struct bucket);
+PER_CPU_ARRAY(stamps, SET_AT_LOAD, struct stamp);
 /* The same for all CPUs, as the kernel's own table has it: there to measure against. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct stamp);
-} shared_stamps SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1024); /* the most ports that a bridge has (BR_MAX_PORTS) */
-	__type(key, __u32);
-	__type(value, struct port);
-} ports SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counts);
-} counts SEC(".maps");
-
+ARRAY(shared_stamps, SET_AT_LOAD, struct stamp);
+ARRAY(ports, 1024 /* the most that a bridge has (BR_MAX_PORTS) */, struct port);
+ARRAY(settings, 1, struct settings);
+PER_CPU_ARRAY(counts, 1, struct counts);
 /* How many packets of a port have got here, by interface index, where programs before ours may keep
- * them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* most bridges need none */
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u64);
-} arrivals SEC(".maps");
+ * them. Most bridges need none. */
+MAP(arrivals, PERCPU_HASH, 1024, __u64, BPF_F_NO_PREALLOC);
 
 /* Keys of stations that were seen on another port. */
 struct {

@@ -1,7 +1,7 @@
 #![allow(clippy::type_complexity)] // tables of changes
 
 use super::*;
-use crate::state::{Calls, DeviceHook, Netfilter, PortFlags, Tap};
+use crate::state::{Calls, DeviceHook, Netfilter, PortFlags};
 
 fn port(number: u16) -> Port {
     let details = PeerDetails {
@@ -180,8 +180,8 @@ fn what_only_the_ports_queue_does_keeps_packets_in_it() {
         ("egress-filters", |s| s.ports[0].egress_filters = true),
         ("egress-filters", |s| s.ports[0].tcx_egress = vec![3]),
         ("offloads-off", |s| s.ports[0].takes_unfinished = false),
-        ("taps", |s| s.taps.push(Tap { index: 0 })),
-        ("taps", |s| s.taps.push(Tap { index: 11 })),
+        ("taps", |s| s.taps.push(0)),
+        ("taps", |s| s.taps.push(11)),
     ];
     for (id, change) in cases {
         let mut state = state();
@@ -196,7 +196,7 @@ fn what_only_the_ports_queue_does_keeps_packets_in_it() {
 #[test]
 fn a_packet_socket_on_another_device_does_not_matter() {
     let mut state = state();
-    state.taps.extend([Tap { index: 12 }, Tap { index: 99 }]);
+    state.taps.extend([12, 99]);
     assert_eq!(decide(&state, None).ports[0].send, Way::Straight);
 }
 
@@ -258,14 +258,14 @@ fn a_copy_refreshes_only_where_the_bridge_learns_from_it_and_nobody_else_sees_it
     let cases: [(Refresh, fn(&mut State)); 11] = [
         (Refresh::Copy, |_| {}),
         (Refresh::Copy, |s| s.bridge.group_forward = !0x4000),
-        (Refresh::Copy, |s| s.taps.push(Tap { index: s.ports[1].index })),
+        (Refresh::Copy, |s| s.taps.push(s.ports[1].index)),
         (Refresh::Copy, |s| s.ports[0].xdp = Xdp::Native),
         (Refresh::Never, |s| s.ports[0].flags.learning = false),
         (Refresh::Packet, |s| s.bridge.link_local_learning = false),
         (Refresh::Packet, |s| s.bridge.group_forward = 0x4000),
         (Refresh::Packet, |s| s.ports[0].flags.group_forward = 0x4000),
-        (Refresh::Packet, |s| s.taps.push(Tap { index: s.ports[0].index })),
-        (Refresh::Packet, |s| s.taps.push(Tap { index: 0 })),
+        (Refresh::Packet, |s| s.taps.push(s.ports[0].index)),
+        (Refresh::Packet, |s| s.taps.push(0)),
         (Refresh::Packet, |s| s.ports[0].xdp = Xdp::Generic),
     ];
     for (expected, change) in cases {

@@ -6,10 +6,10 @@ use std::os::fd::AsFd as _;
 
 use libc::{
     BPF_ABS, BPF_H, BPF_IMM, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MISC, BPF_RET,
-    BPF_TAX, BPF_W, sock_filter,
+    BPF_TAX, BPF_W, RTM_DELNEIGH, RTM_NEWNEIGH, sock_filter,
 };
 
-use super::neighbour::{NDA_MASTER, RTM_DELNEIGH, RTM_NEWNEIGH};
+use super::neighbour::NDA_MASTER;
 
 /// Where a message's kind is (struct nlmsghdr).
 const KIND: u32 = 4;

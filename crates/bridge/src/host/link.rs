@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kit::netlink::{Socket, emitted};
+use libc::RTM_GETLINK;
 use netlink_packet_core::Parseable as _;
 use netlink_packet_route::link::{
     BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData,
@@ -9,13 +11,7 @@ use netlink_packet_route::link::{
     XdpAttached,
 };
 
-use super::{
-    attributes::{emitted, mac},
-    netlink::Socket,
-};
 use crate::state::{GsoLimits, Mac, PortFlags, StpState, Xdp};
-
-pub(super) const RTM_GETLINK: u16 = 18;
 
 /// What is used of a device.
 #[derive(Debug, Default)]
@@ -43,7 +39,7 @@ pub(super) struct Link {
     /// Settings, if it is a bridge.
     pub(super) bridge: Vec<InfoBridge>,
     /// Settings, if it is the port of a bridge.
-    pub(super) port: Option<Vec<InfoBridgePort>>,
+    pub(super) port: Option<Settings>,
 }
 
 /// How a device is asked for.
@@ -93,7 +89,7 @@ pub(super) fn ports(socket: &mut Socket, bridge: u32) -> io::Result<Vec<Link>> {
         // Kernels may pass over the filter.
         Ok(Some(parse(message)?).filter(|link| link.master == Some(bridge) && link.port.is_some()))
     })?;
-    links.sort_by_key(Link::number);
+    links.sort_by_key(|link| link.port.as_ref().map(|port| port.number));
     Ok(links)
 }
 
@@ -109,57 +105,56 @@ pub(super) fn bridges(socket: &mut Socket) -> io::Result<Vec<(u32, String)>> {
     Ok(bridges)
 }
 
-impl Link {
-    /// The bridge's number for this port.
-    pub(super) fn number(&self) -> u16 {
-        let number = |info: &InfoBridgePort| match info {
-            InfoBridgePort::PortNumber(number) => Some(*number),
-            _ => None,
-        };
-        self.port.iter().flatten().find_map(number).unwrap_or(0)
-    }
+/// What a bridge says of a port.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// The bridge's number for it.
+    pub(super) number: u16,
+    /// Where it stands in the spanning tree.
+    pub(super) stp: StpState,
+    pub(super) flags: PortFlags,
+}
 
-    /// Where this port stands in the spanning tree.
-    pub(super) fn stp(&self) -> StpState {
-        let state = |info: &InfoBridgePort| match info {
-            InfoBridgePort::State(state) => Some(*state),
-            _ => None,
-        };
-        match self.port.iter().flatten().find_map(state) {
-            Some(BridgePortState::Listening) => StpState::Listening,
-            Some(BridgePortState::Learning) => StpState::Learning,
-            Some(BridgePortState::Forwarding) => StpState::Forwarding,
-            Some(BridgePortState::Blocking) => StpState::Blocking,
-            // With what a kernel may come to have.
-            _ => StpState::Disabled,
-        }
-    }
-
-    /// The bridge's settings of this port.
-    pub(super) fn port_flags(&self) -> PortFlags {
-        let mut flags = PortFlags::default();
-        for info in self.port.iter().flatten() {
+impl Settings {
+    fn of(infos: Vec<InfoBridgePort>) -> Self {
+        let (number, stp) = (0, StpState::Disabled);
+        let mut found = Self { number, stp, flags: PortFlags::default() };
+        let flags = &mut found.flags;
+        for info in infos {
             match info {
-                InfoBridgePort::Learning(on) => flags.learning = *on,
-                InfoBridgePort::HairpinMode(on) => flags.hairpin = *on,
-                InfoBridgePort::Isolated(on) => flags.isolated = *on,
-                InfoBridgePort::Locked(on) => flags.locked = *on,
-                InfoBridgePort::Mab(on) => flags.mab = *on,
+                InfoBridgePort::PortNumber(number) => found.number = number,
+                InfoBridgePort::State(state) => found.stp = stp_state(state),
+                InfoBridgePort::Learning(on) => flags.learning = on,
+                InfoBridgePort::HairpinMode(on) => flags.hairpin = on,
+                InfoBridgePort::Isolated(on) => flags.isolated = on,
+                InfoBridgePort::Locked(on) => flags.locked = on,
+                InfoBridgePort::Mab(on) => flags.mab = on,
                 InfoBridgePort::NeighSupress(on) | InfoBridgePort::NeighVlanSuppress(on) => {
-                    flags.neigh_suppress |= *on;
+                    flags.neigh_suppress |= on;
                 }
                 InfoBridgePort::ProxyARP(on) | InfoBridgePort::ProxyARPWifi(on) => {
-                    flags.proxy_arp |= *on;
+                    flags.proxy_arp |= on;
                 }
-                InfoBridgePort::VlanTunnel(on) => flags.vlan_tunnel = *on,
+                InfoBridgePort::VlanTunnel(on) => flags.vlan_tunnel = on,
                 InfoBridgePort::BackupPort(id) | InfoBridgePort::BackupNextHopId(id) => {
-                    flags.backup |= *id != 0;
+                    flags.backup |= id != 0;
                 }
-                InfoBridgePort::GroupFwdMask(mask) => flags.group_forward = *mask,
+                InfoBridgePort::GroupFwdMask(mask) => flags.group_forward = mask,
                 _ => {}
             }
         }
-        flags
+        found
+    }
+}
+
+fn stp_state(state: BridgePortState) -> StpState {
+    match state {
+        BridgePortState::Listening => StpState::Listening,
+        BridgePortState::Learning => StpState::Learning,
+        BridgePortState::Forwarding => StpState::Forwarding,
+        BridgePortState::Blocking => StpState::Blocking,
+        // With what a kernel may come to have.
+        _ => StpState::Disabled,
     }
 }
 
@@ -196,7 +191,7 @@ fn parse(message: &[u8]) -> io::Result<Link> {
             LinkAttribute::GsoMaxSize(size) => link.gso.size = size,
             LinkAttribute::GsoIpv4MaxSize(size) => link.gso.ipv4_size = size,
             LinkAttribute::GsoMaxSegs(segments) => link.gso.segments = segments,
-            LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
+            LinkAttribute::Address(bytes) => link.mac = bytes.try_into().ok().map(Mac),
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::Qdisc(kind) => link.qdisc = Some(kind),
             LinkAttribute::Promiscuity(count) => link.promiscuity = count,
@@ -216,7 +211,9 @@ impl Link {
         match info {
             LinkInfo::Kind(kind) => self.kind = Some(kind),
             LinkInfo::Data(InfoData::Bridge(settings)) => self.bridge = settings,
-            LinkInfo::PortData(InfoPortData::BridgePort(settings)) => self.port = Some(settings),
+            LinkInfo::PortData(InfoPortData::BridgePort(infos)) => {
+                self.port = Some(Settings::of(infos));
+            }
             _ => {}
         }
     }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use kit::netlink::{Socket, attributes_after, emitted, is, message, number, number_attribute};
+use libc::{NDA_DST, NDA_LLADDR, NDA_VLAN, RTM_DELNEIGH, RTM_GETNEIGH, RTM_NEWNEIGH};
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
@@ -9,24 +11,13 @@ use netlink_packet_route::neighbour::{
 };
 use rustix::io::Errno;
 
-use super::{
-    attributes::{attributes_after, emitted, mac, message, number, number_attribute},
-    netlink::{Socket, is},
-};
 use crate::{
     state::Mac,
-    station::{Change, Entry, EntryKind},
+    state::{Change, Entry, EntryKind},
 };
-
-pub(super) const RTM_NEWNEIGH: u16 = 28;
-pub(super) const RTM_DELNEIGH: u16 = 29;
-const RTM_GETNEIGH: u16 = 30;
 
 const HEADER: usize = 12; // struct ndmsg
 
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NDA_VLAN: u16 = 5;
 pub(super) const NDA_MASTER: u16 = 9;
 const NDA_FDB_EXT_ATTRS: u16 = 14;
 const NDA_FLAGS_EXT: u16 = 15;
@@ -73,7 +64,7 @@ fn entry(message: &[u8], bridge: u32) -> Option<Entry> {
     let (mut address, mut master, mut kernel_only) = (None, None, false);
     for (kind, value) in attributes_after(HEADER, message) {
         match kind {
-            NDA_LLADDR => address = mac(value),
+            NDA_LLADDR => address = value.try_into().ok().map(Mac),
             NDA_MASTER => master = number(value),
             NDA_VLAN => return None,
             // A tunnel's end; activity that is watched.

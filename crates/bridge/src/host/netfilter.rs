@@ -6,17 +6,14 @@
 
 use std::io;
 
+use kit::netlink::{
+    Socket, attributes, big_endian, find, find_after, is, message, string, string_attribute,
+};
 use netlink_packet_core::DefaultNla;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;
 
-use super::{
-    attributes::{
-        attributes, attributes_after, big_endian, find, message, string, string_attribute,
-    },
-    netlink::{Socket, is},
-    proc,
-};
+use super::proc;
 use crate::state::{DeviceHook, Netfilter};
 
 const HEADER: usize = 4; // struct nfgenmsg
@@ -86,10 +83,8 @@ impl Hooks {
 
     /// What is hooked into the bridge family, and into these devices.
     pub(super) fn read(&mut self, devices: &[&str]) -> io::Result<Netfilter> {
-        let mut found = match self.listed {
-            true => hooks(&mut self.socket, devices)?,
-            false => chains(&mut self.socket)?,
-        };
+        let socket = &mut self.socket;
+        let mut found = if self.listed { hooks(socket, devices)? } else { chains(socket)? };
         for hooks in [&mut found.ingress, &mut found.egress] {
             hooks.retain(|hook| devices.iter().any(|device| hook.is_on(device)));
             hooks.sort_by(|a, b| (&a.device, &a.what).cmp(&(&b.device, &b.what)));
@@ -144,20 +139,13 @@ fn hook_names(
 
 /// What one hook is called; none for those of `br_netfilter`, whose settings tell what it does.
 fn hook_name(message: &[u8]) -> Option<String> {
-    let (mut function, mut module, mut chain) = (String::new(), String::new(), None);
-    for (kind, value) in attributes_after(HEADER, message) {
-        match kind {
-            NFNLA_HOOK_FUNCTION_NAME => function = string(value),
-            NFNLA_HOOK_MODULE_NAME => module = string(value),
-            NFNLA_HOOK_CHAIN_INFO => {
-                chain = find(value, NFNLA_HOOK_INFO_DESC).and_then(|chain| {
-                    let table = string(find(chain, NFNLA_CHAIN_TABLE)?);
-                    Some(format!("table {table}, chain {}", string(find(chain, NFNLA_CHAIN_NAME)?)))
-                });
-            }
-            _ => {}
-        }
-    }
+    let text = |kind| find_after(HEADER, message, kind).map(string).unwrap_or_default();
+    let (function, module) = (text(NFNLA_HOOK_FUNCTION_NAME), text(NFNLA_HOOK_MODULE_NAME));
+    let info = find_after(HEADER, message, NFNLA_HOOK_CHAIN_INFO);
+    let chain = info.and_then(|info| find(info, NFNLA_HOOK_INFO_DESC)).and_then(|chain| {
+        let table = string(find(chain, NFNLA_CHAIN_TABLE)?);
+        Some(format!("table {table}, chain {}", string(find(chain, NFNLA_CHAIN_NAME)?)))
+    });
     match chain {
         _ if module == "br_netfilter" || function.starts_with("br_nf_") => None,
         Some(chain) => Some(format!("nft {chain}")),
@@ -225,17 +213,10 @@ impl Netfilter {
 }
 
 fn chain(message: &[u8]) -> Option<Hooked> {
-    let (mut table, mut name, mut hook) = (String::new(), String::new(), None);
-    for (kind, value) in attributes_after(HEADER, message) {
-        match kind {
-            NFTA_CHAIN_TABLE => table = string(value),
-            NFTA_CHAIN_NAME => name = string(value),
-            NFTA_CHAIN_HOOK => hook = Some(value),
-            _ => {}
-        }
-    }
     // A chain without a hook is there to be jumped to.
-    let hook = hook?;
+    let hook = find_after(HEADER, message, NFTA_CHAIN_HOOK)?;
+    let text = |kind| find_after(HEADER, message, kind).map(string).unwrap_or_default();
+    let (table, name) = (text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME));
     let number = find(hook, NFTA_HOOK_HOOKNUM).and_then(big_endian)?;
     let (family, place) = match (*message.first()?, number) {
         (NFPROTO_BRIDGE, _) => ("bridge", Place::Bridge),
@@ -249,10 +230,9 @@ fn chain(message: &[u8]) -> Option<Hooked> {
 }
 
 fn flow_table(message: &[u8]) -> Option<Hooked> {
-    let text = |kind| attributes_after(HEADER, message).find(|(found, _)| *found == kind);
-    let (_, table) = text(NFTA_FLOWTABLE_TABLE)?;
-    let (_, name) = text(NFTA_FLOWTABLE_NAME)?;
-    let (_, hook) = text(NFTA_FLOWTABLE_HOOK)?;
+    let table = find_after(HEADER, message, NFTA_FLOWTABLE_TABLE)?;
+    let name = find_after(HEADER, message, NFTA_FLOWTABLE_NAME)?;
+    let hook = find_after(HEADER, message, NFTA_FLOWTABLE_HOOK)?;
     let what = format!("nft table {}, flowtable {}", string(table), string(name));
     let devices = devices(hook, NFTA_FLOWTABLE_HOOK_DEVS);
     Some(Hooked { what, place: Place::Ingress, devices })
@@ -276,8 +256,8 @@ fn devices(hook: &[u8], list: u16) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attributes::nested_attribute;
     use super::*;
+    use kit::netlink::nested_attribute;
 
     fn hook(function: &str, more: &[DefaultNla]) -> Option<String> {
         let function = [string_attribute(NFNLA_HOOK_FUNCTION_NAME, function)];

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use crate::state::{Calls, Tap};
+use crate::state::Calls;
 
 /// Where `br_netfilter` says whether it hands frames to the tables of IPv4, of IPv6 and of ARP, for
 /// all bridges.
@@ -28,21 +28,21 @@ fn switch(path: &str) -> io::Result<Option<bool>> {
     Ok(text.map(|text| text.trim() != "0"))
 }
 
-/// The packet sockets that see packets of every protocol. Those of one protocol get what is left
+/// The devices of the packet sockets that see packets of every protocol; 0: all devices. Those of one protocol get what is left
 /// after the bridge, which is nothing.
-pub(super) fn taps() -> io::Result<Vec<Tap>> {
+pub(super) fn taps() -> io::Result<Vec<u32>> {
     let text = read("/proc/thread-self/net/packet")?.unwrap_or_default();
     Ok(text.lines().skip(1).filter_map(tap).collect())
 }
 
 /// One line: address, reference count, type, protocol, device, running …
-fn tap(line: &str) -> Option<Tap> {
+fn tap(line: &str) -> Option<u32> {
     const ETH_P_ALL: u32 = 3;
     let mut fields = line.split_whitespace().skip(3);
     let protocol = u32::from_str_radix(fields.next()?, 16).ok()?;
     let index = fields.next()?.parse().ok()?;
     let running = fields.next()? != "0";
-    (protocol == ETH_P_ALL && running).then_some(Tap { index })
+    (protocol == ETH_P_ALL && running).then_some(index)
 }
 
 /// The kernel modules that are loaded.
@@ -69,7 +69,7 @@ mod tests {
         let all = "00000000b0a1 3      3    0003   7     1 0      0      12345";
         let arp = "00000000b0a1 3      3    0806   7     1 0      0      12345";
         let at_rest = "00000000b0a1 3      3    0003   7     0 0      0      12345";
-        assert_eq!(tap(all), Some(Tap { index: 7 }));
+        assert_eq!(tap(all), Some(7));
         assert_eq!((tap(arp), tap(at_rest), tap("")), (None, None, None));
     }
 }

@@ -3,19 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
+use kit::netlink::{Socket, emitted, find_after, string};
+use libc::{RTM_GETQDISC, RTM_GETTFILTER, TCA_KIND};
 use netlink_packet_route::tc::{TcHandle, TcHeader};
 
-use super::{
-    attributes::{attributes_after, emitted, string},
-    netlink::Socket,
-};
-
-const RTM_GETTFILTER: u16 = 46;
-const RTM_GETQDISC: u16 = 38;
-
 const HEADER: usize = 20; // struct tcmsg
-
-const TCA_KIND: u16 = 1;
 
 /// The queue disciplines that only hold filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +23,7 @@ pub(super) fn filter_holders(socket: &mut Socket) -> io::Result<HashMap<u32, Fil
     let request = emitted(&TcHeader::default());
     let found = socket.dump(RTM_GETQDISC, &request, |message| {
         let Ok(header) = TcHeader::parse(message) else { return Ok(None) };
-        let kind = attributes_after(HEADER, message).find(|(kind, _)| *kind == TCA_KIND);
-        let holder = match kind.map(|(_, name)| string(name)).as_deref() {
+        let holder = match find_after(HEADER, message, TCA_KIND).map(string).as_deref() {
             Some("ingress") => FilterHolder::Ingress,
             Some("clsact") => FilterHolder::Clsact,
             _ => return Ok(None),
@@ -42,18 +33,9 @@ pub(super) fn filter_holders(socket: &mut Socket) -> io::Result<HashMap<u32, Fil
     Ok(found.into_iter().collect())
 }
 
-/// Whether a filter is attached to the device's ingress.
-pub(super) fn has_ingress_filters(socket: &mut Socket, index: u32) -> io::Result<bool> {
-    has_filters(socket, index, TcHandle::MIN_INGRESS)
-}
-
-/// Whether a filter is attached to the device's egress.
-pub(super) fn has_egress_filters(socket: &mut Socket, index: u32) -> io::Result<bool> {
-    has_filters(socket, index, TcHandle::MIN_EGRESS)
-}
-
+/// Whether a filter is attached to this hook of the device, `TcHandle::MIN_INGRESS` or `MIN_EGRESS`.
 /// The kernel lists those of a block that is shared between devices as well.
-fn has_filters(socket: &mut Socket, index: u32, minor: u16) -> io::Result<bool> {
+pub(super) fn has_filters(socket: &mut Socket, index: u32, minor: u16) -> io::Result<bool> {
     let parent = TcHandle { major: TcHandle::CLSACT.major, minor };
     let header = TcHeader { index: index.cast_signed(), parent, ..TcHeader::default() };
     // Not in the terse form: the kernel has that for some kinds of filters and fails on others.

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::kernel::{chain, drop_table, set_port};
 use super::{Reader, Watch};
+use crate::host::ROOM;
 use crate::state::{State, StpState};
 
 /// How long what is bound to come may take: the kernel tells of a carrier after up to a second.
@@ -51,7 +52,7 @@ impl Rig {
         let run = || {
             let mut reader = Reader::new().expect("a reader");
             let index = reader.state("br0").expect("the state").bridge.index;
-            let mut watch = Watch::new(index).expect("a watch");
+            let mut watch = Watch::new(index, ROOM).expect("a watch");
             let (state, _) = wait(&mut reader, &mut watch, |state, _| forward(state));
             work(&mut reader, &state)
         };

@@ -7,22 +7,26 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use kit::netlink::{Message, attributes_after, find_after, is, messages, number, receive};
+use libc::{
+    RTM_DELLINK, RTM_DELQDISC, RTM_DELTFILTER, RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER,
+    RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC,
+};
 use netlink_packet_route::{link::LinkHeader, tc::TcHeader};
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::{
-    attributes::{attributes_after, number},
     filter, neighbour,
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
-    netlink::{Message, is, messages, receive},
 };
-use crate::{Error, ErrorKind, Result, state::State, station::Change};
+use crate::error::Context as _;
+use crate::{Error, ErrorKind, Result, state::Change, state::State};
 
 /// Room for some 15,000 changes of the forwarding table. The kernel takes the memory only while
 /// they wait.
-const ROOM: usize = 16 << 20;
+pub(crate) const ROOM: usize = 16 << 20;
 
 /// The most notifications that are taken at a time: more than the room holds, so that all that
 /// waited at a call is taken, and few enough to come to an end while a flood goes on.
@@ -32,22 +36,12 @@ const AT_A_TIME: usize = 32 << 10;
 /// came.
 const BUFFER: usize = 64 << 10;
 
-const RTNLGRP_LINK: u32 = 1;
-const RTNLGRP_NEIGH: u32 = 3;
-const RTNLGRP_TC: u32 = 4;
 const NFNLGRP_NFTABLES: u32 = 7;
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
 const LINK_HEADER: usize = 16; // struct ifinfomsg
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINK_NETNSID: u16 = 37;
-
-const RTM_NEWQDISC: u16 = 36;
-const RTM_DELQDISC: u16 = 37;
-const RTM_NEWTFILTER: u16 = 44;
-const RTM_DELTFILTER: u16 = 45;
 
 /// nft's messages about tables, chains and flow tables; what is in them does not matter.
 const NFT_PLACES: [u16; 6] = [0, 2, 3, 5, 22, 24];
@@ -100,23 +94,18 @@ pub(crate) struct Watch {
     /// nft; none if the kernel has no netfilter.
     netfilter: Option<netlink_sys::Socket>,
     buffer: Vec<u8>,
-    /// What is to be looked at; whoever looks takes it out before.
-    heard: Heard,
+    /// What is to be looked at; whoever looks takes it out before that.
+    pub(crate) heard: Heard,
 }
 
 impl Watch {
-    /// Hears of the changes of the bridge with this index from now on. What was before has to be
-    /// read after this call.
+    /// Hears of the changes of the bridge with this index from now on, with room for so many bytes
+    /// of notifications in each socket. What was before has to be read after this call.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermitted`] without `CAP_NET_ADMIN`; [`ErrorKind::Io`].
-    pub(crate) fn new(bridge: u32) -> Result<Self> {
-        Self::with_buffer(bridge, ROOM)
-    }
-
-    /// As [`new`](Self::new), with room for so many bytes of notifications in each socket.
-    pub(crate) fn with_buffer(bridge: u32, bytes: usize) -> Result<Self> {
-        let open = || {
+    pub(crate) fn new(bridge: u32, bytes: usize) -> Result<Self> {
+        let open = || -> io::Result<Self> {
             let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
             let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;
             filter::only_stations_of(&route, bridge)?;
@@ -136,23 +125,13 @@ impl Watch {
                 heard: Heard::default(),
             })
         };
-        open().map_err(|error: io::Error| Error::io("subscribing to netlink notifications", error))
+        open().context("subscribing to netlink notifications")
     }
 
     /// Takes only what this state depends on for a change from now on. Until told, every device's
     /// change counts.
     pub(crate) fn follow(&mut self, state: &State) {
         self.ports = Some(state.ports.iter().map(|port| port.index).collect());
-    }
-
-    /// What is to be looked at.
-    pub(crate) fn heard(&self) -> &Heard {
-        &self.heard
-    }
-
-    /// Takes out what is to be looked at, before that is done.
-    pub(crate) fn take_heard(&mut self) -> Heard {
-        std::mem::take(&mut self.heard)
     }
 
     /// What to poll for reading.
@@ -206,20 +185,14 @@ pub(crate) struct LinkWatch {
 
 impl LinkWatch {
     /// Hears of what happens from now on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn new() -> Result<Self> {
         // What finds no room is heard as well: that there was something.
         let socket = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], BUFFER)
-            .map_err(|error| Error::io("subscribing to netlink notifications", error))?;
+            .context("subscribing to netlink notifications")?;
         Ok(Self { socket, buffer: vec![0; BUFFER] })
     }
 
     /// Whether something has happened since the last call.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
     pub(crate) fn heard(&mut self) -> Result<bool> {
         let mut some = false;
         let lost = each(&self.socket, &mut self.buffer, |_| some = true)?;
@@ -251,15 +224,9 @@ impl Listener<'_> {
         if !matches!(message.kind, RTM_NEWLINK | RTM_DELLINK) {
             return;
         }
-        let (mut peer, mut is_elsewhere) = (None, false);
-        for (kind, value) in attributes_after(LINK_HEADER, message.payload) {
-            match kind {
-                IFLA_LINK => peer = number(value),
-                IFLA_LINK_NETNSID => is_elsewhere = true,
-                _ => {}
-            }
-        }
-        if let Some(port) = peer.filter(|_| is_elsewhere) {
+        let find = |kind| find_after(LINK_HEADER, message.payload, kind);
+        let peer = find(IFLA_LINK).filter(|_| find(IFLA_LINK_NETNSID).is_some());
+        if let Some(port) = peer.and_then(number) {
             self.device(port);
         }
     }

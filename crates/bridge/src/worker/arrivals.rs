@@ -7,19 +7,24 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use super::Worker;
+use super::looking::GLANCE;
+use crate::Result;
+use crate::error::Context as _;
+
 /// So few packets may have ended elsewhere.
 const FEW: u64 = 16;
 
 /// The ports that have programs before ours, by interface index.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    pub(super) ports: HashMap<u32, Port>,
+    ports: HashMap<u32, Port>,
 }
 
 /// What is known of one.
 #[derive(Debug)]
-pub(super) struct Port {
-    pub(super) read: Instant,
+struct Port {
+    read: Instant,
     /// What the device had received as of the last reading.
     received: u64,
     /// What had got here as of the last reading that found more than the one before it, and what
@@ -43,12 +48,12 @@ impl Arrivals {
 }
 
 impl Port {
-    pub(super) fn new() -> Port {
+    fn new() -> Port {
         Port { read: Instant::now(), received: 0, since: None, keeps_all: false }
     }
 
     /// `arrived` was read before `received`.
-    pub(super) fn learn(&mut self, arrived: u64, received: u64) {
+    fn learn(&mut self, arrived: u64, received: u64) {
         match self.since {
             Some((known, from)) if known == arrived => {
                 // What came since the last reading may still be on its way.
@@ -57,6 +62,38 @@ impl Port {
             _ => (self.since, self.keeps_all) = (Some((arrived, received)), false),
         }
         self.received = received;
+    }
+}
+
+impl Worker {
+    /// Compares what the ports with programs before ours have received with what got here.
+    pub(super) fn count_arrivals(&mut self) -> Result<()> {
+        const COUNTING: &str = "counting what arrives";
+
+        let (counts, ours) = (&self.shared.program.maps.arrivals, self.shared.program.id());
+        let behind = |programs: &[u32]| programs.iter().position(|id| *id == ours) > Some(0);
+        let watched = self.state.ports.iter().filter(|port| behind(&port.tcx_ingress));
+        let watched: Vec<u32> = watched.map(|port| port.index).collect();
+        let gone = self.arrivals.ports.extract_if(|index, _| !watched.contains(index));
+        for (index, _) in gone {
+            counts.remove(&index).context(COUNTING)?;
+        }
+        for index in watched {
+            let Some(port) = self.arrivals.ports.get_mut(&index) else {
+                counts.set_per_cpu(&index, &0_u64).context(COUNTING)?;
+                self.arrivals.ports.insert(index, Port::new());
+                continue;
+            };
+            if port.read.elapsed() < GLANCE {
+                continue;
+            }
+            let arrived = counts.sum(&index).context(COUNTING)?;
+            // One that has left is announced.
+            let Some(received) = self.reader.received(index)? else { continue };
+            port.learn(arrived, received);
+            port.read = Instant::now();
+        }
+        Ok(())
     }
 }
 

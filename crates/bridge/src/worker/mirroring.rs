@@ -1,28 +1,55 @@
 //! The worker's dealings with stations: mirroring the kernel's table.
 
 use std::cell::RefCell;
-use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use libbpf_rs::RingBuffer;
 
 use super::Worker;
-use super::pace::{LOOK, cpu_time, later};
-use super::table::Writer;
-use crate::mirror::Mirror;
+use super::looking::{LOOK, cpu_time, later};
+use super::unsettled::Unsettled;
+use crate::error::Context as _;
+use crate::mirror::{Mirror, StationMap};
+use crate::program::{Program, Station};
 use crate::state::Mac;
-use crate::{Change, Error, ErrorKind, Result};
+use crate::{Change, ErrorKind, Result};
+
+/// The packet path's map of stations.
+pub(super) struct Writer<'a> {
+    program: &'a Program,
+    /// What is written has yet to be settled.
+    written: &'a mut Unsettled,
+}
+
+impl StationMap for Writer<'_> {
+    fn set(&mut self, mac: Mac, station: Station) -> Result<bool> {
+        let written = self.program.set_station(mac, station)?;
+        if written {
+            self.written.add(mac, station.unsettled);
+        }
+        Ok(written)
+    }
+
+    fn remove(&mut self, mac: Mac) -> Result<()> {
+        self.program.remove_station(mac)
+    }
+}
 
 impl Worker {
+    /// Takes in which stations were seen on another port.
     pub(super) fn take_moves(
         &mut self,
         ring: &RingBuffer<'_>,
         seen: &RefCell<Vec<Mac>>,
     ) -> Result<()> {
-        ring.consume().map_err(|e| Error::io("reading moved stations", bpf::io_error(e)))?;
-        let seen = std::mem::take(&mut *seen.borrow_mut());
-        self.unsettle(seen.into_iter())
+        ring.consume().map_err(bpf::io_error).context("reading moved stations")?;
+        for mac in seen.take() {
+            if let Some(count) = self.shared.program.unsettled(mac)? {
+                self.unsettled.add(mac, count);
+            }
+        }
+        Ok(())
     }
 
     /// Mirrors the changes of the forwarding table, and leaves to the kernel path what else has
@@ -33,14 +60,20 @@ impl Worker {
         let applied = self.apply(changes.drain(..));
         self.changes = changes;
         applied?;
+        self.heed(drained).map(drop)
+    }
+
+    /// Leaves to the kernel path what notifications said to have changed. Returns whether none were
+    /// lost.
+    fn heed(&mut self, drained: Result<bool>) -> Result<bool> {
         match drained {
             Err(error) if error.kind() == ErrorKind::Overrun => {
                 tracing::warn!("{error}; reading the whole forwarding table again");
                 self.shared.gauges.overruns.fetch_add(1, Relaxed);
-                self.distrust()
+                self.distrust().map(|()| false)
             }
-            Ok(true) => self.close(),
-            other => other.map(drop),
+            Ok(true) => self.close().map(|()| true),
+            other => other.map(|_| true),
         }
     }
 
@@ -51,11 +84,10 @@ impl Worker {
     /// Changes the mirror, and the packet path's table with it.
     pub(super) fn mirror(
         &mut self,
-        change: impl FnOnce(&mut Mirror, &mut Writer<'_>) -> io::Result<()>,
+        change: impl FnOnce(&mut Mirror, &mut Writer<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut table = Writer { program: &self.shared.program, written: &mut self.unsettled };
         change(&mut self.mirror, &mut table)
-            .map_err(|error| Error::io("mirroring the forwarding table", error))
     }
 
     /// Leaves everything to the kernel path until the mirror is rebuilt.
@@ -88,7 +120,7 @@ impl Worker {
     pub(super) fn read_table(&mut self) -> Result<bool> {
         let begin = cpu_time();
         self.next_reading = None;
-        let entries = self.reader.stations(self.index)?;
+        let entries = self.reader.stations(self.shared.bridge)?;
         self.mirror(|mirror, table| mirror.rebuild(&entries, table))?;
         // What was announced meanwhile may be older than what was read, or newer: applied to its
         // end, in order, it comes to what the kernel has.
@@ -102,21 +134,13 @@ impl Worker {
         self.publish();
         // Reading a table of any length is no look at the host.
         self.at_work = Instant::now();
-        match drained {
-            Err(error) if error.kind() == ErrorKind::Overrun => {
-                self.shared.gauges.overruns.fetch_add(1, Relaxed);
-                self.distrust()?;
-                Ok(false)
-            }
-            Ok(true) => self.close().map(|()| true),
-            other => other.map(|_| true),
-        }
+        self.heed(drained)
     }
 
     pub(super) fn publish(&self) {
         let gauges = &self.shared.gauges;
-        gauges.stations.store(self.mirror.mapped().into(), Relaxed);
-        let left_out = self.mirror.left_out() as u64;
+        gauges.stations.store(self.mirror.mapped.into(), Relaxed);
+        let left_out = self.mirror.left_out.len() as u64;
         if gauges.left_out.swap(left_out, Relaxed) == 0 && left_out > 0 {
             tracing::warn!("no room for {left_out} stations: they take the kernel path");
         }

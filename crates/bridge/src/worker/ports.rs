@@ -3,42 +3,76 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bpf::Link;
 use bpf::tcx::{self, Hook};
 use rustix::io::Errno;
 
 use super::Worker;
-use super::attachment::{Attachment, Placed};
+use crate::Result;
 use crate::decide::{Obstacle, Plan, PortPlan, Refresh, Way};
 use crate::program::{self, Port, constants};
-use crate::{Error, Result};
+use crate::shared::Gate;
 
 /// How long a port's link stays where it is, at least, when others want to be last as well.
 const BETWEEN_MOVES: Duration = Duration::from_secs(10);
 
+/// Our place on a port's ingress; dropping it detaches, and so does the end of the process.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) link: Link,
+    /// When it was last moved behind others.
+    moved: Option<Instant>,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // A device that is gone has nothing attached; closing does the rest.
+        let _ = self.link.detach();
+    }
+}
+
+/// What the packet path's map of ports holds in a slot.
+#[derive(Debug)]
+pub(super) struct Placed {
+    plan: PortPlan,
+    /// Where the kernel has it; 0: that is not known.
+    device: u64,
+    /// It has its flags; closed, nothing is taken from it or sent to it.
+    open: bool,
+}
+
 impl Worker {
     /// Leaves to the kernel path what was announced to have changed, before it is looked at.
     pub(super) fn close(&mut self) -> Result<()> {
-        let heard = self.watch.heard();
-        if heard.concerns_all() && !self.shared.gate_is(|gate| gate.alarmed) {
+        let heard = &self.watch.heard;
+        if heard.concerns_all() && !self.shared.gate.lock().alarmed {
             self.shared.change(|gate| gate.alarmed = true)?;
         }
         if heard.ports.is_empty() {
             return Ok(());
         }
-        if !self.shared.gate_is(|gate| gate.unread) {
+        if !self.shared.gate.lock().unread {
             self.shared.change(|gate| gate.unread = true)?;
         }
         let told = |placed: &Placed| placed.open && heard.ports.contains(&placed.plan.index);
-        let slots: Vec<u16> =
-            self.ports.iter().filter(|(_, placed)| told(placed)).map(|(slot, _)| *slot).collect();
+        let slots = self.slots(|_, placed| told(placed));
         slots.into_iter().try_for_each(|slot| self.close_one(slot))
+    }
+
+    /// The slots of which this holds.
+    fn slots(&self, holds: impl Fn(&u16, &Placed) -> bool) -> Vec<u16> {
+        self.ports
+            .iter()
+            .filter(|(slot, placed)| holds(slot, placed))
+            .map(|(slot, _)| *slot)
+            .collect()
     }
 
     fn close_one(&mut self, slot: u16) -> Result<()> {
         let Some(placed) = self.ports.get_mut(&slot) else { return Ok(()) };
         placed.open = false;
         let closed = Port { device: placed.device, ..entry(&placed.plan) };
-        self.write(slot, &closed)
+        self.shared.program.set_port(slot, &closed)
     }
 
     /// Tells the packet path about the ports.
@@ -48,19 +82,14 @@ impl Worker {
         let is_right = |number: &u16, placed: &Placed| {
             placed.open && now.get(number).is_some_and(|port| **port == placed.plan)
         };
-        let wrong: Vec<u16> = self
-            .ports
-            .iter()
-            .filter(|(number, placed)| !is_right(number, placed))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in &wrong {
+        let wrong = self.slots(|number, placed| !is_right(number, placed));
+        for number in wrong {
             // In between nobody may act on a mixture of the old and the new.
-            self.close_one(*number)?;
-            let old = self.ports.get(number).map(|placed| placed.plan.index);
-            if now.get(number).map(|port| port.index) != old {
-                self.write(*number, &Port::default())?;
-                self.ports.remove(number);
+            self.close_one(number)?;
+            let old = self.ports.get(&number).map(|placed| placed.plan.index);
+            if now.get(&number).map(|port| port.index) != old {
+                self.shared.program.set_port(number, &Port::default())?;
+                self.ports.remove(&number);
             }
         }
         // Before a number is another port's: no station of the old one is then taken for its own.
@@ -70,31 +99,25 @@ impl Worker {
             if self.ports.get(&number).is_some_and(|placed| placed.open) {
                 continue;
             }
-            let device = self.shared.program.device(port.index);
-            let found = device.map_err(|e| Error::io("finding a port's device", e))?;
+            let found = self.shared.program.device(port.index)?;
             let device = found.unwrap_or_default();
-            self.write(number, &Port { device, ..entry(port) })?;
+            self.shared.program.set_port(number, &Port { device, ..entry(port) })?;
             // What was announced while the host was read is not in the plan.
-            let open = found.is_some() && !self.watch.heard().ports.contains(&port.index);
+            let open = found.is_some() && !self.watch.heard.ports.contains(&port.index);
             if open {
-                self.write(number, &Port { device, flags: flags(port), ..entry(port) })?;
+                self.shared
+                    .program
+                    .set_port(number, &Port { device, flags: flags(port), ..entry(port) })?;
             }
             self.ports.insert(number, Placed { plan: port.clone(), device, open });
         }
         Ok(())
     }
 
-    fn write(&self, slot: u16, port: &Port) -> Result<()> {
-        self.shared
-            .program
-            .set_port(slot.into(), port)
-            .map_err(|e| Error::io("telling the packet path about a port", e))
-    }
-
     /// Attaches to the ports that are there, behind all others, or, with the fast path off, to
     /// none. Returns whether it is other ports than before that refuse that.
     pub(super) fn attach(&mut self) -> Result<bool> {
-        let (fastpath, plan) = self.shared.gate_is(|gate| (gate.fastpath, gate.plan.clone()));
+        let Gate { fastpath, plan, .. } = self.shared.gate.lock().clone();
         let before = std::mem::take(&mut self.refused);
         let none = self.links.is_empty();
         let there: HashSet<u32> = plan.ports.iter().map(|port| port.index).collect();

@@ -18,24 +18,13 @@ use std::time::Instant;
 use super::Worker;
 use super::unsettled::RESTLESS;
 use crate::state::Mac;
-use crate::{Change, Entry, Error, Result};
+use crate::{Change, Entry, Result};
 
 /// So many stations are asked for one by one, or one in so many of all; more by reading the whole
 /// table.
 const SINGLY: usize = 32;
 
 impl Worker {
-    /// Takes in which stations were seen on another port.
-    pub(super) fn unsettle(&mut self, seen: impl Iterator<Item = Mac>) -> Result<()> {
-        for mac in seen {
-            let count = self.shared.program.unsettled(mac);
-            if let Some(count) = count.map_err(|e| Error::io("reading a station", e))? {
-                self.unsettled.add(mac, count);
-            }
-        }
-        Ok(())
-    }
-
     /// Settles the stations whose time has come, as far as they are where they were.
     pub(super) fn settle(&mut self) -> Result<()> {
         let due = self.unsettled.due(Instant::now());
@@ -53,18 +42,16 @@ impl Worker {
     }
 
     fn settle_all(&mut self, due: &[(Mac, u32)]) -> Result<()> {
-        let singly = SINGLY.max(self.mirror.len() / SINGLY);
-        let all = match due.len() <= singly {
-            true => None,
-            false => {
-                let entries = self.reader.stations(self.index)?.into_iter();
-                Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>())
-            }
-        };
+        let singly = SINGLY.max(self.mirror.stations.len() / SINGLY);
+        let mut all = None;
+        if due.len() > singly {
+            let entries = self.reader.stations(self.shared.bridge)?.into_iter();
+            all = Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>());
+        }
         for &(mac, count) in due {
             let found = match &all {
                 Some(all) => all.get(&mac).copied(),
-                None => self.reader.station(self.index, mac)?,
+                None => self.reader.station(self.shared.bridge, mac)?,
             };
             self.settle_one(mac, count, found)?;
         }
@@ -76,13 +63,9 @@ impl Worker {
             let change = found.map_or(Change::Removed(mac), Change::Set);
             return self.apply(std::iter::once(change));
         }
-        let settled = self.shared.program.settle(mac, count);
-        if settled.map_err(|e| Error::io("settling a station", e))? {
-            return Ok(());
-        }
-        let count =
-            self.shared.program.unsettled(mac).map_err(|e| Error::io("reading a station", e))?;
-        if let Some(count) = count {
+        if !self.shared.program.settle(mac, count)?
+            && let Some(count) = self.shared.program.unsettled(mac)?
+        {
             self.unsettled.wait(mac, count, RESTLESS);
         }
         Ok(())

@@ -3,20 +3,50 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use bpf::tcx::{self, Hook};
+use bpf::{Link, Object};
 use lab::testing::{comes_true, root};
 use lab::traffic::FrameSender;
 use lab::{Bridge, BridgeOptions, Lab};
 
-use super::pace::LOOK;
+use super::looking::LOOK;
 use super::*;
 use crate::Plan;
-use crate::program::{Owner, constants};
-use crate::tcx::tests::{fill, returning};
+use crate::program::{Owner, constants, port_flags};
 use crate::{Accelerator, Way};
 
 fn bridge(lab: &Lab) -> Bridge {
     let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
     lab.bridge("switch", &[&a, &b], BridgeOptions::default()).expect("a bridge")
+}
+
+/// A program that does nothing but return this.
+fn returning(lab: &Lab, verdict: i32) -> bpf::Program {
+    let (source, object) = (lab.dir().join("returns.c"), lab.dir().join("returns.o"));
+    let text = format!(
+        "__attribute__((section(\"tc\"), used)) int returns(void *c) {{ return {verdict}; }}\n"
+    );
+    std::fs::write(&source, text).expect("a file in the lab's folder");
+    let mut clang = std::process::Command::new("clang");
+    clang.args(["-target", "bpf", "-g", "-O2", "-c", "-o"]).arg(&object).arg(&source);
+    assert!(clang.status().expect("clang, which builds this crate").success());
+    let object = Object::load(&std::fs::read(&object).expect("it was just built"));
+    object.expect("it loads").program("returns").expect("it is there")
+}
+
+/// Fills a device's ingress with programs, until they are dropped.
+fn fill(index: u32) -> Vec<(Program, Link)> {
+    let mut there = Vec::new();
+    loop {
+        let program = Program::load(8, Owner::default()).expect("it loads");
+        match program.attach(index) {
+            Ok(link) => there.push((program, link)),
+            Err(error) => {
+                let full = Errno::RANGE.raw_os_error();
+                assert_eq!(error.raw_os_error(), Some(full));
+                return there;
+            }
+        }
+    }
 }
 
 /// Looks at everything, as the worker does when it is time.
@@ -89,26 +119,27 @@ fn root_a_mirror_that_lost_notifications_is_rebuilt_before_it_is_trusted() {
         .own
         .host
         .run(|| {
-            let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
-            assert!(shared.gate().trusted);
+            let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+            let shared = Arc::clone(&worker.shared);
+            assert!(shared.gate.lock().trusted);
             // The smallest that the kernel gives, and a worker that is not running meanwhile.
-            worker.watch = Watch::with_buffer(worker.index, 1).expect("sockets");
-            let before = worker.mirror.mapped();
+            worker.watch = Watch::new(worker.shared.bridge, 1).expect("sockets");
+            let before = worker.mirror.mapped;
             run(batch("add"));
             worker.drain().expect("no other error");
-            assert!(!shared.gate().trusted, "what is known is out of date");
+            assert!(!shared.gate.lock().trusted, "what is known is out of date");
             assert_eq!(shared.gauges.overruns.load(Relaxed), 1);
             look(&mut worker);
-            assert!(shared.gate().trusted);
+            assert!(shared.gate.lock().trusted);
             // The hosts may have shown up meanwhile.
-            assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped()));
+            assert!((before + 3000..before + 3010).contains(&worker.mirror.mapped));
             // Removals get lost as well.
             run(batch("del"));
             worker.drain().expect("no other error");
             while worker.stale {
                 look(&mut worker);
             }
-            assert!(worker.mirror.mapped() < before + 10);
+            assert!(worker.mirror.mapped < before + 10);
         })
         .expect("the host");
 }
@@ -152,15 +183,16 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
     let bridge = bridge(&lab);
     let host = &bridge.own.host;
     host.run(|| {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let settled = |worker: &mut Worker| {
             worker.tend().expect("no error");
-            while worker.watch.heard().is_something() {
+            while worker.watch.heard.is_something() {
                 worker.attend().expect("no error");
             }
         };
         let slots: Vec<u32> = worker.state.ports.iter().map(|p| u32::from(p.number)).collect();
-        let flags = |slot| shared.program.port_flags(slot).expect("the map is read");
+        let flags = |slot| port_flags(&shared.program.maps.ports, slot).expect("the map is read");
         settled(&mut worker);
         let both = flags(slots[0]);
         assert_eq!(both & constants::PORT_IN, constants::PORT_IN);
@@ -176,10 +208,10 @@ fn root_a_port_is_the_kernels_from_its_notification_until_it_has_been_looked_at(
         // What concerns all of them turns everything off.
         host.ip(["link", "set", "br0", "promisc", "on"]).expect("root may");
         worker.tend().expect("no error");
-        assert!(shared.gate().alarmed && flags(slots[1]) == both);
+        assert!(shared.gate.lock().alarmed && flags(slots[1]) == both);
         settled(&mut worker);
-        assert!(!shared.gate().alarmed);
-        assert_eq!(shared.gate().plan.obstacles, [crate::Obstacle::Promiscuous]);
+        assert!(!shared.gate.lock().alarmed);
+        assert_eq!(shared.gate.lock().plan.obstacles, [crate::Obstacle::Promiscuous]);
     })
     .expect("the host");
 }
@@ -196,13 +228,13 @@ fn root_a_port_that_comes_is_read_with_the_filters_that_it_had_before() {
     let tc =
         |step: &str| host.command("tc").args(step.split(' ')).run().map(drop).expect("a filter");
     host.run(|| {
-        let (mut worker, _) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
         let mut obstacles = || -> Vec<&str> {
             worker.tend().expect("no error");
-            while worker.watch.heard().is_something() {
+            while worker.watch.heard.is_something() {
                 worker.attend().expect("no error");
             }
-            let plan = worker.shared.gate().plan;
+            let plan = worker.shared.gate.lock().plan.clone();
             let port = plan.ports.iter().find(|port| port.name == "p1");
             port.map_or(vec!["gone"], |port| port.receive.iter().map(|o| o.id()).collect())
         };
@@ -229,10 +261,11 @@ fn root_a_program_that_somebody_took_off_a_port_comes_back() {
     let bridge = bridge(&lab);
     let port = index(&bridge, "p0");
     let work = || {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let there = || tcx::programs(port, Hook::Ingress).expect("a port");
         assert_eq!(there(), [shared.program.id()]);
-        worker.links[&port].detach().expect("root may");
+        worker.links[&port].link.detach().expect("root may");
         assert_eq!(there(), [0_u32; 0]);
         worker.glance().expect("no error");
         assert_eq!(there(), [shared.program.id()]);
@@ -346,22 +379,23 @@ fn root_what_cannot_be_settled_or_read_is_tried_again() {
     let lab = Lab::new("again").expect("a lab");
     let bridge = bridge(&lab);
     let work = || {
-        let (mut worker, shared) = Worker::new("br0", Config::default()).expect("it starts");
+        let mut worker = Worker::new("br0", Config::default()).expect("it starts");
+        let shared = Arc::clone(&worker.shared);
         let station = Mac([6, 0, 0, 0, 0, 1]);
         let add = ["fdb", "add", "06:00:00:00:00:01", "dev", "p1", "master", "static"];
         bridge.own.host.command("bridge").args(add).run().expect("root may");
         worker.tend().expect("no error");
         let last = worker.unsettled.last().expect("it has just been written");
         std::thread::sleep(last.saturating_duration_since(Instant::now()));
-        worker.reader.answers_fit(false);
+        worker.reader.is_answered(false);
         let settled = worker.settle();
-        assert_eq!(settled.as_ref().expect_err("no answer fits").kind(), ErrorKind::Io);
+        assert_eq!(settled.as_ref().expect_err("no answer").kind(), ErrorKind::Io);
         worker.bear(settled).expect("it is tried again");
         assert!(worker.unsettled.next().is_some(), "not forgotten");
-        assert!(!shared.gate().trusted, "until it is over");
+        assert!(!shared.gate.lock().trusted, "until it is over");
         let read = worker.read_table().map(drop);
-        worker.bear(Err(read.expect_err("no answer fits"))).expect("it is tried again");
-        worker.reader.answers_fit(true);
+        worker.bear(Err(read.expect_err("no answer"))).expect("it is tried again");
+        worker.reader.is_answered(true);
         look(&mut worker);
         let count = || shared.program.unsettled(station).expect("it is read");
         assert!(comes_true(|| {

@@ -13,17 +13,11 @@ pub(super) const RESTLESS: Duration = Duration::from_millis(100);
 /// The stations that are to be settled.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
-    stations: HashMap<Mac, Waiting>,
+    /// Until when each waits, and what its count was.
+    stations: HashMap<Mac, (Instant, u32)>,
     /// When to look at them, in that order: first those that wait for [`SETTLE`], then those that
     /// wait for [`RESTLESS`]. What is not the station's latest is passed over.
     queues: [VecDeque<(Instant, Mac)>; 2],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiting {
-    until: Instant,
-    /// What the count was.
-    count: u32,
 }
 
 impl Unsettled {
@@ -34,7 +28,7 @@ impl Unsettled {
 
     pub(super) fn wait(&mut self, mac: Mac, count: u32, time: Duration) {
         let until = Instant::now() + time;
-        self.stations.insert(mac, Waiting { until, count });
+        self.stations.insert(mac, (until, count));
         self.queues[usize::from(time > SETTLE)].push_back((until, mac));
     }
 
@@ -55,8 +49,8 @@ impl Unsettled {
             while let Some((until, mac)) = queue.front().copied().filter(|(until, _)| *until <= now)
             {
                 queue.pop_front();
-                if self.stations.get(&mac).is_some_and(|waiting| waiting.until == until) {
-                    due.extend(self.stations.remove(&mac).map(|waiting| (mac, waiting.count)));
+                if self.stations.get(&mac).is_some_and(|(latest, _)| *latest == until) {
+                    due.extend(self.stations.remove(&mac).map(|(_, count)| (mac, count)));
                 }
             }
         }

@@ -3,8 +3,7 @@
 #ifndef CACHELANE_STEER_MAPS_H
 #define CACHELANE_STEER_MAPS_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include <cachelane/maps.h>
 
 #include "steer.h"
 
@@ -47,81 +46,19 @@ volatile __u64 time_to_try;
 /* For the verifier: at least REASONS - 1, and below the room in struct counts. */
 #define REASON_MASK 15
 
-/* The kernel begins the values of an array at a page if it can be mapped, and else in the middle of
- * a cache line. */
-#define ALIGNED BPF_F_MMAPABLE
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct record_set);
-} records SEC(".maps");
-
+ALIGNED_ARRAY(records, SET_AT_LOAD, struct record_set);
 /* By queue and set. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct flow_set);
-} flows SEC(".maps");
-
+ALIGNED_ARRAY(flows, SET_AT_LOAD, struct flow_set);
 /* By queue and CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct sent);
-} sent SEC(".maps");
-
+ALIGNED_ARRAY(sent, SET_AT_LOAD, struct sent);
 /* By CPU and queue; with several queues, after these by CPU, of all queues. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct taken);
-} taken SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CPUS_MAX);
-	__type(key, __u32);
-	__type(value, struct target);
-} targets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_CPUMAP);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct bpf_cpumap_val);
-} entries SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
-
+ALIGNED_ARRAY(taken, SET_AT_LOAD, struct taken);
 /* By queue. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, ALIGNED);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct passed);
-} passed SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct own);
-} own SEC(".maps");
+ALIGNED_ARRAY(passed, SET_AT_LOAD, struct passed);
+ARRAY(targets, CPUS_MAX, struct target);
+MAP(entries, CPUMAP, SET_AT_LOAD, struct bpf_cpumap_val, 0);
+ARRAY(settings, 1, struct settings);
+PER_CPU_ARRAY(own, 1, struct own);
 
 /* In ticks. */
 static __always_inline __u64 now(void)

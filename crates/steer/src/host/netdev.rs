@@ -4,26 +4,16 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use netlink_packet_core::{
-    Emitable as _, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
-    NetlinkHeader, NlasIterator,
-};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
+use kit::netlink::{GENERIC_HEADER, Socket, attributes_after, generic, number_attribute};
+use netlink_sys::protocols::NETLINK_GENERIC;
 use rustix::io::Errno;
 use xsk::Device;
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::error::Context as _;
 
 /// Of linux/genetlink.h and linux/netdev.h.
 mod kernel {
-    /// `GENL_ID_CTRL`.
-    pub(super) const CONTROL: u16 = 16;
-    /// `CTRL_CMD_GETFAMILY`.
-    pub(super) const GET_FAMILY: u8 = 3;
-    /// `CTRL_ATTR_FAMILY_ID` and `CTRL_ATTR_FAMILY_NAME`.
-    pub(super) const FAMILY_ID: u16 = 1;
-    pub(super) const FAMILY_NAME: u16 = 2;
-
     /// `NETDEV_CMD_QUEUE_GET`.
     pub(super) const QUEUE_GET: u8 = 10;
     /// `NETDEV_A_QUEUE_ID`, `_IFINDEX`, `_TYPE`, `_NAPI_ID`.
@@ -51,27 +41,29 @@ pub(super) struct Napis {
 }
 
 /// Asks; nothing is known where the kernel or the driver does not say.
-///
-/// # Errors
-/// What the system reports.
 pub(super) fn napis(device: &Device) -> Result<Napis> {
-    let failed = |error| Error::io(format!("{device}: cannot ask for its NAPI instances"), error);
     let unknown = |error: &io::Error| {
         let errno = Errno::from_io_error(error);
         matches!(errno, Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL | Errno::NODEV))
     };
-    let ask = || -> io::Result<Napis> {
-        let mut netlink = Netlink::open()?;
-        let family = netlink.family("netdev")?;
-        let queues =
-            netlink.dump(family, kernel::QUEUE_GET, kernel::QUEUE_DEVICE, device.index())?;
-        let napis = netlink.dump(family, kernel::NAPI_GET, kernel::NAPI_DEVICE, device.index())?;
-        Ok(read(&queues, &napis))
-    };
-    match ask() {
+    match ask(device) {
         Err(error) if unknown(&error) => Ok(Napis::default()),
-        other => other.map_err(failed),
+        answered => answered
+            .map(|(queues, napis)| read(&queues, &napis))
+            .context(format_args!("{device}: cannot ask for its NAPI instances")),
     }
+}
+
+/// A device's queues, and its instances.
+fn ask(device: &Device) -> io::Result<(Vec<Attributes>, Vec<Attributes>)> {
+    let mut socket = Socket::open(NETLINK_GENERIC)?;
+    let family = socket.family("netdev")?;
+    let mut dump = |command, of| {
+        let request = generic(command, &[number_attribute(of, device.index())]);
+        socket.dump(family, &request, |message| Ok(Some(numbers(message))))
+    };
+    let queues = dump(kernel::QUEUE_GET, kernel::QUEUE_DEVICE)?;
+    Ok((queues, dump(kernel::NAPI_GET, kernel::NAPI_DEVICE)?))
 }
 
 /// An object of a dump: the attributes that are numbers, by their kind.
@@ -95,100 +87,15 @@ fn read(queues: &[Attributes], napis: &[Attributes]) -> Napis {
     }
 }
 
-/// Generic netlink, one question at a time.
-struct Netlink(Socket);
-
-impl Netlink {
-    fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_GENERIC)?;
-        socket.bind_auto()?;
-        Ok(Self(socket))
-    }
-
-    /// A family's number, which the kernel gives out as it starts.
-    fn family(&mut self, name: &str) -> io::Result<u16> {
-        let name = [name.as_bytes(), &[0]].concat();
-        let attribute = attribute(kernel::FAMILY_NAME, &name);
-        let found = self.ask(kernel::CONTROL, 0, kernel::GET_FAMILY, &attribute)?;
-        let id = found.first().and_then(|family| family.get(&kernel::FAMILY_ID));
-        id.map(|id| *id as u16).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    /// All objects of one device, which the attribute `of` names.
-    fn dump(
-        &mut self,
-        family: u16,
-        command: u8,
-        of: u16,
-        index: u32,
-    ) -> io::Result<Vec<Attributes>> {
-        self.ask(family, NLM_F_DUMP, command, &attribute(of, &index.to_ne_bytes()))
-    }
-
-    fn ask(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        command: u8,
-        attributes: &[u8],
-    ) -> io::Result<Vec<Attributes>> {
-        /// `struct genlmsghdr`: the command, the family's version, and two bytes that nobody uses.
-        const HEADER: usize = 4;
-
-        let mut header = NetlinkHeader::default();
-        (header.message_type, header.flags) = (kind, NLM_F_REQUEST | flags);
-        header.length = (header.buffer_len() + HEADER + attributes.len()) as u32;
-        let mut request = vec![0; header.buffer_len()];
-        header.emit(&mut request);
-        request.extend([command, 1, 0, 0]);
-        request.extend(attributes);
-        self.0.send_to(&request, &SocketAddr::new(0, 0), 0)?;
-        let mut found = Vec::new();
-        loop {
-            let (answer, _) = self.0.recv_from_full()?;
-            let mut rest = answer.as_slice();
-            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-                match message.message_type() {
-                    NLMSG_DONE => return Ok(found),
-                    NLMSG_ERROR => return Err(error(message.payload())),
-                    _ => found.push(numbers(message.payload().get(HEADER..).unwrap_or_default())),
-                }
-                let length = (message.length() as usize).next_multiple_of(4);
-                rest = rest.get(length..).unwrap_or_default();
-            }
-            if flags & NLM_F_DUMP == 0 {
-                return Ok(found);
-            }
-        }
-    }
-}
-
-/// `struct nlmsgerr`: begins with the negative error.
-fn error(payload: &[u8]) -> io::Error {
-    match payload.first_chunk() {
-        Some(bytes) => io::Error::from_raw_os_error(-i32::from_ne_bytes(*bytes)),
-        None => io::ErrorKind::InvalidData.into(),
-    }
-}
-
-/// An attribute as netlink has it: its length without what pads it, its kind, its value.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 /// Those of the attributes that are numbers of two, four or eight bytes.
-fn numbers(attributes: &[u8]) -> Attributes {
+fn numbers(message: &[u8]) -> Attributes {
     let number = |value: &[u8]| match *value {
         [a, b] => Some(u64::from(u16::from_ne_bytes([a, b]))),
         [a, b, c, d] => Some(u64::from(u32::from_ne_bytes([a, b, c, d]))),
         _ => value.try_into().map(u64::from_ne_bytes).ok(),
     };
-    let attributes = NlasIterator::new(attributes).map_while(std::result::Result::ok);
-    attributes.filter_map(|one| Some((one.kind(), number(one.value())?))).collect()
+    let all = attributes_after(GENERIC_HEADER, message);
+    all.filter_map(|(kind, value)| Some((kind, number(value)?))).collect()
 }
 
 #[cfg(test)]
@@ -258,12 +165,7 @@ mod tests {
         a.command("ethtool").args(["-K", &device, "gro", "on"]).run().expect("ethtool");
         let asked = a.run(move || {
             let device = Device::find(&device).expect("a device");
-            let mut netlink = Netlink::open()?;
-            let family = netlink.family("netdev")?;
-            let queues =
-                netlink.dump(family, kernel::QUEUE_GET, kernel::QUEUE_DEVICE, device.index())?;
-            let instances =
-                netlink.dump(family, kernel::NAPI_GET, kernel::NAPI_DEVICE, device.index())?;
+            let (queues, instances) = ask(&device)?;
             io::Result::Ok((queues, instances, napis(&device).expect("an answer")))
         });
         let (queues, instances, napis) = match asked.expect("the host") {

@@ -146,10 +146,8 @@ impl fmt::Display for Obstacle {
                  and they could be overtaken"
             ),
             Obstacle::SharedNapi { queues } => {
-                let list = |queues: &Vec<u32>| {
-                    queues.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ")
-                };
-                let lists: Vec<String> = queues.iter().map(list).collect();
+                let lists: Vec<String> =
+                    queues.iter().map(|queues| joined(queues, " and ")).collect();
                 write!(
                     f,
                     "its queues {} are polled together (one NAPI instance), so it is not known when \
@@ -166,5 +164,9 @@ fn queues_of(queues: &[(u32, &str)]) -> String {
     let mut numbers: Vec<u32> = queues.iter().map(|(queue, _)| *queue).collect();
     numbers.dedup();
     let plural = if numbers.len() == 1 { "" } else { "s" };
-    format!("queue{plural} {}", numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+    format!("queue{plural} {}", joined(&numbers, ", "))
+}
+
+fn joined(numbers: &[u32], with: &str) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(with)
 }

@@ -4,10 +4,9 @@
 //! it is on. [`read`] takes what sysfs says of it, within the caller's network namespace; the
 //! decisions are pure functions over that, as no machine has all kinds of devices.
 
-use std::collections::BTreeSet;
-
 use xsk::Device;
 
+use super::Obstacle;
 use super::sysfs::Sysfs;
 use crate::Result;
 
@@ -23,15 +22,6 @@ pub(super) struct Layer {
     pub(super) above: Vec<String>,
     /// The devices right below it.
     pub(super) below: Vec<String>,
-}
-
-/// Several devices that receive as one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) name: String,
-    /// As people read it.
-    pub(super) kind: String,
-    pub(super) members: Vec<String>,
 }
 
 impl Layer {
@@ -54,51 +44,36 @@ impl Layer {
     }
 }
 
-/// The device of this name, or one above it, that receives for several.
-pub(super) fn group_of(device: &str, layers: &[Layer]) -> Option<Group> {
-    let own = layers.iter().filter(|layer| layer.name == device);
-    own.chain(above(device, layers)).find_map(|layer| {
+/// The first of these, a device and those above it, that receives for several.
+pub(super) fn group_of(layers: &[Layer]) -> Option<Obstacle> {
+    layers.iter().find_map(|layer| {
         let kind = layer.joins()?.to_owned();
-        Some(Group { name: layer.name.clone(), kind, members: layer.below.clone() })
+        Some(Obstacle::Group { group: layer.name.clone(), kind, members: layer.below.clone() })
     })
 }
 
-/// The devices above the one of this name, however far, that need packets' VLAN tags.
-pub(super) fn need_tags(device: &str, layers: &[Layer]) -> Vec<String> {
-    above(device, layers).filter(|layer| layer.needs_tags()).map(|l| l.name.clone()).collect()
+/// Those of the devices above the first one that need packets' VLAN tags.
+pub(super) fn need_tags(layers: &[Layer]) -> Vec<String> {
+    let above = layers.iter().skip(1);
+    above.filter(|layer| layer.needs_tags()).map(|layer| layer.name.clone()).collect()
 }
 
-/// All devices above the one of this name, the nearest first, each once.
-fn above<'a>(device: &str, layers: &'a [Layer]) -> impl Iterator<Item = &'a Layer> {
-    let find = |name: &str| layers.iter().find(|layer| layer.name == name);
-    let mut found: Vec<&Layer> = Vec::new();
-    let mut next: Vec<&str> = find(device).into_iter().flat_map(names_above).collect();
-    while let Some(layer) = next.iter().find_map(|name| find(name)) {
-        next.retain(|name| *name != layer.name);
-        if layer.name != device && !found.contains(&layer) {
-            found.push(layer);
-            next.extend(names_above(layer));
-        }
-    }
-    found.into_iter()
-}
-
-fn names_above(layer: &Layer) -> impl Iterator<Item = &str> {
-    layer.above.iter().map(String::as_str)
-}
-
-/// A device and all that are above it, as the kernel has them now.
-///
-/// # Errors
-/// What the system reports.
+/// A device and all that are above it, the nearest first, as the kernel has them now.
 pub(super) fn read(device: &Device, sysfs: &Sysfs) -> Result<Vec<Layer>> {
-    let mut layers = Vec::new();
-    let mut seen = BTreeSet::from([device.name().to_owned()]);
-    let mut next = vec![device.name().to_owned()];
-    while let Some(name) = next.pop() {
-        let layer = layer(&name, sysfs)?;
-        next.extend(layer.above.iter().filter(|above| seen.insert((*above).clone())).cloned());
-        layers.push(layer);
+    upwards(device.name(), |name| layer(name, sysfs))
+}
+
+/// The device of this name and all above it, the nearest first, each once.
+fn upwards(device: &str, layer: impl Fn(&str) -> Result<Layer>) -> Result<Vec<Layer>> {
+    let mut layers = vec![layer(device)?];
+    let mut at = 0;
+    while at < layers.len() {
+        for name in layers[at].above.clone() {
+            if !layers.iter().any(|known| known.name == name) {
+                layers.push(layer(&name)?);
+            }
+        }
+        at += 1;
     }
     Ok(layers)
 }
@@ -146,6 +121,12 @@ mod tests {
         layers
     }
 
+    /// The device of this name and those above it.
+    fn from(device: &str, layers: &[Layer]) -> Result<Vec<Layer>> {
+        let find = |name: &str| layers.iter().find(|layer| layer.name == name).cloned();
+        upwards(device, |name| find(name).ok_or_else(|| crate::Error::invalid(name)))
+    }
+
     #[test]
     fn what_receives_for_several_is_found_from_itself_and_from_its_members() {
         let bond = "eth0 < bond0\n eth1 < bond0\n bond0:bond";
@@ -166,12 +147,17 @@ mod tests {
             (netvsc, "eth0", Some(("eth0", "failover device"))),
             (netvsc, "vf", Some(("eth0", "failover device"))),
         ] {
-            let found = group_of(device, &stack(text));
-            let found = found.as_ref().map(|group| (group.name.as_str(), group.kind.as_str()));
+            let found = group_of(&from(device, &stack(text)).expect("all are there"));
+            let found = found.as_ref().map(|found| match found {
+                Obstacle::Group { group, kind, .. } => (group.as_str(), kind.as_str()),
+                other => panic!("{other}"),
+            });
             assert_eq!(found, expected, "{device} of {text}");
         }
-        let group = group_of("eth0", &stack(bond)).expect("a bond");
-        assert_eq!(group.members, ["eth0", "eth1"]);
+        let group = group_of(&from("eth0", &stack(bond)).expect("all are there"));
+        let members = ["eth0", "eth1"].map(str::to_owned).to_vec();
+        let (bond, kind) = ("bond0".into(), "bond".into());
+        assert_eq!(group, Some(Obstacle::Group { group: bond, kind, members }));
     }
 
     #[test]
@@ -189,7 +175,8 @@ mod tests {
                 &["br0", "eth0.1"],
             ),
         ] {
-            assert_eq!(need_tags("eth0", &stack(text)), expected, "{text}");
+            let layers = from("eth0", &stack(text)).expect("all are there");
+            assert_eq!(need_tags(&layers), expected, "{text}");
         }
     }
 
@@ -217,6 +204,8 @@ mod tests {
             read(&device, &Sysfs::new().expect("sysfs"))
         });
         let mut layers = layers.expect("the host").expect("layers");
+        assert_eq!(group_of(&layers), None);
+        assert!(need_tags(&layers).is_empty());
         layers.sort_by(|a, b| a.name.cmp(&b.name));
         layers.iter_mut().for_each(|layer| layer.above.sort());
         let text =
@@ -224,15 +213,12 @@ mod tests {
         let mut expected = stack(&text);
         expected.sort_by(|a, b| a.name.cmp(&b.name));
         assert_eq!(layers, expected);
-        assert_eq!(group_of(&device, &layers), None);
-        assert!(need_tags(&device, &layers).is_empty());
     }
 
     #[test]
     fn a_graph_that_names_what_is_not_there_or_turns_back_ends() {
-        assert!(above("eth0", &stack("eth0 < gone")).next().is_none());
+        assert!(from("eth0", &stack("eth0 < gone")).is_err());
         let ring = stack("eth0 < a\n a:bridge < b\n b:bridge < a eth0");
-        assert_eq!(above("eth0", &ring).count(), 2);
-        assert_eq!(group_of("nothing", &ring), None);
+        assert_eq!(from("eth0", &ring).expect("all are there").len(), 3);
     }
 }

@@ -8,6 +8,7 @@ use rustix::fs::{Dir, DirEntry, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result};
 
 /// sysfs as the caller's network namespace has it: what is mounted may be another one's.
@@ -22,12 +23,11 @@ impl Sysfs {
             fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
         };
         match mount() {
-            Ok(root) => Ok(Self(root)),
             Err(Errno::PERM) => Err(Error::new(
                 ErrorKind::NotPermitted,
                 "looking at a device's queues needs root (CAP_SYS_ADMIN)",
             )),
-            Err(error) => Err(Error::io("cannot look into sysfs", error)),
+            mounted => mounted.map(Self).context("cannot look into sysfs"),
         }
     }
 
@@ -41,9 +41,8 @@ impl Sysfs {
             Ok(text)
         };
         match read() {
-            Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(format!("cannot read /sys/{path}"), error)),
+            text => text.map(Some).context(format_args!("cannot read /sys/{path}")),
         }
     }
 
@@ -55,6 +54,6 @@ impl Sysfs {
             let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
             entries.map(|entry| entry.map(name)).collect()
         };
-        list().map_err(|error| Error::io(format!("cannot list /sys/{path}"), error))
+        list().context(format_args!("cannot list /sys/{path}"))
     }
 }

@@ -2,30 +2,9 @@
 
 use super::rules::{Lane, WAYS};
 use crate::Reason;
-use crate::program::Limits;
 
 /// The CPUs that there can be at most.
 pub const CPUS_MAX: u32 = crate::program::CPUS_MAX as u32;
-
-/// What is fixed for as long as the tables last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Records of flows, and states of flows for each queue: a power of two, at least [`WAYS`].
-    pub records: u32,
-    /// CPUs that there can be: 1 to [`CPUS_MAX`].
-    pub cpus: u32,
-    /// Receive queues: 1 or more.
-    pub queues: u32,
-    /// What the hash is keyed with: all but the first are multipliers, and odd.
-    pub hash_keys: [u64; 5],
-    /// Whether a flow stays where its packets go until they are delivered.
-    pub keep_order: bool,
-    /// Whether a NAPI poll that used its budget leaves packets in GRO, and so does a CPU's thread
-    /// that has more to do: where ticks are of a millisecond or less.
-    pub gro_outlasts_poll: bool,
-    /// What waits for how long.
-    pub limits: Limits,
-}
 
 /// A CPU that flows can be sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -120,8 +120,8 @@ pub fn record_rule(
 /// What the words of all tables have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
-    /// A power of two.
-    sets: u32,
+    /// Sets of words: a power of two.
+    pub sets: u32,
     /// The bits that are a CPU.
     cpu_bits: u32,
 }
@@ -130,11 +130,6 @@ impl Words {
     /// For so many words, a power of two and at least [`WAYS`], and CPUs below `cpus`.
     pub fn new(words: u32, cpus: u32) -> Self {
         Self { sets: words / WAYS as u32, cpu_bits: cpus.next_power_of_two() - 1 }
-    }
-
-    /// Sets of words.
-    pub fn sets(self) -> u32 {
-        self.sets
     }
 
     /// The set of a hash.

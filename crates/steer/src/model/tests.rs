@@ -6,6 +6,7 @@ mod queues;
 mod sockets;
 mod steered;
 mod steps;
+mod tables;
 mod threads;
 
 use super::*;

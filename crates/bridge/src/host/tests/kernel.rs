@@ -10,11 +10,10 @@ use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
 use rustix::net::{self, SocketFlags, SocketType};
 
-use crate::host::attributes::{
-    emitted, message, nested_attribute, number_attribute, string_attribute,
-};
-use crate::host::netlink::{messages, receive};
 use crate::state::Mac;
+use kit::netlink::{
+    emitted, message, messages, nested_attribute, number_attribute, receive, string_attribute,
+};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWNEIGH: u16 = 28;

@@ -7,8 +7,9 @@ use bpf::{Object, Program};
 
 use super::{Rig, kernel::packet_socket, wait};
 use crate::ErrorKind;
+use crate::host::ROOM;
 use crate::host::{Reader, Watch};
-use crate::state::{Peer, State, StpState, Tap, Xdp};
+use crate::state::{Peer, State, StpState, Xdp};
 
 #[test]
 fn root_devices_that_are_no_bridge_are_refused_with_what_could_be_meant() {
@@ -71,7 +72,7 @@ fn root_ports_come_in_the_order_of_their_numbers() {
 fn root_a_port_that_the_spanning_tree_blocks_shows() {
     let Some(rig) = Rig::new("root_a_port_that_the_spanning_tree_blocks_shows") else { return };
     rig.run(|reader, before| {
-        let mut watch = Watch::new(before.bridge.index).expect("a watch");
+        let mut watch = Watch::new(before.bridge.index, ROOM).expect("a watch");
         rig.step("ip link set br0 type bridge stp_state 1");
         // A loop.
         rig.step("ip link add v0 type veth peer name v1");
@@ -94,7 +95,7 @@ fn root_a_port_that_leaves_is_announced_with_its_entries() {
         let Some(rig) = Rig::new(test) else { return };
         rig.step("bridge fdb add 02:00:00:00:00:01 dev p0 master static");
         rig.run(|reader, before| {
-            let mut watch = Watch::new(before.bridge.index).expect("a watch");
+            let mut watch = Watch::new(before.bridge.index, ROOM).expect("a watch");
             watch.follow(before);
             let old = reader.stations(before.bridge.index).expect("the table");
             rig.step(leaving);
@@ -147,7 +148,7 @@ fn root_xdp_on_a_peer_shows_with_its_mode_and_is_announced() {
     let cases = [("xdpdrv", Xdp::Native, false), ("xdpgeneric", Xdp::Generic, true)];
     rig.run(|reader, before| {
         for (mode, xdp, offloads) in cases {
-            let mut watch = Watch::new(before.bridge.index).expect("a watch");
+            let mut watch = Watch::new(before.bridge.index, ROOM).expect("a watch");
             watch.follow(before);
             rig.step(&format!("a: ip link set eth0 {mode} obj {} sec xdp", file.display()));
             let mut expected = before.clone();
@@ -167,7 +168,7 @@ fn root_a_packet_socket_shows() {
     let Some(rig) = Rig::new("root_a_packet_socket_shows") else { return };
     rig.run(|reader, before| {
         let socket = packet_socket();
-        let expected = State { taps: vec![Tap { index: 0 }], ..before.clone() };
+        let expected = State { taps: vec![0], ..before.clone() };
         assert_eq!(reader.state("br0").expect("the state"), expected);
         drop(socket);
         assert_eq!(await_state(reader, before), *before);
@@ -176,7 +177,7 @@ fn root_a_packet_socket_shows() {
 
 /// What has been closed here may live on for a moment, in a program that another test is starting.
 fn await_state(reader: &mut Reader, expected: &State) -> State {
-    let mut watch = Watch::new(expected.bridge.index).expect("a watch");
+    let mut watch = Watch::new(expected.bridge.index, ROOM).expect("a watch");
     wait(reader, &mut watch, |state, _| state == expected).0
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use netlink_packet_route::link::InfoBridge;
 
 use super::{Rig, wait};
+use crate::host::ROOM;
 use crate::host::{Reader, Watch, bridge_of, link::Link};
 use crate::state::{Calls, DeviceHook, GsoLimits, Mac, PeerDetails, Port, State, StpState};
 
@@ -333,7 +334,7 @@ fn root_ebtables_shows_and_is_announced() {
         return;
     }
     rig.run(|reader, before| {
-        let mut watch = Watch::new(before.bridge.index).expect("a watch");
+        let mut watch = Watch::new(before.bridge.index, ROOM).expect("a watch");
         watch.follow(before);
         rig.step("ebtables -A FORWARD -j ACCEPT");
         // Some versions make the other chains as well.
@@ -367,7 +368,7 @@ fn check(test: &str, cases: &[Case]) {
 }
 
 fn check_case(rig: &Rig, reader: &mut Reader, before: &State, case: &Case) {
-    let mut watch = Watch::new(before.bridge.index).expect("a watch");
+    let mut watch = Watch::new(before.bridge.index, ROOM).expect("a watch");
     watch.follow(before);
     case.steps.iter().for_each(|step| rig.step(step));
     let mut expected = before.clone();

@@ -10,6 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{LIMIT, Rig, kernel::add_watched};
+use crate::host::ROOM;
 use crate::host::{Reader, Watch};
 use crate::state::{Mac, State};
 use crate::{Change, Entry, EntryKind, ErrorKind};
@@ -32,7 +33,7 @@ fn root_entries_of_every_kind_are_read_and_announced_in_order() {
             ),
             ("dev br0 self permanent", Entry { port: bridge, ..entry(ours(5), EntryKind::Local) }),
         ];
-        let mut watch = Watch::new(bridge).expect("a watch");
+        let mut watch = Watch::new(bridge, ROOM).expect("a watch");
         for (how, entry) in &cases {
             rig.step(&format!("bridge fdb add {} {how}", entry.mac));
         }
@@ -60,7 +61,7 @@ fn root_locked_entries_are_the_kernel_s_alone() {
     rig.run(|reader, state| {
         rig.step("bridge link set dev p0 locked on");
         rig.step("set p0 mab on");
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         rig.step(&format!("a: ip link set eth0 address {}", ours(1)));
         // Asks for the hardware address of that one, by a broadcast.
         let (from, to) = (rig.bridge.members[0].socket(0), rig.bridge.members[1].socket(9));
@@ -83,7 +84,7 @@ fn root_notifications_come_to_what_the_kernel_has() {
     let Some(rig) = Rig::new("root_notifications_come_to_what_the_kernel_has") else { return };
     let mut random = SmallRng::seed_from_u64(1);
     rig.run(|reader, state| {
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         let mut mirror = HashMap::new();
         for round in 0..5 {
             let mut commands = String::new();
@@ -115,7 +116,7 @@ fn root_lost_notifications_are_reported_once_and_leave_nothing_stale() {
     let test = "root_lost_notifications_are_reported_once_and_leave_nothing_stale";
     let Some(rig) = Rig::new(test) else { return };
     rig.run(|_, state| {
-        let mut watch = Watch::with_buffer(state.bridge.index, 8 << 10).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, 8 << 10).expect("a watch");
         add_many(&rig, 0..500);
         let lost = watch.drain(&mut Vec::new()).expect_err("they cannot all have fitted");
         assert_eq!(lost.kind(), ErrorKind::Overrun);
@@ -147,7 +148,7 @@ fn root_tables_of_other_bridges_stay_apart() {
     rig.step("ip link add v0 type veth peer name v1");
     rig.step("ip link set v0 master br1");
     rig.run(|reader, state| {
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         rig.step(&format!("bridge fdb add {} dev v0 master static", ours(1)));
         assert_eq!(drain_ours(&mut watch), []);
         assert_eq!(read(reader, state.bridge.index), HashMap::new());

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::run;
+use crate::host::ROOM;
 use crate::host::{Reader, Watch};
 
 /// On a bridge that is down and without ports: nothing happens but what is done here.
@@ -22,7 +23,7 @@ fn root_devices_of_others_are_passed_over_once_it_is_known_what_matters() {
     ip("link add v0 type veth peer name v1");
     let work = || {
         let state = Reader::new().and_then(|mut reader| reader.state("br0")).expect("the state");
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         let changed = |step: &dyn Fn(), watch: &mut Watch| {
             step();
             watch.drain(&mut Vec::new()).expect("nothing is lost")
@@ -54,7 +55,7 @@ fn root_the_stations_of_other_bridges_wake_nobody() {
     }
     let work = || {
         let state = Reader::new().and_then(|mut reader| reader.state("br0")).expect("the state");
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         watch.follow(&state);
         let wakes = |watch: &Watch| {
             let mut fds: Vec<_> = watch
@@ -101,14 +102,14 @@ fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
     ip("link set w0 master br0");
     let work = || {
         let state = Reader::new().and_then(|mut reader| reader.state("br0")).expect("the state");
-        let mut watch = Watch::new(state.bridge.index).expect("a watch");
+        let mut watch = Watch::new(state.bridge.index, ROOM).expect("a watch");
         watch.follow(&state);
         let changed = |step: &str, watch: &mut Watch| {
             there(step);
             watch.drain(&mut Vec::new()).expect("nothing is lost")
         };
         assert!(changed("link set w1 mtu 1400", &mut watch), "the peer of a port");
-        assert_eq!(watch.take_heard().ports.into_iter().collect::<Vec<_>>(), [71]);
+        assert_eq!(std::mem::take(&mut watch.heard).ports.into_iter().collect::<Vec<_>>(), [71]);
         for step in [
             "link add index 70 name x0 type bridge",
             "link set x0 mtu 1400",
@@ -116,7 +117,7 @@ fn root_who_has_a_namespace_of_his_own_announces_nothing_of_ours() {
             "link set x1 master x0",
             "link set x1 mtu 1400",
         ] {
-            assert!(!changed(step, &mut watch), "{step}: {:?}", watch.heard());
+            assert!(!changed(step, &mut watch), "{step}: {:?}", watch.heard);
         }
     };
     host.run(work).expect("a thread in the host");

@@ -10,10 +10,10 @@ use super::packets::{frame, tuples};
 use super::steered::{cpus, pin};
 use super::steps::{Step, steps};
 use super::*;
-use crate::program::trying::{
-    self, FlowSet as Flows, RecordSet, Sent, Taken, TriedRecord, XdpPacket,
+use crate::program::tests::{
+    self as trying, FlowSet as Flows, RecordSet, Sent, Taken, TriedRecord, XdpPacket,
 };
-use crate::program::{self, Constants, Loaded};
+use crate::program::{self, Loaded};
 
 const RECORDS: u32 = 16;
 const SETS: u32 = RECORDS / WAYS as u32;
@@ -56,17 +56,7 @@ impl Pair {
             gro_outlasts_poll,
             limits,
         };
-        let loaded = Loaded::new(&Constants {
-            records: shape.records,
-            cpus: shape.cpus,
-            queues,
-            netns: 0,
-            hash_keys: shape.hash_keys,
-            keep_order,
-            gro_outlasts_poll,
-            limits,
-            tried_time: true,
-        });
+        let loaded = Loaded::new(&shape, 0, true);
         let loaded = loaded.expect("the programs load");
         Self { loaded, model: Model::new(shape), real, device, sleeper: 0, now: 0 }
     }
@@ -74,17 +64,16 @@ impl Pair {
     /// As it was made, with counts that are about to wrap.
     fn reset(&mut self) {
         let shape = self.model.shape().clone();
-        self.loaded.trying.reset_own();
-        let trying = &self.loaded.trying;
+        self.loaded.reset_own();
+        let maps = &self.loaded.maps;
         for set in 0..SETS {
-            program::write(&trying.records, set, &RecordSet::default()).expect("it is written");
+            program::write(&maps.records, set, &RecordSet::default()).expect("it is written");
         }
         for at in 0..SETS * shape.queues {
-            program::write(&trying.flows, at, &Flows::default()).expect("it is written");
+            program::write(&maps.flows, at, &Flows::default()).expect("it is written");
         }
         for queue in 0..shape.queues {
-            program::write(&trying.passed, queue, &trying::Passed::default())
-                .expect("it is written");
+            program::write(&maps.passed, queue, &trying::Passed::default()).expect("it is written");
         }
         let before = std::mem::replace(&mut self.model, Model::new(shape.clone()));
         for cpu in 0..shape.cpus {
@@ -94,13 +83,13 @@ impl Pair {
             for queue in 0..shape.queues {
                 let start = u32::MAX - 3 * cpu;
                 let at = queue * shape.cpus + cpu;
-                program::write(&self.loaded.trying.sent, at, &Sent::default()).expect("written");
+                program::write(&self.loaded.maps.sent, at, &Sent::default()).expect("written");
                 self.set_count(cpu, queue, Count { sent: start, taken: start });
             }
             if shape.queues > 1 {
                 let at = shape.cpus * shape.queues + cpu;
                 let none = Taken { packets: 0, reserved: [0; 15] };
-                program::write(&self.loaded.trying.taken, at, &none).expect("it is written");
+                program::write(&self.loaded.maps.taken, at, &none).expect("it is written");
             }
         }
         self.set_affinity(false);
@@ -155,7 +144,7 @@ impl Pair {
                 let (set, way) = (slot % SETS, (slot / SETS) as usize % WAYS);
                 self.model.set_record(set, way, word);
                 let words = RecordSet { words: self.model.records(set) };
-                program::write(&self.loaded.trying.records, set, &words).expect("it is written");
+                program::write(&self.loaded.maps.records, set, &words).expect("it is written");
             }
         }
         self.agree()
@@ -183,7 +172,7 @@ impl Pair {
 
     fn record(&mut self, flow: &Tuple, cpu: u32) {
         let mut tried = TriedRecord { tuple: tuple_of(flow), cpu, reserved: 0 };
-        self.loaded.trying.try_record.run(&mut tried).expect("the program runs");
+        self.loaded.programs.try_record.run(&mut tried).expect("the program runs");
         self.model.record(flow, cpu);
     }
 
@@ -193,7 +182,7 @@ impl Pair {
         let packet = XdpPacket { data: vec![7; 60], metadata, from: None };
         pin(here);
         let (verdict, after) =
-            trying::run_xdp(&self.loaded.trying.try_taken, &packet).expect("the program runs");
+            trying::run_xdp(&self.loaded.programs.try_taken, &packet).expect("the program runs");
         prop_assert_eq!(verdict, XDP_PASS);
         prop_assert_eq!(after, XdpPacket { metadata: vec![], ..packet });
         self.model.taken(here, queue);
@@ -215,7 +204,7 @@ impl Pair {
     fn set_target(&mut self, cpu: u32, active: bool, lane: u32, asleep: bool) {
         let task = if asleep { self.sleeper } else { 0 };
         let given = program::Target { task, active: u32::from(active), lane };
-        program::write(&self.loaded.targets, cpu, &given).expect("it is written");
+        program::write(&self.loaded.maps.targets, cpu, &given).expect("it is written");
         let entry = self.model.target(cpu).entry;
         let target = Target { active, lane, entry, thread: asleep, asleep };
         self.model.set_target(cpu, target);
@@ -223,7 +212,7 @@ impl Pair {
 
     fn set_entry(&mut self, cpu: u32, there: bool) {
         let before = self.model.target(cpu);
-        let entries = &self.loaded.entries;
+        let entries = &self.loaded.maps.entries;
         match (before.entry, there) {
             (false, true) => entries.set(&cpu, &[64_u32, 0]).expect("the CPU is there"),
             (true, false) => entries.remove(&cpu).expect("it is there"),
@@ -236,17 +225,17 @@ impl Pair {
     fn set_count(&mut self, cpu: u32, queue: u32, count: Count) {
         let Shape { cpus, queues, .. } = *self.model.shape();
         let at = queue * cpus + cpu;
-        let before: Sent = program::read(&self.loaded.trying.sent, at).expect("it is read");
+        let before: Sent = program::read(&self.loaded.maps.sent, at).expect("it is read");
         let sent = Sent { packets: count.sent, ..before };
         let taken = Taken { packets: count.taken, reserved: [0; 15] };
-        program::write(&self.loaded.trying.sent, at, &sent).expect("written");
-        program::write(&self.loaded.trying.taken, cpu * queues + queue, &taken).expect("written");
+        program::write(&self.loaded.maps.sent, at, &sent).expect("written");
+        program::write(&self.loaded.maps.taken, cpu * queues + queue, &taken).expect("written");
         self.model.set_count(cpu, queue, count);
     }
 
     fn pass_time(&mut self, ticks: u64) {
         self.now += ticks;
-        self.loaded.trying.set_time(self.now);
+        self.loaded.set_time(self.now);
         self.model.set_time(self.now);
     }
 
@@ -263,28 +252,28 @@ impl Pair {
     /// Both have the same in all their tables.
     fn agree(&self) -> TestCaseResult {
         let Shape { cpus, queues, .. } = *self.model.shape();
-        let trying = &self.loaded.trying;
+        let maps = &self.loaded.maps;
         for set in 0..SETS {
-            let records: RecordSet = program::read(&trying.records, set).expect("it is read");
+            let records: RecordSet = program::read(&maps.records, set).expect("it is read");
             prop_assert_eq!(records.words, self.model.records(set), "records {}", set);
             for queue in 0..queues {
                 let flows: Flows =
-                    program::read(&trying.flows, queue * SETS + set).expect("it is read");
+                    program::read(&maps.flows, queue * SETS + set).expect("it is read");
                 let flows = FlowSet { words: flows.words, tails: flows.tails };
                 let expected = self.model.flows(set, queue);
                 prop_assert_eq!(flows, expected, "flows {} of queue {}", set, queue);
             }
         }
         for queue in 0..queues {
-            let passed: trying::Passed = program::read(&trying.passed, queue).expect("it is read");
+            let passed: trying::Passed = program::read(&maps.passed, queue).expect("it is read");
             let passed = Passed { bits: passed.bits, last: passed.r#in, done: passed.done };
             prop_assert_eq!(passed, self.model.passed(queue), "queue {}", queue);
         }
         for (cpu, queue) in (0..cpus).flat_map(|cpu| (0..queues).map(move |queue| (cpu, queue))) {
             let sent: Sent =
-                program::read(&self.loaded.trying.sent, queue * cpus + cpu).expect("read");
+                program::read(&self.loaded.maps.sent, queue * cpus + cpu).expect("read");
             let taken: Taken =
-                program::read(&self.loaded.trying.taken, cpu * queues + queue).expect("read");
+                program::read(&self.loaded.maps.taken, cpu * queues + queue).expect("read");
             let count = Count { sent: sent.packets, taken: taken.packets };
             prop_assert_eq!(count, self.model.count(cpu, queue), "CPU {}, queue {}", cpu, queue);
             let Sent { seen, worked, moved, stalled, open, .. } = sent;
@@ -293,11 +282,11 @@ impl Pair {
         }
         for cpu in (0..cpus).filter(|_| queues > 1) {
             let at = cpus * queues + cpu;
-            let taken: Taken = program::read(&self.loaded.trying.taken, at).expect("it is read");
+            let taken: Taken = program::read(&self.loaded.maps.taken, at).expect("it is read");
             prop_assert_eq!(taken.packets, self.model.worked(cpu, 0), "CPU {}", cpu);
         }
         for cpu in self.real.iter().copied() {
-            let trying::Poll { queue, passed, number, .. } = trying.poll(cpu);
+            let trying::Poll { queue, passed, number, .. } = self.loaded.poll(cpu);
             let polling = Polling { queue, passed: passed.checked_sub(1), number };
             prop_assert_eq!(polling, self.model.polling(cpu), "poll of CPU {}", cpu);
         }
@@ -342,12 +331,12 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
         let wake = wake;
         let (loaded, cpu) = (&pair.loaded, pair.real[0]);
         let target = program::Target { task: 0, active: 1, lane: 0 };
-        program::write(&loaded.targets, cpu, &target).expect("it is written");
+        program::write(&loaded.maps.targets, cpu, &target).expect("it is written");
         scope.spawn(move || {
             pin(cpu);
             // The program notes the thread that it runs in.
             let packet = XdpPacket { data: vec![0; 60], ..XdpPacket::default() };
-            trying::run_xdp(&loaded.trying.try_taken, &packet).expect("the program runs");
+            trying::run_xdp(&loaded.programs.try_taken, &packet).expect("the program runs");
             let _ = id.send(rustix::thread::gettid());
             let _ = woken.recv();
         });
@@ -361,7 +350,7 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
             std::thread::yield_now();
         }
         let target: program::Target =
-            program::read(&loaded.targets, cpu).expect("the target is read");
+            program::read(&loaded.maps.targets, cpu).expect("the target is read");
         assert_ne!(target.task, 0, "the thread was noted");
         let result = work(target.task);
         drop(wake);

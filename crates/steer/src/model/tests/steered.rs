@@ -9,8 +9,8 @@ use xsk::{Attach, Device, Hook};
 
 use super::KEYS;
 use crate::model::{Limits, Tuple, Words};
-use crate::program::trying::{FlowSet, RecordSet, Sent, Taken};
-use crate::program::{self, Constants, Loaded};
+use crate::program::tests::{FlowSet, RecordSet, Sent, Taken};
+use crate::program::{self, Loaded, Shape};
 
 const RECORDS: u32 = 1 << 12;
 
@@ -39,25 +39,24 @@ impl Steered {
         let row = cpus.iter().max().map_or(0, |last| last + 1);
         let attach = || {
             let netns = std::fs::metadata("/proc/thread-self/ns/net").expect("a namespace");
-            let loaded = Loaded::new(&Constants {
+            let shape = Shape {
                 records: RECORDS,
                 cpus: row,
                 queues,
-                netns: netns.ino() as u32,
                 hash_keys: KEYS,
                 keep_order: true,
                 gro_outlasts_poll: true,
                 limits: Limits { stall: 100, away: 250, patience: 1000, lease: 0, room: 1024 },
-                tried_time: false,
-            });
+            };
+            let loaded = Loaded::new(&shape, netns.ino() as u32, false);
             let loaded = loaded.expect("the programs load");
             loaded.set(true).expect("the setting is written");
             for cpu in cpus.iter().copied() {
                 let program = loaded.programs.taken.as_fd().as_raw_fd();
                 let entry = [1024, program.cast_unsigned()];
-                loaded.entries.set(&cpu, &entry).expect("the CPU is there");
+                loaded.maps.entries.set(&cpu, &entry).expect("the CPU is there");
                 let target = program::Target { task: 0, active: 1, lane: cpu };
-                program::write(&loaded.targets, cpu, &target).expect("it is written");
+                program::write(&loaded.maps.targets, cpu, &target).expect("it is written");
             }
             let tracepoints = loaded.programs.attach_tracepoints().expect("they are there");
             let device = Device::find(&link.b.device).expect("the device is there");
@@ -80,7 +79,7 @@ impl Steered {
     pub(super) fn recorded(&self, flow: &Tuple) -> Option<u32> {
         let (words, hash) = (Words::new(RECORDS, self.row), flow.hash(&KEYS));
         let set: RecordSet =
-            program::read(&self.loaded.trying.records, words.set_of(hash)).expect("it is read");
+            program::read(&self.loaded.maps.records, words.set_of(hash)).expect("it is read");
         words.find(&set.words, hash).map(|way| words.cpu(set.words[way]))
     }
 
@@ -88,8 +87,8 @@ impl Steered {
     pub(super) fn cpus_of(&self, flow: &Tuple) -> Vec<u32> {
         let (words, hash) = (Words::new(RECORDS, self.row), flow.hash(&KEYS));
         let cpu = |queue| {
-            let at = queue * words.sets() + words.set_of(hash);
-            let set: FlowSet = program::read(&self.loaded.trying.flows, at).expect("it is read");
+            let at = queue * words.sets + words.set_of(hash);
+            let set: FlowSet = program::read(&self.loaded.maps.flows, at).expect("it is read");
             words.find(&set.words, hash).map(|way| words.cpu(set.words[way]))
         };
         (0..self.queues).filter_map(cpu).collect()
@@ -98,14 +97,14 @@ impl Steered {
     /// What a queue has sent to a CPU.
     pub(super) fn sent(&self, queue: u32, cpu: u32) -> u32 {
         let at = queue * self.row + cpu;
-        let sent: Sent = program::read(&self.loaded.trying.sent, at).expect("it is read");
+        let sent: Sent = program::read(&self.loaded.maps.sent, at).expect("it is read");
         sent.packets
     }
 
     /// What the CPU has taken of the queue.
     pub(super) fn taken(&self, queue: u32, cpu: u32) -> u32 {
         let at = cpu * self.queues + queue;
-        let taken: Taken = program::read(&self.loaded.trying.taken, at).expect("it is read");
+        let taken: Taken = program::read(&self.loaded.maps.taken, at).expect("it is read");
         taken.packets
     }
 }

@@ -4,7 +4,7 @@
 use std::thread;
 
 use super::steered::{Steered, pin};
-use crate::program::trying::{self, XdpPacket};
+use crate::program::tests::{self as trying, XdpPacket};
 
 #[test]
 fn root_packets_count_for_the_cpu_that_their_thread_serves_wherever_it_runs() {
@@ -29,7 +29,7 @@ fn root_packets_count_for_the_cpu_that_their_thread_serves_wherever_it_runs() {
         let take = || {
             pin(here);
             let packet = XdpPacket { data: vec![7; 60], ..XdpPacket::default() };
-            trying::run_xdp(&on.loaded.trying.try_taken, &packet).expect("it runs");
+            trying::run_xdp(&on.loaded.programs.try_taken, &packet).expect("it runs");
         };
         thread::scope(|scope| {
             thread::Builder::new().name(thread.clone()).spawn_scoped(scope, take).map(drop)

@@ -1,59 +1,95 @@
-//! Asking the kernel by netlink, one question at a time.
+//! Asking the kernel by netlink, one question at a time; what is unknown of its answers is skipped.
+
+mod attributes;
+mod ethtool;
 
 use std::io;
 
+pub use attributes::{
+    attributes, attributes_after, big_endian, emitted, find, find_after, message, nested_attribute,
+    number, number_attribute, string, string_attribute,
+};
+pub use ethtool::Features;
 use netlink_packet_core::{
-    Emitable as _, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR,
-    NetlinkBuffer, NetlinkHeader,
+    DefaultNla, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    NetlinkHeader,
 };
 use netlink_sys::SocketAddr;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+/// `struct genlmsghdr`: the command, the family's version, and two bytes that nobody uses.
+pub const GENERIC_HEADER: usize = 4;
+
 /// What the kernel fills at most in one go; a longer buffer gains nothing.
 const BUFFER: usize = 64 << 10;
+
+/// The length of a netlink header.
+const HEADER: usize = 16;
 
 /// How often a dump is asked for again when the kernel says that it changed meanwhile.
 const TRIES: usize = 20;
 
 /// A netlink socket for questions.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
+/// A request of generic netlink, to be sent to the family that has this command.
+pub fn generic(command: u8, attributes: &[DefaultNla]) -> Vec<u8> {
+    message(&[command, 1, 0, 0], attributes)
+}
+
 /// One message of an answer.
-pub(super) struct Message<'a> {
+#[derive(Debug)]
+pub struct Message<'a> {
     /// Its type.
-    pub(super) kind: u16,
+    pub kind: u16,
     flags: u16,
     sequence: u32,
     /// What follows the netlink header.
-    pub(super) payload: &'a [u8],
+    pub payload: &'a [u8],
 }
 
 impl Socket {
+    /// Opens one of this protocol.
+    ///
     /// # Errors
     /// Those of `socket(2)` and `bind(2)`; `EPROTONOSUPPORT` if the kernel lacks the protocol.
-    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+    pub fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = netlink_sys::Socket::new(protocol)?;
         socket.bind_auto()?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
     /// Makes the kernel check requests strictly, and honour the filters of all dumps.
-    pub(super) fn strict(self) -> io::Result<Self> {
+    pub fn strict(self) -> io::Result<Self> {
         self.socket.set_netlink_get_strict_chk(true)?;
         Ok(self)
+    }
+
+    /// The number of a family of generic netlink, which the kernel gives out as it starts.
+    ///
+    /// # Errors
+    /// As [`one`](Self::one); `NotFound` if there is no such family.
+    pub fn family(&mut self, name: &str) -> io::Result<u16> {
+        // GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME and CTRL_ATTR_FAMILY_ID.
+        let request = generic(3, &[string_attribute(2, name)]);
+        self.one(16, &request, |message| {
+            let id = find_after(GENERIC_HEADER, message, 1);
+            let id = id.and_then(|value| Some(u16::from_ne_bytes(value.try_into().ok()?)));
+            id.ok_or(io::ErrorKind::InvalidData.into())
+        })
     }
 
     /// Asks for one thing.
     ///
     /// # Errors
     /// The error that the kernel answers with.
-    pub(super) fn one<T>(
+    pub fn one<T>(
         &mut self,
         kind: u16,
         body: &[u8],
@@ -79,7 +115,7 @@ impl Socket {
     ///
     /// # Errors
     /// The error that the kernel answers with; `Interrupted` if the list never stood still.
-    pub(super) fn dump<T>(
+    pub fn dump<T>(
         &mut self,
         kind: u16,
         body: &[u8],
@@ -124,22 +160,13 @@ impl Socket {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn answers_fit(&mut self, fit: bool) {
-        self.buffer.resize(if fit { BUFFER } else { 0 }, 0);
-    }
-
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
-        let length = header.buffer_len() + body.len();
-        header.length = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
-        header.message_type = kind;
-        header.flags = NLM_F_REQUEST | flags;
+        header.length = (HEADER + body.len()) as u32;
+        (header.message_type, header.flags) = (kind, NLM_F_REQUEST | flags);
         header.sequence_number = self.sequence;
-        let mut bytes = vec![0; header.buffer_len()];
-        header.emit(&mut bytes);
-        bytes.extend(body);
+        let bytes = [&emitted(&header), body].concat();
         self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
@@ -161,7 +188,7 @@ impl Message<'_> {
 }
 
 /// Receives one datagram and returns its full length, also if the buffer is shorter.
-pub(super) fn receive(socket: &netlink_sys::Socket, buffer: &mut [u8]) -> io::Result<usize> {
+pub fn receive(socket: &netlink_sys::Socket, buffer: &mut [u8]) -> io::Result<usize> {
     let flags = RecvFlags::TRUNC.bits().cast_signed();
     loop {
         match socket.recv(&mut &mut *buffer, flags) {
@@ -172,7 +199,7 @@ pub(super) fn receive(socket: &netlink_sys::Socket, buffer: &mut [u8]) -> io::Re
 }
 
 /// The messages in a datagram.
-pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let buffer = NetlinkBuffer::new_checked(bytes).ok()?;
         let length = buffer.length() as usize;
@@ -180,19 +207,14 @@ pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
             kind: buffer.message_type(),
             flags: buffer.flags(),
             sequence: buffer.sequence_number(),
-            payload: bytes.get(buffer_header()..length)?,
+            payload: bytes.get(HEADER..length)?,
         };
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     })
 }
 
-/// The length of a netlink header.
-fn buffer_header() -> usize {
-    NetlinkHeader::default().buffer_len()
-}
-
 /// Whether it is this error of the system.
-pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
+pub fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }

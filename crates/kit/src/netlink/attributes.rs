@@ -5,10 +5,8 @@ use netlink_packet_core::{
     DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator, parse_u32,
 };
 
-use crate::state::Mac;
-
 /// The attributes in these bytes: number and value, until the end or the first that is cut off.
-pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(Result::ok).map(|attribute| {
         let (kind, length) = (attribute.kind(), attribute.value_length());
         (kind, &attribute.into_inner()[NLA_HEADER_SIZE..NLA_HEADER_SIZE + length])
@@ -16,61 +14,58 @@ pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The attributes that follow a header of this length; none if the message is shorter.
-pub(super) fn attributes_after(
-    header: usize,
-    message: &[u8],
-) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes_after(header: usize, message: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     attributes(message.get(header..).unwrap_or_default())
 }
 
 /// The value of the first attribute with this number.
-pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
+/// The same of those that follow a header of this length.
+pub fn find_after(header: usize, message: &[u8], kind: u16) -> Option<&[u8]> {
+    find(message.get(header..).unwrap_or_default(), kind)
+}
+
 /// A number in the host's byte order.
-pub(super) fn number(value: &[u8]) -> Option<u32> {
+pub fn number(value: &[u8]) -> Option<u32> {
     parse_u32(value).ok()
 }
 
 /// A number in network byte order, as netfilter has them.
-pub(super) fn big_endian(value: &[u8]) -> Option<u32> {
+pub fn big_endian(value: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(value.try_into().ok()?))
 }
 
 /// A string, without the NUL that ends it.
-pub(super) fn string(value: &[u8]) -> String {
+pub fn string(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
-/// An Ethernet address; none for other lengths.
-pub(super) fn mac(value: &[u8]) -> Option<Mac> {
-    Some(Mac(value.try_into().ok()?))
-}
-
 /// An attribute with a number in the host's byte order.
-pub(super) fn number_attribute(kind: u16, value: u32) -> DefaultNla {
+pub fn number_attribute(kind: u16, value: u32) -> DefaultNla {
     DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
 /// An attribute with a string.
-pub(super) fn string_attribute(kind: u16, value: &str) -> DefaultNla {
+pub fn string_attribute(kind: u16, value: &str) -> DefaultNla {
     DefaultNla::new(kind, [value.as_bytes(), &[0]].concat())
 }
 
 /// An attribute with attributes inside.
-pub(super) fn nested_attribute(kind: u16, inside: &[DefaultNla]) -> DefaultNla {
+pub fn nested_attribute(kind: u16, inside: &[DefaultNla]) -> DefaultNla {
     DefaultNla::new(kind | NLA_F_NESTED, emitted(&inside))
 }
 
 /// A message: a header and its attributes.
-pub(super) fn message(header: &[u8], attributes: &[DefaultNla]) -> Vec<u8> {
+pub fn message(header: &[u8], attributes: &[DefaultNla]) -> Vec<u8> {
     [header, &emitted(&attributes)].concat()
 }
 
 /// The bytes of a part of a message.
-pub(super) fn emitted(part: &impl Emitable) -> Vec<u8> {
+pub fn emitted(part: &impl Emitable) -> Vec<u8> {
     let mut bytes = vec![0; part.buffer_len()];
     part.emit(&mut bytes);
     bytes

@@ -2,29 +2,15 @@
 
 use std::io;
 
-use bpf::{Map, Packet, Program};
+use bpf::{Packet, Program};
 use libbpf_sys::xdp_md;
 
-use super::{Own, skel};
+use super::{Loaded, Own, skel};
 
 pub(crate) use skel::types::{
     flow_set as FlowSet, passed as Passed, poll as Poll, record_set as RecordSet, sent as Sent,
     taken as Taken, tried_record as TriedRecord, tuple as Tuple,
 };
-
-/// Programs that are there for tests only, and maps that nobody else looks at.
-#[derive(Debug)]
-pub(crate) struct Trying {
-    pub(crate) try_record: Program,
-    pub(crate) try_taken: Program,
-    pub(crate) records: Map,
-    pub(crate) flows: Map,
-    pub(crate) sent: Map,
-    pub(crate) taken: Map,
-    pub(crate) passed: Map,
-    bss: Map,
-    own: Map,
-}
 
 /// A packet, as an XDP program gets it and leaves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,37 +22,23 @@ pub(crate) struct XdpPacket {
     pub(crate) from: Option<(u32, u32)>,
 }
 
-impl Trying {
-    pub(super) fn new(skel: &skel::SteerSkel<'_>) -> libbpf_rs::Result<Self> {
-        Ok(Self {
-            try_record: Program::of(&skel.progs.try_record)?,
-            try_taken: Program::of(&skel.progs.try_taken)?,
-            records: Map::of(&skel.maps.records)?,
-            flows: Map::of(&skel.maps.flows)?,
-            sent: Map::of(&skel.maps.sent)?,
-            taken: Map::of(&skel.maps.taken)?,
-            passed: Map::of(&skel.maps.passed)?,
-            bss: Map::of(&skel.maps.bss)?,
-            own: Map::of(&skel.maps.own)?,
-        })
-    }
-
+impl Loaded {
     /// The poll that a CPU is in.
     pub(crate) fn poll(&self, cpu: u32) -> Poll {
-        let all: Vec<Own> = self.own.per_cpu(&0_u32).expect("the polls are read");
+        let all: Vec<Own> = self.maps.own.per_cpu(&0_u32).expect("the polls are read");
         all[cpu as usize].poll
     }
 
     /// Has it be this tick.
     pub(crate) fn set_time(&self, time_to_try: u64) {
         const { assert!(std::mem::offset_of!(skel::types::bss, time_to_try) == 0) };
-        let [_, our_net]: [u64; 2] = super::read(&self.bss, 0).expect("it is read");
-        super::write(&self.bss, 0, &[time_to_try, our_net]).expect("it is written");
+        let [_, our_net]: [u64; 2] = super::read(&self.maps.bss, 0).expect("it is read");
+        super::write(&self.maps.bss, 0, &[time_to_try, our_net]).expect("it is written");
     }
 
     /// Forgets what CPUs have for themselves.
     pub(crate) fn reset_own(&self) {
-        self.own.set_per_cpu(&0_u32, &Own::default()).expect("it is written");
+        self.maps.own.set_per_cpu(&0_u32, &Own::default()).expect("it is written");
     }
 }
 
