@@ -147,10 +147,9 @@ impl Distributor {
         if packets.is_empty() {
             return;
         }
-        if self.frozen {
-            // Until now, perhaps.
-            self.obey();
-        }
+        // Whoever joined before these packets came gets its share of them, however long this thread
+        // was without a CPU since it last collected.
+        self.obey_mail();
         if self.present == 0 || self.frozen {
             add(&self.tally.unwanted, packets.iter().filter(|part| !part.more).count() as u64);
             self.free.extend(packets.drain(..).map(|part| part.frame));
@@ -173,9 +172,7 @@ impl Distributor {
     /// tokens they have. To be called in each turn, before [`lend`](Self::lend). It costs a load
     /// for each borrower when there is nothing.
     pub fn collect(&mut self, cache: &mut LaneCache) -> usize {
-        if self.commands.has_mail() {
-            self.obey();
-        }
+        self.obey_mail();
         if self.unwoken != 0 && self.calls == self.calls_seen {
             self.wake();
         }

@@ -94,6 +94,22 @@ fn a_flow_stays_with_its_borrower_and_a_join_or_a_leave_moves_its_share_only() {
     }
 }
 
+/// The thread with the queue may have looked for commands just before, and been without a CPU since.
+#[test]
+fn who_is_connected_has_a_share_of_the_packets_that_come_after_that() {
+    for accounting in BOTH {
+        let mut rig = Rig::keeping(256, 1, accounting, 64);
+        rig.collect();
+        let mut one = rig.connect("one", 0);
+        rig.lend(0, 0..32);
+        let mut two = rig.connect("two", 0);
+        rig.lend(0, 32..64);
+        assert_eq!(one.receive(0).len() + two.receive(0).len(), 64);
+        assert!(two.read[0] > 0, "all of them went to the first");
+        rig.close();
+    }
+}
+
 #[test]
 fn what_is_over_the_quota_is_dropped_and_counted_at_that_borrower_alone() {
     for accounting in BOTH {

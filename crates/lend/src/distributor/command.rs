@@ -62,9 +62,16 @@ pub(crate) struct Holdings {
 }
 
 impl Distributor {
-    /// Does what is wanted.
+    /// Does what is wanted, if anything is: a load if not.
+    #[inline]
+    pub(super) fn obey_mail(&mut self) {
+        if self.commands.has_mail() {
+            self.obey();
+        }
+    }
+
     #[cold]
-    pub(super) fn obey(&mut self) {
+    fn obey(&mut self) {
         // All at once: what is done with one may take long.
         for command in self.commands.take().collect::<Vec<_>>() {
             match command {

@@ -203,7 +203,8 @@ impl ControlThread {
         state.counters.joined += 1;
         state.borrowers.insert(number, record);
         drop(state);
-        // After all this: who hears it is known, and is lent to with the distributors' next turn.
+        // After all this: who hears it is known, and gets its share of all
+        // packets that come from now on.
         waker.wake();
     }
 
