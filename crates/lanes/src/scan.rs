@@ -45,6 +45,21 @@ impl<'a> Scanner<'a> {
         found
     }
 
+    /// Reads items up to the end, with commas between them; blanks may be around each.
+    pub(crate) fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        loop {
+            self.skip_blanks();
+            item(self)?;
+            self.skip_blanks();
+            if self.at_end() {
+                return Ok(());
+            }
+            if !self.take(",") {
+                return Err(self.error("expected \",\" or the end"));
+            }
+        }
+    }
+
     /// One item of a CPU list: `N`, `N-M`, or the kernel's stride `N-M:USED/GROUP`, which is the
     /// first USED CPUs of each GROUP.
     pub(crate) fn cpus(&mut self) -> Result<CpuSet> {
@@ -107,7 +122,10 @@ impl<'a> Scanner<'a> {
         at: usize,
         trouble: impl std::fmt::Display,
     ) -> Error {
-        Error::at(kind, self.what, self.text, at, trouble)
+        let Self { what, text, .. } = self;
+        let character = text[..at].chars().count() + 1;
+        let message = format!("{what} {text:?}: {trouble} at character {character}");
+        Error::new(kind, message).at(at)
     }
 
     fn cpu(&mut self) -> Result<usize> {

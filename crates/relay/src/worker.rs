@@ -314,8 +314,8 @@ impl Worker {
 
     fn sweep(&mut self) {
         let ticks = |d: Duration| d.as_millis().div_ceil(TICK.as_millis()) as u32;
-        let connect = ticks(self.shared.connect_timeout);
-        let idle = self.shared.idle_timeout.map(ticks);
+        let connect = ticks(self.shared.config.connect_timeout);
+        let idle = self.shared.config.idle_timeout.map(ticks);
         let overdue: Vec<usize> = self
             .connections
             .iter()
