@@ -12,7 +12,7 @@
 //!   They wait in a mailbox until the thread looks, and what has to be known to have happened is
 //!   reported back ([`Report`]);
 //! - **rings**, shared with borrowers, of which nothing is believed (`ring.rs`);
-//! - **tallies**, that this thread writes and others read, relaxed: they order nothing.
+//! - **tallies**, that this thread writes and others read: they order nothing.
 //!
 //! A borrower's slot is used again only after every distributor has reported that it left, so that
 //! no loan is ever booked to a namesake.
@@ -20,16 +20,15 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::hash::FlowHasher;
 use crate::layout::{LOAN_MORE, LOAN_SHARED, Loan};
+use crate::lender::Tally;
 use crate::mailbox::{Mailbox, Post};
 use crate::spread::Spread;
-use crate::tally::{Tally, add};
 
 mod channel;
 mod command;
@@ -151,7 +150,8 @@ impl Distributor {
         // was without a CPU since it last collected.
         self.obey_mail();
         if self.present == 0 || self.frozen {
-            add(&self.tally.unwanted, packets.iter().filter(|part| !part.more).count() as u64);
+            let whole = packets.iter().filter(|part| !part.more).count();
+            self.tally.counts.unwanted.add(whole as u64);
             self.free.extend(packets.drain(..).map(|part| part.frame));
         } else {
             let time = now();
@@ -228,8 +228,7 @@ impl Distributor {
         if self.private {
             self.copies_out = slots(self.present).map(|slot| self.out(slot)).sum();
         }
-        // Relaxed: a figure for people.
-        self.tally.on_loan.store(self.on_loan(), Ordering::Relaxed);
+        self.tally.on_loan.set(self.on_loan().into());
     }
 
     /// Lends a packet, of which the other parts follow.
@@ -240,7 +239,7 @@ impl Distributor {
             true => rest.parts().iter().position(|part| !part.more).map(|last| last + 1),
         };
         let Some(others) = others else {
-            add(&self.tally.unwanted, 1);
+            self.tally.counts.unwanted.add(1);
             self.free.push(first.frame);
             return self.free.extend(rest.map(|part| part.frame));
         };
@@ -248,7 +247,7 @@ impl Distributor {
         let wanted = self.spread.owner(hash) | self.mirrors;
         let takers = self.with_room(wanted, 1 + others as u32);
         if takers == 0 {
-            add(&self.tally.unwanted, u64::from(wanted == 0));
+            self.tally.counts.unwanted.add(u64::from(wanted == 0));
             self.free.push(first.frame);
             return self.free.extend(rest.take(others).map(|part| part.frame));
         }
@@ -373,7 +372,7 @@ impl Distributor {
         let out = self.out(slot);
         let Some(mut channel) = self.channels[usize::from(slot)].take() else { return };
         channel.close();
-        add(&self.tally.reclaimed, u64::from(out));
+        self.tally.counts.reclaimed.add(out.into());
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
         self.present &= !(1 << slot);

@@ -50,7 +50,6 @@ use crate::distributor::Distributor;
 use crate::hash::FlowHasher;
 use crate::mailbox::{Post, mailbox};
 use crate::reaper::Reaper;
-use crate::tally::Tally;
 use crate::{Error, ErrorKind, Result};
 
 pub(crate) mod admission;
@@ -65,7 +64,8 @@ mod status;
 mod switch;
 mod users;
 
-pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals};
+pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals, Standing};
+pub(crate) use status::{ChannelTally, Tally};
 
 use control::ControlThread;
 use door::Door;
@@ -277,14 +277,30 @@ impl Lender {
         self.roster.borrowers()
     }
 
-    /// What has happened so far.
+    /// What there is now.
+    pub fn standing(&self) -> Standing {
+        self.roster.standing()
+    }
+
+    /// What has happened so far. Each loan was returned or reclaimed, or a borrower has it.
     pub fn counters(&self) -> LenderCounters {
         self.roster.counters()
     }
 
+    /// Connections that did not become borrowers. Those that the kernel turned away while the
+    /// lender accepted none it does not know.
+    pub fn refusals(&self) -> Refusals {
+        Refusals::from(&self.roster.refusals)
+    }
+
+    /// What borrowers did that no honest one does.
+    pub fn offences(&self) -> Offences {
+        self.roster.offences()
+    }
+
     /// How account is kept.
     pub fn accounting(&self) -> Accounting {
-        self.roster.accounting()
+        self.roster.state().accounting
     }
 
     /// Changes how account is kept, in all distributors or in none. It waits for their threads,

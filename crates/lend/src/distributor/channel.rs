@@ -7,9 +7,9 @@ use frames::{Frame, LoanTable};
 
 use super::copies::Copies;
 use crate::layout::{Layout, Loan};
+use crate::lender::{ChannelTally, Tally};
 use crate::memory::Memory;
 use crate::ring::{LoanWriter, OutOfStep, TokenReader};
-use crate::tally::{ChannelTally, Tally, add};
 use crate::wake::WakeOnce;
 use crate::waker::Waker;
 
@@ -106,19 +106,18 @@ impl Channel {
         (self.lent, self.dropped) = (0, 0);
         if dropped > 0 {
             self.out.count_dropped(dropped);
-            add(&self.tally.dropped, dropped);
-            add(&tally.dropped, dropped);
+            self.tally.dropped.add(dropped);
+            tally.counts.dropped.add(dropped);
         }
-        add(&self.tally.lent, lent);
-        add(&tally.lent, lent);
+        self.tally.lent.add(lent);
+        tally.counts.lent.add(lent);
         self.tell_out(out);
     }
 
     /// Says how many loans the borrower has.
     #[inline]
     pub(crate) fn tell_out(&self, out: u32) {
-        // Relaxed: a figure for people.
-        self.tally.out.store(out, Ordering::Relaxed);
+        self.tally.out.set(out.into());
     }
 
     /// Takes what the borrower in this slot has returned; frames that nobody has any more go to
@@ -139,7 +138,7 @@ impl Channel {
                 let count = returned.len();
                 let mut refuse = |reason| {
                     refused += 1;
-                    add(tally.offences.of(reason), 1);
+                    tally.offences.of(reason).add(1);
                 };
                 match &mut self.copies {
                     None => {
@@ -154,13 +153,13 @@ impl Channel {
             }
             Err(OutOfStep { .. }) => {
                 refused = 1;
-                add(&tally.offences.index, 1);
+                tally.offences.index.add(1);
                 (0, true)
             }
         };
         if tokens > 0 {
-            add(&self.tally.returned, tokens as u64);
-            add(&tally.returned, tokens as u64);
+            self.tally.returned.add(tokens as u64);
+            tally.counts.returned.add(tokens as u64);
         }
         let must_go = refused > 0 && (self.blame(refused) || is_out_of_step);
         Taken { tokens, must_go }

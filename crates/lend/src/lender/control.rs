@@ -122,7 +122,7 @@ impl ControlThread {
                 self.greet(guest);
             }
             if self.users.look(Instant::now()) {
-                self.roster.state().counters.lingering = self.users.lingering() as u64;
+                self.roster.lingering.set(self.users.lingering() as u64);
             }
             for source in &ready {
                 match *source {
@@ -197,7 +197,7 @@ impl ControlThread {
                 self.mapped(slot, back);
             }
             Report::Slow { slot, generation } if self.is_there(slot, generation) => {
-                self.roster.state().counters.offences.slow += 1;
+                self.roster.own.offences.slow.add(1);
                 self.part(slot, Why::Disconnected);
             }
             // Of one that is gone.
@@ -242,11 +242,12 @@ impl ControlThread {
             // This has the socket closed.
             slot.state = SlotState::Leaving(waiting);
         }
+        // Counted under the lock: whoever sees one of the two finds the other.
         let mut state = self.roster.state();
         let borrower = state.borrowers.remove(&number);
         match why {
-            Why::Left => state.counters.left += 1,
-            Why::Disconnected => state.counters.disconnected += 1,
+            Why::Left => self.roster.own.counts.left.add(1),
+            Why::Disconnected => self.roster.own.counts.disconnected.add(1),
         }
         // Without the lock.
         drop((state, borrower));
@@ -256,7 +257,7 @@ impl ControlThread {
     pub(super) fn vacate(&mut self, slot: u8) {
         if let Some(Slot { charge, .. }) = self.slots.remove(&slot) {
             self.users.left(charge);
-            self.roster.state().counters.lingering = self.users.lingering() as u64;
+            self.roster.lingering.set(self.users.lingering() as u64);
         }
     }
 
@@ -270,7 +271,7 @@ impl ControlThread {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
             Ok(Received::Message(..) | Received::Garbage) => {
-                self.roster.state().counters.offences.message += 1;
+                self.roster.own.offences.message.add(1);
                 self.part(slot, Why::Disconnected);
             }
         }

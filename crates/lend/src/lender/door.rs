@@ -14,7 +14,6 @@ use super::admission::Refusal;
 use super::listener::Listener;
 use super::rate::Rate;
 use super::roster::Roster;
-use super::status::Refusals;
 use super::users::Peer;
 use crate::layout::{Hello, MAGIC, Status, VERSIONS, Welcome};
 use crate::reaper::{Reaped, Reaper};
@@ -173,10 +172,10 @@ impl Door {
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let time = self.handshake.as_millis();
                     let reason = format!("no hello within {time} ms");
-                    self.count(|refused| &mut refused.late);
+                    self.roster.refusals.late.add(1);
                     self.tell(socket, &Refusal::new(Status::Invalid, reason));
                 }
-                Ok(Received::Closed) | Err(_) => self.count(|refused| &mut refused.gone),
+                Ok(Received::Closed) | Err(_) => self.roster.refusals.gone.add(1),
             }
         }
         guests
@@ -184,22 +183,20 @@ impl Door {
 
     /// Counts a refusal and says why: whoever has heard it finds it counted.
     pub(super) fn refuse(&self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
-        self.count(|refused| match refusal.status {
-            _ if refusal.user => &mut refused.user,
-            Status::Version => &mut refused.version,
-            Status::Full => &mut refused.full,
-            Status::Quota => &mut refused.quota,
-            Status::Busy => &mut refused.busy,
-            Status::Mirror => &mut refused.mirror,
-            Status::Closing => &mut refused.closing,
+        let refused = &self.roster.refusals;
+        let count = match refusal.status {
+            _ if refusal.user => &refused.user,
+            Status::Version => &refused.version,
+            Status::Full => &refused.full,
+            Status::Quota => &refused.quota,
+            Status::Busy => &refused.busy,
+            Status::Mirror => &refused.mirror,
+            Status::Closing => &refused.closing,
             // The last two are no answers for who is no user, or no refusal.
-            Status::Invalid | Status::Denied | Status::Welcome => &mut refused.invalid,
-        });
+            Status::Invalid | Status::Denied | Status::Welcome => &refused.invalid,
+        };
+        count.add(1);
         self.tell(socket, refusal);
-    }
-
-    pub(super) fn count(&self, which: impl FnOnce(&mut Refusals) -> &mut u64) {
-        *which(&mut self.roster.state().counters.refused) += 1;
     }
 
     /// Says why not. A peer that does not listen misses it.
@@ -221,7 +218,7 @@ impl Door {
     /// Accepts nothing for a while.
     fn pause(&mut self, time: Duration) {
         self.paused_until = Some(Instant::now() + time);
-        self.roster.state().counters.paused += 1;
+        self.roster.own.counts.paused.add(1);
     }
 
     /// Nobody comes in any more.

@@ -13,13 +13,12 @@ use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
 use super::roster::BorrowerRecord;
-use super::status::BorrowerStatus;
+use super::status::{BorrowerStatus, ChannelTally};
 use super::users::{Charge, Peer};
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
-use crate::tally::ChannelTally;
 use crate::waker::{Waker, spawn};
 use crate::wire::{EVENTS, Received, peek, receive, send};
 
@@ -106,7 +105,7 @@ impl ControlThread {
             Ok(made) => made,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
-                self.door.count(|refused| &mut refused.failed);
+                self.roster.refusals.failed.add(1);
                 return self.door.tell(socket, &Refusal::new(Status::Busy, reason));
             }
         };
@@ -145,7 +144,7 @@ impl ControlThread {
             report.send(Report::Slow { slot, generation });
         };
         if spawn(waker, socket, begin, offends).is_err() {
-            self.door.count(|refused| &mut refused.failed);
+            self.roster.refusals.failed.add(1);
             self.vacate(slot);
         }
     }
@@ -158,13 +157,15 @@ impl ControlThread {
         let back = match back {
             Ok(back) => Arc::new(back),
             Err(why) => {
-                self.door.count(|refused| match why {
-                    Errno::TIMEDOUT => &mut refused.late,
-                    Errno::PIPE => &mut refused.gone,
+                let refused = &self.roster.refusals;
+                let count = match why {
+                    Errno::TIMEDOUT => &refused.late,
+                    Errno::PIPE => &refused.gone,
                     // Of what it says, or because it has sealed what it was to map.
-                    Errno::PROTO | Errno::PERM => &mut refused.invalid,
-                    _ => &mut refused.failed,
-                });
+                    Errno::PROTO | Errno::PERM => &refused.invalid,
+                    _ => &refused.failed,
+                };
+                count.add(1);
                 // This has the socket closed.
                 return self.vacate(number);
             }
@@ -200,8 +201,8 @@ impl ControlThread {
         };
         let record = BorrowerRecord { status, borrower, channels };
         let mut state = self.roster.state();
-        state.counters.joined += 1;
         state.borrowers.insert(number, record);
+        self.roster.own.counts.joined.add(1);
         drop(state);
         // After all this: who hears it is known, and gets its share of all
         // packets that come from now on.

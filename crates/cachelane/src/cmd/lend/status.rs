@@ -1,18 +1,16 @@
 //! How the lender stands: its knob, its counters, its part of the live line and of the report.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use frames::Accounting;
-use knobs::{Field, Knob, MeterKind, Registry};
-use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals};
+use knobs::{Field, Registry};
+use lend::{BorrowerStatus, Lender, LenderCounters, Offences, Refusals, Standing};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::options::ACCOUNTING;
 use crate::args::name_of;
-use crate::counters::{self, Count, register};
+use crate::counters::declared;
 use crate::figures::{named, tight};
 use crate::packets::job::{Beside, Report};
 
@@ -23,76 +21,30 @@ pub(super) struct Status {
     last: Mutex<Vec<BorrowerStatus>>,
 }
 
-/// What has happened: a name, its unit, what it means, and how often it happened.
-const COUNTS: [Count<LenderCounters>; 9] = [
-    ("joined", "borrowers", "Borrowers that joined.", |c| c.joined),
-    ("left", "borrowers", "Borrowers that went by themselves, or died.", |c| c.left),
-    ("disconnected", "borrowers", "Borrowers disconnected for what they did.", |c| c.disconnected),
-    ("paused", "times", "Times that no connections were accepted for a while.", |c| c.paused),
-    ("lent", "loans", "Loans, one for each part of a packet and borrower.", |c| c.lent),
-    ("returned", "loans", "Loans that came back.", |c| c.returned),
-    ("reclaimed", "loans", "Loans that ended with their borrower.", |c| c.reclaimed),
-    ("dropped", "packets", "Packets of borrowers that had their quota.", |c| c.dropped),
-    ("unwanted", "packets", "Packets received for nobody.", |c| c.unwanted),
-];
-
-/// What there is now.
-const NOW: [Count<Arc<Lender>>; 3] = [
-    ("on_loan", "frames", "Frames that borrowers have.", |l| l.counters().on_loan),
-    ("borrowers", "borrowers", "Borrowers that are there.", |l| l.borrowers().len() as u64),
-    (
-        "lingering",
-        "borrowers",
-        "Borrowers that left and hold the memory that was made for them.",
-        |l| l.counters().lingering,
-    ),
-];
-
 impl Status {
     pub(super) fn new(lender: Lender) -> Status {
         Status { lender: Arc::new(lender), last: Mutex::default() }
-    }
-
-    fn knob(&self) -> Knob {
-        let (reader, writer) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
-        let help = "how account of lent frames is kept: by a counter for each frame (off), or by \
-                    a ledger for each borrower (on)";
-        let get = move || Ok(reader.accounting() == Accounting::Ledgers);
-        let set = move |on| {
-            writer.set_accounting(if on { Accounting::Ledgers } else { Accounting::Counters })
-        };
-        Knob::off_on("lend.autorelease", help, false, get, set)
     }
 }
 
 impl Beside for Status {
     fn register(&self, registry: &Registry) -> Result<(), knobs::Error> {
-        registry.register(self.knob())?;
-        let (now, counted) = (Arc::clone(&self.lender), Arc::clone(&self.lender));
-        register(registry, MeterKind::Gauge, "lend", &NOW, move || Arc::clone(&now))?;
-        register(registry, MeterKind::Counter, "lend", &COUNTS, move || counted.counters())?;
-        let from = Arc::clone(&self.lender);
-        let read = move || Ok::<_, Infallible>(from.counters().refused.values());
-        registry.meters(MeterKind::Counter, "lend.refused", Refusals::FIELDS, read)?;
-        let from = Arc::clone(&self.lender);
-        let read = move || Ok::<_, Infallible>(from.counters().offences.values());
-        registry.meters(MeterKind::Counter, "lend.offences", Offences::FIELDS, read)
+        lend::register(&self.lender, registry)
     }
 
     fn words(&self) -> Option<String> {
-        let (counters, borrowers) = (self.lender.counters(), self.lender.borrowers().len());
-        let dropped = match counters.dropped {
+        let Standing { on_loan, borrowers, .. } = self.lender.standing();
+        let dropped = match self.lender.counters().dropped {
             0 => String::new(),
             dropped => format!(", over quota {}", tight(dropped as f64)),
         };
         let plural = if borrowers == 1 { "" } else { "s" };
-        let on_loan = counters.on_loan;
         Some(format!("{borrowers} borrower{plural}, {on_loan} on loan{dropped}"))
     }
 
     fn fields(&self) -> Map<String, Value> {
         let borrowers = self.lender.borrowers().iter().map(object).collect();
-        let lend = figures(&self.lender.counters()).into();
+        let lend = figures(&self.lender).into();
         [("lend".into(), lend), ("borrowers".into(), borrowers)].into_iter().collect()
     }
 
@@ -120,24 +72,25 @@ impl Beside for Status {
             borrowers.len()
         ));
         report.lines.extend(borrowers.iter().map(line));
-        for (what, reasons) in by_reason(&counters) {
+        for (what, reasons) in by_reason(&self.lender) {
             let reasons = named(reasons.into_iter());
             if !reasons.is_empty() {
                 report.lines.push(format!("{what}: {reasons}"));
             }
         }
-        let mut lend = figures(&counters);
+        let mut lend = figures(&self.lender);
         lend.insert("autorelease".into(), name_of(ACCOUNTING, self.lender.accounting()).into());
         report.fields["lend"] = lend.into();
         report.fields["borrowers"] = borrowers.iter().map(object).collect();
     }
 }
 
-fn figures(counters: &LenderCounters) -> Map<String, Value> {
-    let mut figures = counters::object(&COUNTS, counters);
-    figures.insert("on_loan".into(), counters.on_loan.into());
-    figures.insert("lingering".into(), counters.lingering.into());
-    for (name, reasons) in by_reason(counters) {
+fn figures(lender: &Lender) -> Map<String, Value> {
+    let mut figures = declared(LenderCounters::FIELDS, lender.counters().values());
+    let Standing { on_loan, lingering, .. } = lender.standing();
+    figures.insert("on_loan".into(), on_loan.into());
+    figures.insert("lingering".into(), lingering.into());
+    for (name, reasons) in by_reason(lender) {
         let reasons = reasons.into_iter().map(|(reason, n)| (reason.to_owned(), n));
         figures.insert(name.into(), reasons.collect());
     }
@@ -145,13 +98,13 @@ fn figures(counters: &LenderCounters) -> Map<String, Value> {
 }
 
 /// What was refused or done wrong, by reason, in the order in which the reasons are declared.
-fn by_reason(counters: &LenderCounters) -> [(&'static str, Vec<(&'static str, u64)>); 2] {
+fn by_reason(lender: &Lender) -> [(&'static str, Vec<(&'static str, u64)>); 2] {
     let named = |fields: &[Field], values: &[u64]| {
         fields.iter().zip(values).map(|((name, ..), value)| (*name, *value)).collect()
     };
     [
-        ("refused", named(&Refusals::FIELDS, &counters.refused.values())),
-        ("offences", named(&Offences::FIELDS, &counters.offences.values())),
+        ("refused", named(&Refusals::FIELDS, &lender.refusals().values())),
+        ("offences", named(&Offences::FIELDS, &lender.offences().values())),
     ]
 }
 
