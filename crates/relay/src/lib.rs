@@ -35,6 +35,7 @@ mod knobs;
 #[cfg(feature = "fuzzing")]
 pub mod proxy;
 #[cfg(not(feature = "fuzzing"))]
+#[allow(unreachable_pub)]
 mod proxy;
 mod relay;
 mod shared;

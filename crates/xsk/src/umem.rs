@@ -17,7 +17,8 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 
-use crate::{Error, ErrorKind, Result, sys};
+use crate::sys::namespace;
+use crate::{Error, ErrorKind, Result};
 
 /// A pool's area, registered with the kernel. Clones are handles of the same.
 #[derive(Clone, Debug)]
@@ -155,11 +156,6 @@ pub(crate) fn open() -> Result<OwnedFd> {
         }
         error => Error::io("cannot open an AF_XDP socket", error),
     })
-}
-
-/// What identifies a socket's network namespace, if the kernel says.
-pub(crate) fn namespace(fd: BorrowedFd<'_>) -> Option<u64> {
-    sys::option(fd, libc::SOL_SOCKET, sys::NETNS).ok()
 }
 
 fn register(pool: &FramePool) -> Result<OwnedFd> {

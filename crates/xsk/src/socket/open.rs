@@ -46,7 +46,7 @@ pub(super) fn bind(
     check_mtu(umem.pool(), device, options)?;
     let mut registrations = umem.registrations();
     let place = (device.index(), queue);
-    let here = umem::namespace(umem::open()?.as_fd());
+    let here = sys::namespace(umem::open()?.as_fd());
     let copy_only = registrations.is_copy_only(here, device.index());
     let like_ours = |zero_copy| {
         move |terms: Terms| {

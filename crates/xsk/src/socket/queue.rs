@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
 
 use super::open::prepare;
-use crate::umem::{self, Registrations};
-use crate::{Device, Error, SocketOptions};
+use crate::umem::Registrations;
+use crate::{Device, Error, SocketOptions, sys};
 
 /// How long the driver may take to let go of a queue.
 const LETS_GO: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ fn look_at(device: &Device, queue: u32, namespace: Option<u64>) -> Queue {
     let probe = || {
         let fd = Registrations::default().own(&pool)?;
         // By its index it would be another device elsewhere.
-        let here = umem::namespace(fd.as_fd());
+        let here = sys::namespace(fd.as_fd());
         if here.is_none() || here != namespace {
             return Ok(Queue::Unknown);
         }
