@@ -141,60 +141,28 @@ impl LenderOptions {
     }
 
     fn check(&self, frames: u32) -> Result<()> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
-        if !(1..=LoanTable::BORROWERS).contains(&self.borrowers) {
-            return invalid(format!(
-                "{} borrowers: expected 1 to {}",
-                self.borrowers,
-                LoanTable::BORROWERS
-            ));
-        }
-        if !(1..=LoanTable::QUOTA).contains(&self.quota) {
-            return invalid(format!(
-                "a quota of {}: expected 1 to {}",
-                self.quota,
-                LoanTable::QUOTA
-            ));
-        }
-        if self.reserve >= frames {
-            return invalid(format!("a reserve of {} of {frames} frames", self.reserve));
-        }
-        if self.mode & !0o777 != 0 {
-            return invalid(format!("mode {:#o}: expected at most 0o777", self.mode));
-        }
-        if !(1..=100).contains(&self.user_share) {
-            return invalid(format!("a user's share of {} %: expected 1 to 100", self.user_share));
-        }
-        if self.handshake.is_zero() || self.joins_per_second == 0 {
-            return invalid("no time for a handshake, or no joins".into());
-        }
-        Ok(())
+        let Self { borrowers, quota, reserve, mode, user_share, .. } = *self;
+        let (most_borrowers, most_quota) = (LoanTable::BORROWERS, LoanTable::QUOTA);
+        let wrong = if !(1..=most_borrowers).contains(&borrowers) {
+            format!("{borrowers} borrowers: expected 1 to {most_borrowers}")
+        } else if !(1..=most_quota).contains(&quota) {
+            format!("a quota of {quota}: expected 1 to {most_quota}")
+        } else if reserve >= frames {
+            format!("a reserve of {reserve} of {frames} frames")
+        } else if mode & !0o777 != 0 {
+            format!("mode {mode:#o}: expected at most 0o777")
+        } else if !(1..=100).contains(&user_share) {
+            format!("a user's share of {user_share} %: expected 1 to 100")
+        } else if self.handshake.is_zero() || self.joins_per_second == 0 {
+            "no time for a handshake, or no joins".into()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, wrong))
     }
 }
 
-/// Lends the frames of a pool to other processes.
-///
-/// ```no_run
-/// use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
-/// use cachelane_lend::{Lender, LenderOptions};
-///
-/// # fn receive(into: &mut Vec<frames::Packet>) {}
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let area = FrameArea::new(&AreaOptions::default().shared(true))?;
-/// let pool = FramePool::new(area, &PoolOptions::default())?;
-/// let options = LenderOptions::new("/run/lend").reserve(1024);
-/// let (lender, mut distributors) = Lender::open(&pool, 1, &options)?;
-/// // On the thread that has the queue:
-/// let mut distributor = distributors.remove(0);
-/// let (mut cache, mut packets) = (pool.cache(0)?, Vec::new());
-/// loop {
-///     distributor.collect(&mut cache);
-///     receive(&mut packets);
-///     distributor.lend(&mut packets, &mut cache);
-///     cache.maintain();
-/// }
-/// # }
-/// ```
+/// Lends the frames of a pool to other processes: [the crate](crate) has an example.
 ///
 /// When it is dropped, it ends as with [`close`](Self::close).
 #[derive(Debug)]

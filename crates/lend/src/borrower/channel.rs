@@ -32,9 +32,10 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Channel {
     number: u16,
-    loans: LoanReader,
+    pub(super) loans: LoanReader,
     tokens: TokenWriter,
-    out: u32,
+    /// Loans that were received and not given back.
+    pub(super) out: u32,
     /// Tokens are in the ring that were not published.
     unpublished: bool,
 }
@@ -105,18 +106,6 @@ impl Channel {
     #[inline]
     pub(super) fn is_ready(&self) -> Result<bool> {
         self.loans.ready().map(|ready| ready > 0).map_err(out_of_step)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.loans.is_closed()
-    }
-
-    pub(super) fn dropped(&self) -> u64 {
-        self.loans.dropped()
-    }
-
-    pub(super) fn out(&self) -> u32 {
-        self.out
     }
 
     #[inline]

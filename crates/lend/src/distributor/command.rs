@@ -39,8 +39,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// Nothing of this borrower's is left.
     Left { distributor: u32, slot: u8 },
-    /// Who has what.
-    Holdings(Holdings),
+    /// Who has what: by slot, how many loans, without those that have none.
+    Holdings { distributor: u32, round: u64, loans: Vec<(u8, u32)> },
     /// This borrower was released: it offended too often.
     Offender { slot: u8 },
     /// This borrower has its welcome and has mapped what came with it, and so have we what it
@@ -50,15 +50,6 @@ pub(crate) enum Report {
     Slow { slot: u8, generation: u64 },
     /// There will be no answers any more: the distributor was dropped.
     Gone { distributor: u32 },
-}
-
-/// Who has what of a distributor.
-#[derive(Debug)]
-pub(crate) struct Holdings {
-    pub(crate) distributor: u32,
-    pub(crate) round: u64,
-    /// By slot, how many loans; without those that have none.
-    pub(crate) loans: Vec<(u8, u32)>,
 }
 
 impl Distributor {
@@ -104,6 +95,6 @@ impl Distributor {
         let with_loans = slots(self.present).map(|slot| (slot, self.out(slot)));
         let loans: Vec<_> = with_loans.filter(|(_, out)| *out > 0).collect();
         self.frozen |= freeze && loans.is_empty();
-        self.reports.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
+        self.reports.send(Report::Holdings { distributor: self.index, round, loans });
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use frames::{Accounting, FramePool};
+use kit::Count;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
@@ -13,6 +14,7 @@ use super::admission::Terms;
 use super::door::{At, Door, EXHAUSTED};
 use super::rate::Rate;
 use super::roster::Roster;
+use super::status::LenderCounts;
 use super::users::{Charge, Peer, Users};
 use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
@@ -102,13 +104,6 @@ enum Source {
     Slot(u8),
 }
 
-/// Why a borrower goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Left,
-    Disconnected,
-}
-
 impl ControlThread {
     /// Until the lender ends.
     pub(super) fn run(mut self) {
@@ -187,7 +182,7 @@ impl ControlThread {
     pub(super) fn note(&mut self, report: Report) {
         match report {
             Report::Left { distributor, slot } => self.acknowledged(distributor, slot),
-            Report::Offender { slot } => self.part(slot, Why::Disconnected),
+            Report::Offender { slot } => self.part(slot, |counts| &counts.disconnected),
             Report::Gone { distributor } => {
                 self.distributors[distributor as usize] = None;
                 let slots: Vec<u8> = self.slots.keys().copied().collect();
@@ -198,12 +193,10 @@ impl ControlThread {
             }
             Report::Slow { slot, generation } if self.is_there(slot, generation) => {
                 self.roster.own.offences.slow.add(1);
-                self.part(slot, Why::Disconnected);
+                self.part(slot, |counts| &counts.disconnected);
             }
-            // Of one that is gone.
-            Report::Mapped { .. } | Report::Slow { .. } => {}
-            // An answer that nobody waits for any more.
-            Report::Holdings(_) => {}
+            // Of one that is gone, or an answer that nobody waits for any more.
+            Report::Mapped { .. } | Report::Slow { .. } | Report::Holdings { .. } => {}
         }
     }
 
@@ -226,7 +219,7 @@ impl ControlThread {
     }
 
     /// A borrower goes: its socket is closed now, its slot is free when all have said so.
-    fn part(&mut self, number: u8, why: Why) {
+    fn part(&mut self, number: u8, count: fn(&LenderCounts) -> &Count) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let SlotState::Joined { waker, .. } = &slot.state else { return };
         waker.end();
@@ -245,10 +238,7 @@ impl ControlThread {
         // Counted under the lock: whoever sees one of the two finds the other.
         let mut state = self.roster.state();
         let borrower = state.borrowers.remove(&number);
-        match why {
-            Why::Left => self.roster.own.counts.left.add(1),
-            Why::Disconnected => self.roster.own.counts.disconnected.add(1),
-        }
+        count(&self.roster.own.counts).add(1);
         // Without the lock.
         drop((state, borrower));
     }
@@ -269,10 +259,10 @@ impl ControlThread {
         };
         match peek::<Hello>(socket) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
+            Ok(Received::Closed) | Err(_) => self.part(slot, |counts| &counts.left),
             Ok(Received::Message(..) | Received::Garbage) => {
                 self.roster.own.offences.message.add(1);
-                self.part(slot, Why::Disconnected);
+                self.part(slot, |counts| &counts.disconnected);
             }
         }
     }

@@ -13,7 +13,7 @@ use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
 use super::roster::BorrowerRecord;
-use super::status::{BorrowerStatus, ChannelTally};
+use super::status::ChannelTally;
 use super::users::{Charge, Peer};
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
@@ -184,22 +184,9 @@ impl ControlThread {
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&pending, &borrower, &channels);
-        let PendingBorrower { terms: Terms { quota, mirror, name, .. }, peer, .. } = *pending;
-        let status = BorrowerStatus {
-            slot: number,
-            name,
-            pid: peer.pid,
-            uid: peer.uid,
-            mirror,
-            quota,
-            out: 0,
-            lent: 0,
-            returned: 0,
-            dropped: 0,
-            offences: 0,
-            since: Instant::now(),
-        };
-        let record = BorrowerRecord { status, borrower, channels };
+        let PendingBorrower { terms, peer, .. } = *pending;
+        let since = Instant::now();
+        let record = BorrowerRecord { terms, peer, since, borrower, channels };
         let mut state = self.roster.state();
         state.borrowers.insert(number, record);
         self.roster.own.counts.joined.add(1);

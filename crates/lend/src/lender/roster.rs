@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use frames::Accounting;
 use kit::Count;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::admission::Terms;
 use super::status::{
     BorrowerStatus, ChannelTally, LenderCounters, Offences, RefusalCounts, Standing, Tally,
 };
+use super::users::Peer;
 use crate::distributor::JoinedBorrower;
 
 /// What the control thread and those who ask have in common.
@@ -36,8 +39,9 @@ pub(super) struct State {
 /// A borrower that has joined.
 #[derive(Debug)]
 pub(super) struct BorrowerRecord {
-    /// As it was when it joined.
-    pub(super) status: BorrowerStatus,
+    pub(super) terms: Terms,
+    pub(super) peer: Peer,
+    pub(super) since: Instant,
     pub(super) borrower: Arc<JoinedBorrower>,
     /// By distributor.
     pub(super) channels: Vec<Arc<ChannelTally>>,
@@ -89,13 +93,20 @@ impl BorrowerRecord {
         let sum = |of: fn(&ChannelTally) -> &Count| {
             self.channels.iter().map(|tally| of(tally).get()).sum()
         };
+        let Self { terms, peer, since, .. } = self;
         BorrowerStatus {
+            slot: terms.slot,
+            name: terms.name.clone(),
+            pid: peer.pid,
+            uid: peer.uid,
+            mirror: terms.mirror,
+            quota: terms.quota,
             out: sum(|tally| &tally.out),
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
             dropped: sum(|tally| &tally.dropped),
             offences: self.borrower.offences.load(Ordering::Relaxed).into(),
-            ..self.status.clone()
+            since: *since,
         }
     }
 }
