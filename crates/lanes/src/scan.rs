@@ -20,18 +20,15 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
-    /// Whether everything is read.
     pub(crate) fn at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
-    /// Skips blanks and line ends.
     pub(crate) fn skip_blanks(&mut self) {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
     }
 
-    /// Whether a decimal digit is next.
     pub(crate) fn next_is_digit(&self) -> bool {
         self.text[self.at..].starts_with(|c: char| c.is_ascii_digit())
     }
@@ -105,7 +102,6 @@ impl<'a> Scanner<'a> {
             .map_err(|_| self.error_at(start, format_args!("{} is too large", &rest[..digits])))
     }
 
-    /// An error at the next character.
     pub(crate) fn error(&self, trouble: impl std::fmt::Display) -> Error {
         self.error_at(self.at, trouble)
     }

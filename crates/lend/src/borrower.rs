@@ -272,7 +272,6 @@ impl Borrower {
         slept
     }
 
-    /// Waits for a wake-up, or the lender's end.
     fn wait_once(&mut self, timeout: Option<Duration>) -> Result<Wait> {
         let waited = wait_at(&self.socket, timeout);
         let waited = waited.map_err(|e| Error::io("cannot wait for the lender", e))?;

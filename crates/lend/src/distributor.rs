@@ -198,7 +198,6 @@ impl Distributor {
         self.table.on_loan() + self.copies_out
     }
 
-    /// How many more loans the borrower in a slot may have.
     #[inline]
     fn room(&self, slot: u8) -> u32 {
         match self.copies_of(slot) {
@@ -207,7 +206,6 @@ impl Distributor {
         }
     }
 
-    /// How many loans the borrower in a slot has.
     #[inline]
     fn out(&self, slot: u8) -> u32 {
         match self.copies_of(slot) {

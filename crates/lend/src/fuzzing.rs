@@ -240,7 +240,6 @@ impl Rings {
         }
     }
 
-    /// Puts a token into a ring.
     fn offer(&mut self, who: u8, token: u32) {
         let peer = &mut self.peers[usize::from(who)];
         let slot = peer.next % LAYOUT.slots;
@@ -385,7 +384,6 @@ impl Peer {
     }
 }
 
-/// What a packet was marked with.
 fn mark(area: &Memory, frame: u32) -> u32 {
     area.word(frame as usize * FRAME_SIZE as usize + 16).load(Ordering::Relaxed)
 }

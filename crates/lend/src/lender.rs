@@ -172,7 +172,6 @@ pub struct Lender {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the control thread is asked for.
 #[derive(Debug)]
 enum Request {
     SetAccounting(Accounting, SyncSender<Result<()>>),
@@ -303,7 +302,6 @@ impl Drop for Lender {
     }
 }
 
-/// The area's descriptor, to be handed out.
 fn duplicate_area(pool: &FramePool) -> Result<OwnedFd> {
     let Some(memfd) = pool.area().memfd() else {
         return Err(Error::new(

@@ -68,7 +68,6 @@ impl Waker {
         self.wake();
     }
 
-    /// Whether nobody is to be woken any more.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire: nothing depends on it but this.
         self.is_over.load(Ordering::Acquire)

@@ -26,7 +26,6 @@ pub(crate) enum Stage {
     Stop = 2,
 }
 
-/// Shared by all workers of one relay.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// As it was at the start: its engine and its CPUs may be others by now.

@@ -73,7 +73,6 @@ pub struct Program {
     loaded: Loaded,
 }
 
-/// The loaded program and its maps.
 #[derive(Debug)]
 struct Loaded {
     program: bpf::Program,

@@ -104,7 +104,6 @@ impl<T: Copy> Producer<T> {
         self.next.wrapping_sub(self.memory.consumer().load(Ordering::Relaxed))
     }
 
-    /// Whether the kernel waits to be woken.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         // Relaxed: the flag stays set until the kernel has been woken, so that one read too early

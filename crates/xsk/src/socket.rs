@@ -378,7 +378,6 @@ impl Socket {
         &self.umem
     }
 
-    /// Whether it has a receive ring.
     pub(crate) fn receives(&self) -> bool {
         self.rx.is_some()
     }

@@ -42,7 +42,6 @@ pub(crate) struct Registrations {
     copy_only: Vec<(u64, u32)>,
 }
 
-/// A bound socket.
 #[derive(Debug)]
 struct Bound {
     fd: Weak<OwnedFd>,
@@ -127,7 +126,6 @@ impl Registrations {
         namespace.is_some_and(|namespace| self.copy_only.contains(&(namespace, device)))
     }
 
-    /// Notes that it has none.
     pub(crate) fn note_copy_only(&mut self, namespace: Option<u64>, device: u32) {
         if let Some(namespace) = namespace
             && !self.is_copy_only(Some(namespace), device)

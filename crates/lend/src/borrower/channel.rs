@@ -86,7 +86,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Puts a token into the ring.
     #[inline]
     pub(super) fn give_back(&mut self, token: u32) {
         self.tokens.push(token);
@@ -116,7 +115,6 @@ impl Channel {
 }
 
 impl Area {
-    /// Whether a loan lies in one frame.
     #[inline]
     fn check(&self, loan: &layout::Loan) -> Result<(), String> {
         let Area { frame_size, frames, .. } = *self;

@@ -26,7 +26,6 @@ const CHANNELS: u32 = 1 << 12;
 /// More slots than a ring has.
 const SLOTS: u32 = 1 << 24;
 
-/// Connects, says hello, and maps what the lender hands out.
 pub(super) fn connect(path: &Path, options: &BorrowerOptions) -> Result<Borrower> {
     let at = Peer { path, until: Instant::now() + options.timeout, timeout: options.timeout };
     let hello = hello(options)?;
@@ -106,7 +105,6 @@ impl Peer<'_> {
         Error::new(kind, self.says(what))
     }
 
-    /// Waits for the answer.
     fn answer(&self, socket: &OwnedFd) -> Result<(Welcome, Vec<OwnedFd>)> {
         // A lender that closes before it has read our hello resets the connection; what it said
         // comes after that.

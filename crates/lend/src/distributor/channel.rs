@@ -40,7 +40,6 @@ pub(crate) struct Channel {
     dropped: u32,
 }
 
-/// What came back.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// How many tokens that are gone from the borrower's account.
@@ -77,7 +76,6 @@ impl Channel {
         self.lent += 1;
     }
 
-    /// What the borrower has of its own area, if it has one.
     #[inline]
     pub(crate) fn copies(&self) -> Option<&Copies> {
         self.copies.as_ref()
@@ -93,7 +91,6 @@ impl Channel {
         }
     }
 
-    /// Counts a packet that the borrower had no room for.
     #[inline]
     pub(crate) fn drop_one(&mut self) {
         self.dropped += 1;
@@ -114,7 +111,6 @@ impl Channel {
         self.tell_out(out);
     }
 
-    /// Says how many loans the borrower has.
     #[inline]
     pub(crate) fn tell_out(&self, out: u32) {
         self.tally.out.set(out.into());

@@ -5,7 +5,6 @@ use frames::Accounting;
 use super::{Channel, Distributor, slots};
 use crate::memory::Memory;
 
-/// What the control thread wants.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Lend to this one too.

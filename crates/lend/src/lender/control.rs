@@ -25,13 +25,11 @@ use crate::reaper::{Reaped, Reaper};
 use crate::waker::Waker;
 use crate::wire::{EVENTS, Received, peek};
 
-/// What the control thread has.
 #[derive(Debug)]
 pub(super) struct ControlThread {
     pub(super) options: LenderOptions,
     pub(super) door: Door,
     pub(super) pool: FramePool,
-    /// The area's descriptor, to be handed out.
     pub(super) area: Arc<Reaped<OwnedFd>>,
     pub(super) reaper: Reaper,
     /// By distributor; none for one that was dropped.
@@ -52,7 +50,6 @@ pub(super) struct ControlThread {
     pub(super) round: u64,
 }
 
-/// A slot that somebody has.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) charge: Charge,
@@ -178,7 +175,6 @@ impl ControlThread {
         true
     }
 
-    /// Notes what a distributor reports.
     pub(super) fn note(&mut self, report: Report) {
         match report {
             Report::Left { distributor, slot } => self.acknowledged(distributor, slot),
@@ -267,7 +263,6 @@ impl ControlThread {
         }
     }
 
-    /// The lender ends.
     fn end(self) {
         self.door.close();
         for post in self.distributors.iter().flatten() {

@@ -61,7 +61,6 @@ struct Connection {
     peer: Peer,
 }
 
-/// Where something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     Listener,
@@ -69,7 +68,6 @@ pub(super) enum At {
     Connection(usize),
 }
 
-/// Who said hello.
 pub(super) struct Guest {
     pub(super) socket: Reaped<OwnedFd>,
     pub(super) peer: Peer,
@@ -88,7 +86,6 @@ impl Door {
         Self { listener, reaper, roster, handshake, connections, accepts, paused_until: None }
     }
 
-    /// What there is to poll.
     pub(super) fn polled(&self, now: Instant) -> impl Iterator<Item = (At, BorrowedFd<'_>)> {
         let listens = self.pause_left(now).is_none();
         let listener = listens.then_some((At::Listener, self.listener.as_fd()));
@@ -108,7 +105,6 @@ impl Door {
         self.paused_until.and_then(|until| until.checked_duration_since(now))
     }
 
-    /// Accepts connections that wait.
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_AT_ONCE {
             let now = Instant::now();
@@ -215,13 +211,11 @@ impl Door {
         });
     }
 
-    /// Accepts nothing for a while.
     fn pause(&mut self, time: Duration) {
         self.paused_until = Some(Instant::now() + time);
         self.roster.own.counts.paused.add(1);
     }
 
-    /// Nobody comes in any more.
     pub(super) fn close(mut self) {
         for Connection { socket, .. } in std::mem::take(&mut self.connections) {
             self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));

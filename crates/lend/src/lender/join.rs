@@ -25,7 +25,6 @@ use crate::wire::{EVENTS, Received, peek, receive, send};
 /// How long a borrower has to map what it got.
 const MAPPING: Duration = Duration::from_secs(10);
 
-/// What is made for a borrower.
 struct Outfit {
     layout: Layout,
     out: Arc<Memory>,
@@ -215,7 +214,6 @@ impl ControlThread {
         Ok(Outfit { layout, out, back, descriptors, witnesses, own_area, area_len })
     }
 
-    /// An area for one borrower alone.
     fn own_area(
         &self,
         channels: u32,

@@ -28,7 +28,6 @@ pub(super) struct Roster {
     tallies: Vec<Arc<Tally>>,
 }
 
-/// What is under the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) accounting: Accounting,
@@ -36,7 +35,6 @@ pub(super) struct State {
     pub(super) borrowers: BTreeMap<u8, BorrowerRecord>,
 }
 
-/// A borrower that has joined.
 #[derive(Debug)]
 pub(super) struct BorrowerRecord {
     pub(super) terms: Terms,

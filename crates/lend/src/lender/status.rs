@@ -106,7 +106,6 @@ impl Offences {
 }
 
 impl OffenceCounts {
-    /// The counter of a refused token.
     pub(crate) fn of(&self, refused: TokenRefused) -> &Count {
         match refused {
             TokenRefused::OutOfRange => &self.out_of_range,

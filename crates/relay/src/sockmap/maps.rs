@@ -25,7 +25,6 @@ pub(super) struct Maps {
 }
 
 impl Maps {
-    /// Loads the object with room for `slots` flows at a time.
     pub(super) fn load(slots: u32) -> Result<Maps, Error> {
         let loaded = bpf::load(|storage| {
             let mut open = skel::SockmapSkelBuilder::default().open(storage)?;

@@ -28,7 +28,6 @@ pub(super) struct Buffers {
     sizes: Sizes,
 }
 
-/// The two rings' sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) fill: u32,
@@ -67,7 +66,6 @@ pub(super) struct Held {
 }
 
 impl Buffers {
-    /// Maps the rings of a socket that is bound.
     pub(super) fn new(fd: BorrowedFd<'_>, sizes: Sizes, held: Arc<Held>) -> io::Result<Self> {
         let (fill, completion) = map(fd, sizes)?;
         let (filled, received, sent, completed) = (0, 0, 0, 0);

@@ -28,7 +28,6 @@ const TX_BUDGET: u32 = 32;
 /// that was closed a moment after `close` returns.
 const SETTLES: Duration = Duration::from_millis(500);
 
-/// A bound socket.
 pub(super) struct Opened {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) in_force: InForce,
@@ -60,21 +59,19 @@ pub(super) fn bind(
     let ways = ways(options.mode, partners, copy_only || registrations.on(place));
     let mut refused = None;
     for way in &ways {
-        let bound = match *way {
+        let (fd, partner, flags) = match *way {
             Way::Join { zero_copy } => {
                 let Some(partner) = registrations.join(like_ours(zero_copy)) else { continue };
-                let fd = umem::open()?;
-                let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
-                prepare(fd.as_fd(), options, true)
-                    .map(|()| bind_patiently(fd.as_fd(), &address, Some(partner.as_fd())))
-                    .map(|bound| bound.map(|()| fd))
+                (umem::open(), Some(partner), Flags::XDP_SHARED_UMEM)
             }
-            Way::Own(mode) => registrations.own(umem.pool()).and_then(|fd| {
-                let address = SocketAddrXdp::new(flags(options, mode), device.index(), queue);
-                prepare(fd.as_fd(), options, true)?;
-                Ok(bind_patiently(fd.as_fd(), &address, None).map(|()| fd))
-            }),
+            Way::Own(mode) => (registrations.own(umem.pool()), None, flags(options, mode)),
         };
+        let bound = fd.and_then(|fd| {
+            prepare(fd.as_fd(), options, true)?;
+            let address = SocketAddrXdp::new(flags, device.index(), queue);
+            let partner = partner.as_ref().map(|partner| partner.as_fd());
+            Ok(bind_patiently(fd.as_fd(), &address, partner).map(|()| fd))
+        });
         let error = match bound {
             Ok(Ok(fd)) => {
                 let opened = finish(fd, device, queue, options, &mut registrations)?;
@@ -103,7 +100,6 @@ pub(super) fn bind(
     Err(refused.unwrap_or_else(|| Error::invalid("no way to bind")))
 }
 
-/// A way to bind a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By the registration of a socket on these terms.
@@ -355,33 +351,33 @@ fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
 }
 
 fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -> Error {
-    let of = |kind, message: String| Error::caused(kind, message, error);
-    match error {
-        Errno::BUSY => of(
+    let (kind, message) = match error {
+        Errno::BUSY => (
             ErrorKind::QueueTaken,
             format!(
                 "queue {queue} of {device} is taken by another AF_XDP socket (`ss --xdp -p` shows \
                  whose)"
             ),
         ),
-        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => of(
+        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => (
             ErrorKind::Unsupported,
             format!("{device}: its driver has no zero-copy AF_XDP; expected copy or auto"),
         ),
         Errno::OPNOTSUPP => {
-            of(ErrorKind::NoXdp, format!("{device}: no AF_XDP socket of this kind on this device"))
+            (ErrorKind::NoXdp, format!("{device}: no AF_XDP socket of this kind on this device"))
         }
-        Errno::NODEV => of(ErrorKind::NoDevice, format!("{device}: the device is gone")),
-        Errno::INVAL if options.multi_buffer => of(
+        Errno::NODEV => return device.gone(),
+        Errno::INVAL if options.multi_buffer => (
             ErrorKind::Unsupported,
             format!("{device}: cannot bind with multi-buffer (it needs Linux 6.6)"),
         ),
-        Errno::PERM | Errno::ACCESS => of(
+        Errno::PERM | Errno::ACCESS => (
             ErrorKind::NotPermitted,
             format!("{device}: binding to queue {queue} needs CAP_NET_RAW"),
         ),
-        error => Error::io(format!("{device}: cannot bind to queue {queue}"), error),
-    }
+        error => return Error::io(format!("{device}: cannot bind to queue {queue}"), error),
+    };
+    Error::caused(kind, message, error)
 }
 
 #[cfg(test)]
