@@ -20,6 +20,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::vec::Drain;
 
 use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet};
 use rustix::time::{ClockId, clock_gettime};
@@ -66,7 +67,7 @@ pub struct Distributor {
     hasher: FlowHasher,
     /// Borrowers have areas of their own, into which packets are copied; how many of the copies
     /// they have.
-    private: bool,
+    pub(crate) private: bool,
     copies_out: u32,
     /// Nothing is lent while the accounting is being changed.
     frozen: bool,
@@ -109,12 +110,6 @@ impl Distributor {
             reports,
             tally,
         }
-    }
-
-    /// Borrowers get copies, in areas of their own.
-    pub(crate) fn private(mut self, private: bool) -> Self {
-        self.private = private;
-        self
     }
 
     /// Lends packets, each to the borrower that has its flow, and to those that get everything, and
@@ -231,10 +226,10 @@ impl Distributor {
 
     /// Lends a packet, of which the other parts follow.
     #[inline]
-    fn lend_one(&mut self, first: Packet, rest: &mut impl AsSlice<Item = Packet>, time: u64) {
+    fn lend_one(&mut self, first: Packet, rest: &mut Drain<'_, Packet>, time: u64) {
         let others = match first.more {
             false => Some(0),
-            true => rest.parts().iter().position(|part| !part.more).map(|last| last + 1),
+            true => rest.as_slice().iter().position(|part| !part.more).map(|last| last + 1),
         };
         let Some(others) = others else {
             self.tally.counts.unwanted.add(1);
@@ -400,17 +395,6 @@ impl Drop for Distributor {
         slots(self.present).for_each(|slot| self.release(slot));
         self.pool.send_home(self.free.drain(..));
         self.reports.send(Report::Gone { distributor: self.index });
-    }
-}
-
-/// A draining iterator that shows what is left.
-trait AsSlice: Iterator {
-    fn parts(&self) -> &[Self::Item];
-}
-
-impl<T> AsSlice for std::vec::Drain<'_, T> {
-    fn parts(&self) -> &[T] {
-        self.as_slice()
     }
 }
 

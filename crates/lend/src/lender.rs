@@ -18,12 +18,10 @@
 //!
 //! # Nobody waits for a borrower
 //!
-//! What a borrower has the other end of, or a part in, can make whoever touches it wait: to write to
-//! a socket, to take what it sent, to close it is to wake all that wait at its other end, and that
-//! is as many as the borrower likes; and what comes to its end there can be a file that never ends.
-//! The control thread accepts, polls and peeks, which does none of this. A thread for each
-//! borrower welcomes it and wakes it (`waker.rs`); refusals, sockets and memories are the
-//! reaper's (`reaper.rs`).
+//! Whoever writes to what a borrower has the other end of, or closes it, waits for as long as the
+//! borrower likes. The control thread accepts, polls and peeks, which does none of this. A thread for
+//! each borrower welcomes it and wakes it (`waker.rs`); refusals, sockets and memories are the
+//! reaper's, where it stands why (`reaper.rs`).
 //!
 //! # What it costs to be besieged
 //!
@@ -209,8 +207,10 @@ impl Lender {
             posts.push(Some(post));
             let (accounting, hasher) = (options.accounting, hasher.clone());
             let (answers, tally) = (report.clone(), Arc::clone(tally));
-            let new = Distributor::new(index, pool, accounting, hasher, commands, answers, tally);
-            all.push(new.private(options.private));
+            let mut new =
+                Distributor::new(index, pool, accounting, hasher, commands, answers, tally);
+            new.private = options.private;
+            all.push(new);
         }
         let roster = Arc::new(Roster::new(options.accounting, tallies));
         let listener = Listener::open(options, &reaper)?;

@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use frames::FramePool;
+use nix::sys::socket::setsockopt;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -182,25 +183,24 @@ fn check_options(options: &SocketOptions) -> Result<()> {
             return Err(Error::invalid(message));
         }
     }
-    if options.rx_size == 0 && options.tx_size == 0 {
-        return Err(Error::invalid("rx_size and tx_size are both 0: expected one of them or both"));
-    }
-    if let Some(budget) = options.tx_budget
-        && !(TX_BUDGET..=options.tx_size).contains(&budget)
+    let &SocketOptions { rx_size, tx_size, tx_budget, busy_poll, .. } = options;
+    let wrong = if rx_size == 0 && tx_size == 0 {
+        "rx_size and tx_size are both 0: expected one of them or both".into()
+    } else if let Some(budget) = tx_budget
+        && !(TX_BUDGET..=tx_size).contains(&budget)
     {
-        let most = options.tx_size;
-        let message = format!("tx_budget {budget}: expected {TX_BUDGET} to tx_size ({most})");
-        return Err(Error::invalid(message));
-    }
-    if let Some(BusyPoll { microseconds, budget }) = options.busy_poll
+        format!("tx_budget {budget}: expected {TX_BUDGET} to tx_size ({tx_size})")
+    } else if let Some(BusyPoll { microseconds, budget }) = busy_poll
         && (microseconds == 0 || !(1..=0xffff).contains(&budget))
     {
-        return Err(Error::invalid(format!(
+        format!(
             "busy poll of {microseconds} us with budget {budget}: expected at least 1 us and a \
              budget of 1 to 65535"
-        )));
-    }
-    Ok(())
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(wrong))
 }
 
 fn check_queue(device: &Device, queue: u32) -> Result<()> {
@@ -321,9 +321,9 @@ fn finish(
                 "{device}: cannot busy-poll (it needs Linux 5.11 and, for more \
                                    than the host's default, CAP_NET_ADMIN)"
             );
-            match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::NOPROTOOPT) => Error::caused(ErrorKind::Unsupported, message, error),
-                _ => Error::io(message, error),
+            match error {
+                nix::Error::ENOPROTOOPT => Error::caused(ErrorKind::Unsupported, message, error),
+                error => Error::io(message, error),
             }
         })?;
     }
@@ -336,18 +336,17 @@ fn finish(
 
 fn tx_budget(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<u32> {
     let Some(budget) = options.tx_budget else { return Ok(TX_BUDGET) };
-    match sys::set_option(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, budget) {
+    match setsockopt(&fd, sys::TxBudget, &budget) {
         Ok(()) => Ok(budget),
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(TX_BUDGET),
+        Err(nix::Error::ENOPROTOOPT) => Ok(TX_BUDGET),
         Err(error) => Err(failed(&format!("cannot set the send budget {budget}"), fd, error)),
     }
 }
 
-fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
-    let set = |name, value: u32| sys::set_option(fd, libc::SOL_SOCKET, name, value);
-    set(libc::SO_PREFER_BUSY_POLL, 1)?;
-    set(libc::SO_BUSY_POLL, busy_poll.microseconds)?;
-    set(libc::SO_BUSY_POLL_BUDGET, busy_poll.budget)
+fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> nix::Result<()> {
+    setsockopt(&fd, sys::PreferBusyPoll, &true)?;
+    setsockopt(&fd, sys::BusyPoll, &busy_poll.microseconds)?;
+    setsockopt(&fd, sys::BusyPollBudget, &busy_poll.budget)
 }
 
 fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -> Error {
