@@ -93,7 +93,6 @@ impl Rings {
         let memfd = pool.area().memfd().expect("a shared area");
         let area = Memory::of_other(memfd, pool.area().len(), false).expect("a mapping");
         let peers = (0..BORROWERS).map(|_| Peer::new(forgiven)).collect();
-        let (next, operations) = (0, 0);
         let mut rings = Self {
             pool,
             area,
@@ -106,8 +105,8 @@ impl Rings {
             forgiven,
             peers,
             model,
-            next,
-            operations,
+            next: 0,
+            operations: 0,
         };
         (0..BORROWERS).for_each(|slot| rings.join(slot));
         rings
