@@ -277,7 +277,6 @@ impl LaneCache {
         &self.pool
     }
 
-    /// Puts a frame onto the current magazine.
     #[inline]
     fn keep(&mut self, number: u32) {
         if self.local.len == self.local.full {

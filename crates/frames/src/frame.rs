@@ -36,7 +36,6 @@ impl Frame {
         Frame(NonZeroU32::new(number).unwrap_or(NonZeroU32::MAX))
     }
 
-    /// Its number; the handle is used up.
     #[inline]
     pub(crate) fn into_number(self) -> u32 {
         ManuallyDrop::new(self).0.get()

@@ -6,19 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The last events of each frame.
 const KEPT: usize = 8;
 
-/// Something that happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Event {
-    /// By a cache.
     Got = 1,
-    /// By a cache.
     Put,
-    /// To a holder.
     Released,
-    /// From a holder.
     Claimed,
-    /// The handle was dropped.
     Dropped,
 }
 
@@ -56,7 +50,6 @@ impl History {
         }
     }
 
-    /// What is known of a frame.
     pub(crate) fn of(&self, index: u32) -> String {
         match self.frames.get(index as usize) {
             Some(events) => events.to_string(),

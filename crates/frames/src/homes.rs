@@ -41,7 +41,6 @@ impl Cut {
     }
 }
 
-/// The homes of a pool.
 #[derive(Debug)]
 pub(crate) struct Homes {
     first: u32,
@@ -91,13 +90,11 @@ impl Homes {
         self.lane_count
     }
 
-    /// The home of a frame of this pool.
     #[inline]
     pub(crate) fn of(&self, number: u32) -> u16 {
         self.by_block[((number - self.first) >> self.shift) as usize]
     }
 
-    /// Whether all these frames are at home there.
     #[inline]
     pub(crate) fn are_all_of(&self, home: u16, numbers: &[u32]) -> bool {
         let (start, count) = self.range(home);

@@ -39,7 +39,6 @@ pub(crate) struct Magazines {
 unsafe impl Sync for Magazines {}
 
 impl Magazines {
-    /// So many magazines, all empty.
     pub(crate) fn new(count: u32) -> Self {
         let new = |_| Magazine { slots: UnsafeCell::new([0; CAPACITY]), link: Link::new() };
         let this = Self { magazines: (0..count).map(new).collect(), empties: Stack::new() };
@@ -47,7 +46,6 @@ impl Magazines {
         this
     }
 
-    /// An empty magazine.
     pub(crate) fn pop_empty(&self) -> Option<MagazineId> {
         self.pop(&self.empties)
     }
@@ -86,7 +84,6 @@ impl Magazines {
         NonNull::from(&self.magazines[id.0 as usize].slots).cast()
     }
 
-    /// The first `count` slots of a magazine.
     pub(crate) fn contents<'a>(&'a self, id: &'a MagazineId, count: usize) -> &'a [u32] {
         // SAFETY: the id is borrowed for as long as the slice, so nobody else has it.
         unsafe { &(&*self.magazines[id.0 as usize].slots.get())[..count] }

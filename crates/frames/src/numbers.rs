@@ -6,6 +6,7 @@ use std::sync::Weak;
 
 use parking_lot::RwLock;
 
+use crate::shared::Shared;
 use crate::{Error, Result};
 
 /// By their first number, how many frames there are, and whose they are.
@@ -13,13 +14,7 @@ static AREAS: RwLock<BTreeMap<u32, Area>> = RwLock::new(BTreeMap::new());
 
 struct Area {
     frames: u32,
-    pool: Option<Weak<dyn Pool>>,
-}
-
-/// Whose numbers they are.
-pub(crate) trait Pool: Send + Sync {
-    /// Takes back a frame of its own whose handle was dropped.
-    fn take_dropped(&self, number: u32);
+    pool: Option<Weak<Shared>>,
 }
 
 /// Allots numbers for so many frames; the first of them. Numbers start at 1.
@@ -52,7 +47,7 @@ fn gap(areas: &BTreeMap<u32, Area>, frames: u32) -> Option<u32> {
 }
 
 /// Says which pool has the numbers from `first` on.
-pub(crate) fn adopt(first: u32, pool: Weak<dyn Pool>) {
+pub(crate) fn adopt(first: u32, pool: Weak<Shared>) {
     let mut areas = AREAS.write();
     if let Some(area) = areas.get_mut(&first) {
         area.pool = Some(pool);

@@ -43,27 +43,20 @@ impl Default for PoolOptions {
 
 impl PoolOptions {
     pub(crate) fn check(&self, area: &FrameArea) -> Result<()> {
-        let (homes, frames) = (self.homes.len(), area.frames());
-        if homes == 0 || homes > usize::from(u16::MAX) || homes > frames as usize {
-            return Err(Error::invalid(format!(
+        let (homes, frames, nodes) = (self.homes.len(), area.frames(), area.nodes());
+        let wrong = if homes == 0 || homes > usize::from(u16::MAX) || homes > frames as usize {
+            format!(
                 "{homes} homes for {frames} frames: expected at least one, and a frame for each"
-            )));
-        }
-        if area.nodes() != 0 && area.nodes() != homes {
-            return Err(Error::invalid(format!(
-                "{homes} homes in an area with nodes for {}",
-                area.nodes()
-            )));
-        }
-        if self.cache < 2 {
-            return Err(Error::invalid(format!(
-                "a cache of {} frames: expected at least 2",
-                self.cache
-            )));
-        }
-        if self.caches == 0 {
-            return Err(Error::invalid("0 caches: expected at least one"));
-        }
-        Ok(())
+            )
+        } else if nodes != 0 && nodes != homes {
+            format!("{homes} homes in an area with nodes for {nodes}")
+        } else if self.cache < 2 {
+            format!("a cache of {} frames: expected at least 2", self.cache)
+        } else if self.caches == 0 {
+            "0 caches: expected at least one".into()
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(wrong))
     }
 }

@@ -20,7 +20,6 @@ pub(crate) enum Found {
     Loose(usize),
 }
 
-/// A place for frames.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Written by every thread that gives or takes here, and so in a line of its own.
@@ -87,7 +86,6 @@ impl Place {
         pushed.unwrap_or_else(|id| magazines.push_empty(id));
     }
 
-    /// Takes an empty magazine.
     pub(crate) fn pop_empty(&self, magazines: &Magazines) -> Option<MagazineId> {
         magazines.pop(&self.stacks.empties)
     }

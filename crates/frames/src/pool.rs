@@ -174,7 +174,7 @@ impl FramePool {
             caches,
             histories: histories.collect(),
         };
-        assert!(!shared.is_fatal(), "{leak}");
+        assert!(!shared.fatal, "{leak}");
         Err(leak)
     }
 

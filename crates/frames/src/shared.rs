@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) dropped: AtomicU64,
     pub(crate) withheld: AtomicU64,
     pub(crate) history: History,
-    fatal: bool,
+    pub(crate) fatal: bool,
 }
 
 /// Read by every put, written seldom.
@@ -149,7 +149,6 @@ impl Shared {
         self.settings.alien_free.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Whether a cache somewhere goes without.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         // Relaxed: a request, not a hand-over.
@@ -162,7 +161,6 @@ impl Shared {
         }
     }
 
-    /// Whether the number is one of this pool's frames.
     #[inline]
     pub(crate) fn has(&self, number: u32) -> bool {
         number.wrapping_sub(self.area.first()) < self.area.frames()
@@ -196,7 +194,6 @@ impl Shared {
         near.pop_empty(&self.magazines).or_else(|| self.magazines.pop_empty())
     }
 
-    /// The depot of a home's lane.
     pub(crate) fn depot_of(&self, home: u16) -> At {
         self.places.depot(self.homes.lane_of(home))
     }
@@ -218,7 +215,6 @@ impl Shared {
         lock(&self.free_slots).push(slot);
     }
 
-    /// How many caches there are.
     pub(crate) fn live_caches(&self) -> usize {
         self.tallies.len() - lock(&self.free_slots).len()
     }
@@ -296,7 +292,6 @@ impl Shared {
         mine.map(frame).collect()
     }
 
-    /// How many frames are with holders; of one holder, or of all.
     pub(crate) fn released(&self, holder: Option<NonZeroU16>) -> u32 {
         let is_out = |state: &&AtomicU16| match (state.load(Ordering::Relaxed), holder) {
             (HERE, _) => false,
@@ -329,13 +324,8 @@ impl Shared {
         all
     }
 
-    pub(crate) fn is_fatal(&self) -> bool {
-        self.fatal
-    }
-}
-
-impl numbers::Pool for Shared {
-    fn take_dropped(&self, number: u32) {
+    /// Takes back a frame of its own whose handle was dropped.
+    pub(crate) fn take_dropped(&self, number: u32) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
         self.note(number, Event::Dropped, 0);
         self.take_home(number);

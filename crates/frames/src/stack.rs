@@ -37,7 +37,6 @@ impl Link {
     }
 }
 
-/// A lock-free stack of magazines.
 #[derive(Debug)]
 pub(crate) struct Stack(AtomicU64);
 

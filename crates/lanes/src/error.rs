@@ -1,8 +1,5 @@
 //! What can go wrong.
 
-use std::fmt;
-use std::path::Path;
-
 kit::error! {
     /// What sort of error it is, for callers that act on it.
     pub enum ErrorKind {
@@ -33,23 +30,8 @@ impl Error {
     pub fn offset(&self) -> Option<usize> {
         self.offset
     }
-
-    /// An error at byte `offset` of `text`, which is a `what` ("CPU set").
-    pub(crate) fn at(
-        kind: ErrorKind,
-        what: &str,
-        text: &str,
-        offset: usize,
-        trouble: impl fmt::Display,
-    ) -> Self {
-        let character = text[..offset].chars().count() + 1;
-        let message = format!("{what} {text:?}: {trouble} at character {character}");
-        Self { offset: Some(offset), ..Self::new(kind, message) }
-    }
-
-    /// The same trouble, found in a file.
-    pub(crate) fn in_file(self, path: &Path) -> Self {
-        let message = format!("{}: {}", path.display(), self.message);
-        Self { kind: ErrorKind::Sysfs, message, offset: None, ..self }
+    /// With the byte offset of the trouble in the text.
+    pub(crate) fn at(self, offset: usize) -> Self {
+        Self { offset: Some(offset), ..self }
     }
 }

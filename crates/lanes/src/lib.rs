@@ -29,6 +29,6 @@ mod sysfs;
 
 pub use cpuset::CpuSet;
 pub use error::{Error, ErrorKind, Result};
-pub use map::{LaneId, LaneMap, Source, current_cpu};
+pub use map::{LaneId, LaneMap, Source};
 pub use pin::{pin, pin_thread};
 pub use spec::CpuSpec;

@@ -136,12 +136,6 @@ impl LaneMap {
     }
 }
 
-/// The CPU that the calling thread runs on. Unless the thread is pinned, it may be another one by
-/// the time this returns.
-pub fn current_cpu() -> usize {
-    rustix::thread::sched_getcpu()
-}
-
 /// A lane's number in its [`LaneMap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u16);

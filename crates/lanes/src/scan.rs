@@ -20,18 +20,15 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
-    /// Whether everything is read.
     pub(crate) fn at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
-    /// Skips blanks and line ends.
     pub(crate) fn skip_blanks(&mut self) {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
     }
 
-    /// Whether a decimal digit is next.
     pub(crate) fn next_is_digit(&self) -> bool {
         self.text[self.at..].starts_with(|c: char| c.is_ascii_digit())
     }
@@ -43,6 +40,21 @@ impl<'a> Scanner<'a> {
             self.at += token.len();
         }
         found
+    }
+
+    /// Reads items up to the end, with commas between them; blanks may be around each.
+    pub(crate) fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        loop {
+            self.skip_blanks();
+            item(self)?;
+            self.skip_blanks();
+            if self.at_end() {
+                return Ok(());
+            }
+            if !self.take(",") {
+                return Err(self.error("expected \",\" or the end"));
+            }
+        }
     }
 
     /// One item of a CPU list: `N`, `N-M`, or the kernel's stride `N-M:USED/GROUP`, which is the
@@ -90,7 +102,6 @@ impl<'a> Scanner<'a> {
             .map_err(|_| self.error_at(start, format_args!("{} is too large", &rest[..digits])))
     }
 
-    /// An error at the next character.
     pub(crate) fn error(&self, trouble: impl std::fmt::Display) -> Error {
         self.error_at(self.at, trouble)
     }
@@ -107,7 +118,10 @@ impl<'a> Scanner<'a> {
         at: usize,
         trouble: impl std::fmt::Display,
     ) -> Error {
-        Error::at(kind, self.what, self.text, at, trouble)
+        let Self { what, text, .. } = self;
+        let character = text[..at].chars().count() + 1;
+        let message = format!("{what} {text:?}: {trouble} at character {character}");
+        Error::new(kind, message).at(at)
     }
 
     fn cpu(&mut self) -> Result<usize> {

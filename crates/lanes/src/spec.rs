@@ -12,7 +12,7 @@ use crate::{CpuSet, Error, ErrorKind, LaneId, LaneMap, Result};
 ///
 /// It is checked against a machine by [`resolve`](Self::resolve). `Display` prints it in one
 /// standard order; two specs are equal if they print the same.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuSpec {
     all: bool,
     lanes: BTreeSet<LaneId>,
@@ -22,7 +22,7 @@ pub struct CpuSpec {
 impl CpuSpec {
     /// `all`: every CPU that the process may use.
     pub fn all() -> Self {
-        Self { all: true, lanes: BTreeSet::new(), cpus: CpuSet::new() }
+        Self { all: true, ..Self::default() }
     }
 
     /// The CPUs meant on this machine, never none: all are online and open to this process.
@@ -36,14 +36,19 @@ impl CpuSpec {
     /// names the CPUs or the lane, this spec, and what there is instead.
     pub fn resolve(&self, map: &LaneMap) -> Result<CpuSet> {
         let (online, allowed) = (map.online(), map.allowed());
-        self.refuse(
-            ErrorKind::NoSuchCpu,
-            map.present(),
-            format_args!("does not exist (online: {online})"),
-        )?;
-        self.refuse(ErrorKind::Offline, online, format_args!("is not online (online: {online})"))?;
-        let closed = format_args!("is not open to this process (allowed: {allowed})");
-        self.refuse(ErrorKind::NotAllowed, allowed, closed)?;
+        for (kind, available, is) in [
+            (ErrorKind::NoSuchCpu, map.present(), format!("does not exist (online: {online})")),
+            (ErrorKind::Offline, online, format!("is not online (online: {online})")),
+            (
+                ErrorKind::NotAllowed,
+                allowed,
+                format!("is not open to this process (allowed: {allowed})"),
+            ),
+        ] {
+            if let Some(cpu) = self.cpus.difference(available).first() {
+                return Err(self.error(kind, &format!("cpu {cpu} {is}")));
+            }
+        }
         let mut cpus = self.cpus.clone();
         if self.all {
             cpus = cpus.union(allowed);
@@ -75,14 +80,6 @@ impl CpuSpec {
         Ok(cpus)
     }
 
-    /// Fails with the first numbered CPU that is not in `available`.
-    fn refuse(&self, kind: ErrorKind, available: &CpuSet, is: fmt::Arguments<'_>) -> Result<()> {
-        match self.cpus.difference(available).first() {
-            Some(cpu) => Err(self.error(kind, &format!("cpu {cpu} {is}"))),
-            None => Ok(()),
-        }
-    }
-
     fn error(&self, kind: ErrorKind, trouble: &str) -> Error {
         Error::new(kind, format!("CPU set \"{self}\": {trouble}"))
     }
@@ -93,26 +90,20 @@ impl FromStr for CpuSpec {
 
     fn from_str(text: &str) -> Result<Self> {
         let mut scanner = Scanner::new("CPU set", text);
-        let mut spec = Self { all: false, lanes: BTreeSet::new(), cpus: CpuSet::new() };
-        loop {
-            scanner.skip_blanks();
+        let mut spec = Self::default();
+        scanner.list(|scanner| {
             if scanner.take("all") {
                 spec.all = true;
             } else if scanner.take("lane:") {
-                spec.lanes.insert(lane(&mut scanner)?);
+                spec.lanes.insert(lane(scanner)?);
             } else if scanner.next_is_digit() {
-                spec.cpus = spec.cpus.union(&scanner.cpus()?);
+                spec.cpus.extend(scanner.cpus()?.iter());
             } else {
                 return Err(scanner.error("expected CPU numbers such as 0-3, lane:N or all"));
             }
-            scanner.skip_blanks();
-            if scanner.at_end() {
-                return Ok(spec);
-            }
-            if !scanner.take(",") {
-                return Err(scanner.error("expected \",\" or the end"));
-            }
-        }
+            Ok(())
+        })?;
+        Ok(spec)
     }
 }
 

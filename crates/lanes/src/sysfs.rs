@@ -1,6 +1,7 @@
 //! What the kernel says about CPUs, caches and NUMA nodes.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -30,7 +31,7 @@ impl Machine {
     /// Reads a tree that stands for `/sys/devices/system`.
     pub(crate) fn read(root: &Path) -> Result<Self> {
         let online_path = root.join("cpu/online");
-        let online: CpuSet = value(&online_path)?.ok_or_else(|| {
+        let online = cpus(&online_path)?.ok_or_else(|| {
             let missing = io::Error::from(io::ErrorKind::NotFound);
             Error::caused(ErrorKind::Sysfs, format!("read {}", online_path.display()), missing)
         })?;
@@ -38,7 +39,7 @@ impl Machine {
             let message = format!("{}: no CPU is online", online_path.display());
             return Err(Error::new(ErrorKind::Sysfs, message));
         }
-        let present = value::<CpuSet>(&root.join("cpu/present"))?.unwrap_or_default();
+        let present = cpus(&root.join("cpu/present"))?.unwrap_or_default();
         let mut caches = BTreeMap::new();
         for cpu in online.iter() {
             if let Some(cache) = last_cache(&root.join(format!("cpu/cpu{cpu}/cache")))? {
@@ -54,11 +55,12 @@ fn last_cache(dir: &Path) -> Result<Option<Cache>> {
     let mut last: Option<Cache> = None;
     for index in numbered(dir, "index")? {
         let dir = dir.join(format!("index{index}"));
-        if value::<String>(&dir.join("type"))?.as_deref() != Some("Unified") {
+        let is_unified = value(&dir.join("type"), |text| Ok::<_, Error>(text == "Unified"))?;
+        if is_unified != Some(true) {
             continue;
         }
-        let level = value::<u32>(&dir.join("level"))?;
-        let shared = value::<CpuSet>(&dir.join("shared_cpu_list"))?;
+        let level = value(&dir.join("level"), number)?;
+        let shared = cpus(&dir.join("shared_cpu_list"))?;
         let (Some(level), Some(shared)) = (level, shared) else { continue };
         if level >= 2 && last.as_ref().is_none_or(|last| level > last.level) {
             last = Some(Cache { level, shared });
@@ -70,7 +72,7 @@ fn last_cache(dir: &Path) -> Result<Option<Cache>> {
 fn nodes(dir: &Path) -> Result<BTreeMap<u32, CpuSet>> {
     let mut nodes = BTreeMap::new();
     for node in numbered(dir, "node")? {
-        let cpus = value::<CpuSet>(&dir.join(format!("node{node}/cpulist")))?;
+        let cpus = cpus(&dir.join(format!("node{node}/cpulist")))?;
         nodes.extend(cpus.map(|cpus| (node, cpus)));
     }
     Ok(nodes)
@@ -96,9 +98,11 @@ fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>> {
 }
 
 /// What a file says; `None` where it is absent, which is normal for a CPU that just went offline.
-fn value<T: FromSysfs>(path: &Path) -> Result<Option<T>> {
+fn value<T, E: Display>(path: &Path, parse: fn(&str) -> Result<T, E>) -> Result<Option<T>> {
     match fs::read_to_string(path) {
-        Ok(text) => T::from_sysfs(text.trim()).map(Some).map_err(|error| error.in_file(path)),
+        Ok(text) => parse(text.trim()).map(Some).map_err(|trouble| {
+            Error::new(ErrorKind::Sysfs, format!("{}: {trouble}", path.display()))
+        }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
             Err(Error::caused(ErrorKind::Sysfs, format!("read {}", path.display()), error))
@@ -106,25 +110,10 @@ fn value<T: FromSysfs>(path: &Path) -> Result<Option<T>> {
     }
 }
 
-trait FromSysfs: Sized {
-    fn from_sysfs(text: &str) -> Result<Self>;
+fn cpus(path: &Path) -> Result<Option<CpuSet>> {
+    value(path, str::parse)
 }
 
-impl FromSysfs for String {
-    fn from_sysfs(text: &str) -> Result<Self> {
-        Ok(text.to_owned())
-    }
-}
-
-impl FromSysfs for u32 {
-    fn from_sysfs(text: &str) -> Result<Self> {
-        let wrong = |_| Error::new(ErrorKind::Sysfs, format!("expected a number, found {text:?}"));
-        text.parse().map_err(wrong)
-    }
-}
-
-impl FromSysfs for CpuSet {
-    fn from_sysfs(text: &str) -> Result<Self> {
-        text.parse()
-    }
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("expected a number, found {text:?}"))
 }

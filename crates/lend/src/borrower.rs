@@ -2,22 +2,25 @@
 
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use derive_setters::Setters;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::layout::{LOAN_MORE, LOAN_SHARED, Layout};
 use crate::memory::Memory;
 use crate::wake::Sleeper;
 use crate::{Error, Result};
-use derive_setters::Setters;
 
 mod channel;
 mod connect;
-mod wakeups;
 
 use channel::{Area, Channel, Limits};
-use wakeups::Wakeups;
 
 /// What a borrower asks its lender for.
 #[derive(Clone, Debug, Setters)]
@@ -69,8 +72,7 @@ impl Default for BorrowerOptions {
 /// # It trusts its lender
 ///
 /// The lender writes the memory that a borrower reads. A borrower checks what it is handed, so
-/// that a lender that is out of step is an error, [`ErrorKind::Protocol`], and no read outside the
-/// memory. But that bytes stay as they are while they are on loan is the lender's word, and only
+/// that a lender that is out of step is an error, and no read outside the memory. But that bytes stay as they are while they are on loan is the lender's word, and only
 /// as good as that; connect to sockets of lenders that you trust. Once the lender is gone, bytes
 /// of loans that were kept may change.
 ///
@@ -80,11 +82,10 @@ impl Default for BorrowerOptions {
 /// With its quota used up it is lent nothing more, and what is meant for it is dropped
 /// ([`dropped`](Self::dropped)). When the connection ends, however it ends, the lender takes back
 /// everything.
-///
-/// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
 #[derive(Debug)]
 pub struct Borrower {
-    wakeups: Wakeups,
+    /// A message in it is a wake-up, and its end is the lender's.
+    socket: OwnedFd,
     memory: Memory,
     area: Area,
     back: Arc<Memory>,
@@ -131,19 +132,10 @@ impl Borrower {
     /// Connects to the lender that listens on this socket.
     ///
     /// # Errors
-    /// - [`ErrorKind::NoLender`]: no such socket, or nobody listens there;
-    /// - [`ErrorKind::NotPermitted`]: the caller may not open the socket;
-    /// - [`ErrorKind::Refused`]: the lender refused, and said why;
-    /// - [`ErrorKind::TimedOut`]: it did not answer in time;
-    /// - [`ErrorKind::Protocol`]: what listens there is no lender;
-    /// - [`ErrorKind::Invalid`]: a name or a path that is too long.
-    ///
-    /// [`ErrorKind::NoLender`]: crate::ErrorKind::NoLender
-    /// [`ErrorKind::NotPermitted`]: crate::ErrorKind::NotPermitted
-    /// [`ErrorKind::Refused`]: crate::ErrorKind::Refused
-    /// [`ErrorKind::TimedOut`]: crate::ErrorKind::TimedOut
-    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
-    /// [`ErrorKind::Invalid`]: crate::ErrorKind::Invalid
+    /// Of [`ErrorKind`](crate::ErrorKind), `NoLender` if there is no such socket or nobody listens
+    /// there, `NotPermitted` if the caller may not open it, `Refused` if the lender refused, with
+    /// its reason, `TimedOut` if it did not answer in time, `Protocol` if what listens there is no
+    /// lender, and `Invalid` for a name or a path that is too long.
     pub fn connect(path: &Path, options: &BorrowerOptions) -> Result<Self> {
         connect::connect(path, options)
     }
@@ -153,10 +145,8 @@ impl Borrower {
     /// does not wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Protocol`] if what the lender has written makes no sense. The connection is of
-    /// no use then; what is already in `into` is good.
-    ///
-    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
+    /// [`Protocol`](crate::ErrorKind::Protocol) if what the lender has written makes no sense. The
+    /// connection is of no use then; what is already in `into` is good.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<Loan>, max: usize) -> Result<usize> {
         let (before, channels) = (into.len(), self.channels.len());
@@ -210,11 +200,7 @@ impl Borrower {
     /// the lender's.
     ///
     /// # Errors
-    /// [`ErrorKind::Protocol`] as [`receive`](Self::receive);
-    /// [`ErrorKind::Io`] if the system does not wait.
-    ///
-    /// [`ErrorKind::Protocol`]: crate::ErrorKind::Protocol
-    /// [`ErrorKind::Io`]: crate::ErrorKind::Io
+    /// As [`receive`](Self::receive); [`Io`](crate::ErrorKind::Io) if the system does not wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Wait> {
         if let Some(there) = self.look()? {
             return Ok(there);
@@ -237,12 +223,12 @@ impl Borrower {
 
     /// Packets that the lender dropped because this borrower had its quota.
     pub fn dropped(&self) -> u64 {
-        self.channels.iter().map(Channel::dropped).sum()
+        self.channels.iter().map(|channel| channel.loans.dropped()).sum()
     }
 
     /// Loans that were received and not given back.
     pub fn out(&self) -> usize {
-        self.channels.iter().map(|channel| channel.out() as usize).sum()
+        self.channels.iter().map(|channel| channel.out as usize).sum()
     }
 
     /// The most loans at a time in each channel.
@@ -286,9 +272,8 @@ impl Borrower {
         slept
     }
 
-    /// Waits for a wake-up, or the lender's end.
     fn wait_once(&mut self, timeout: Option<Duration>) -> Result<Wait> {
-        let waited = self.wakeups.wait(timeout);
+        let waited = wait_at(&self.socket, timeout);
         let waited = waited.map_err(|e| Error::io("cannot wait for the lender", e))?;
         self.gone |= waited == Wait::Closed;
         Ok(waited)
@@ -297,7 +282,7 @@ impl Borrower {
     /// Whether there is something to receive, or never will be.
     fn look(&self) -> Result<Option<Wait>> {
         // Before the rings: what was published before the end is seen after it.
-        let closed = self.gone || self.channels.iter().all(Channel::is_closed);
+        let closed = self.gone || self.channels.iter().all(|channel| channel.loans.is_closed());
         for channel in &self.channels {
             if channel.is_ready()? {
                 return Ok(Some(Wait::Ready));
@@ -333,6 +318,29 @@ impl Loan {
     /// Whether other borrowers have it too.
     pub fn shared(&self) -> bool {
         u32::from(self.flags) & LOAN_SHARED != 0
+    }
+}
+
+/// Waits for a wake-up or a signal (ready), or until the lender is gone (closed) or the time is over;
+/// none is no limit.
+fn wait_at(socket: &OwnedFd, timeout: Option<Duration>) -> rustix::io::Result<Wait> {
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let flags = match timeout {
+        // One system call.
+        None => RecvFlags::empty(),
+        Some(Timespec { tv_sec: 0, tv_nsec: 0 }) => RecvFlags::DONTWAIT,
+        Some(_) => match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Ok(Wait::TimedOut),
+            Err(Errno::INTR) => return Ok(Wait::Ready),
+            Ok(_) => RecvFlags::DONTWAIT,
+            Err(error) => return Err(error),
+        },
+    };
+    match recv(socket, &mut [0; 16], flags) {
+        Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(Wait::Closed),
+        Ok(_) | Err(Errno::INTR) => Ok(Wait::Ready),
+        Err(Errno::AGAIN) => Ok(Wait::TimedOut),
+        Err(error) => Err(error),
     }
 }
 

@@ -12,7 +12,7 @@
 //!   They wait in a mailbox until the thread looks, and what has to be known to have happened is
 //!   reported back ([`Report`]);
 //! - **rings**, shared with borrowers, of which nothing is believed (`ring.rs`);
-//! - **tallies**, that this thread writes and others read, relaxed: they order nothing.
+//! - **tallies**, that this thread writes and others read: they order nothing.
 //!
 //! A borrower's slot is used again only after every distributor has reported that it left, so that
 //! no loan is ever booked to a namesake.
@@ -20,16 +20,16 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::vec::Drain;
 
 use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::hash::FlowHasher;
 use crate::layout::{LOAN_MORE, LOAN_SHARED, Loan};
+use crate::lender::Tally;
 use crate::mailbox::{Mailbox, Post};
 use crate::spread::Spread;
-use crate::tally::{Tally, add};
 
 mod channel;
 mod command;
@@ -67,7 +67,7 @@ pub struct Distributor {
     hasher: FlowHasher,
     /// Borrowers have areas of their own, into which packets are copied; how many of the copies
     /// they have.
-    private: bool,
+    pub(crate) private: bool,
     copies_out: u32,
     /// Nothing is lent while the accounting is being changed.
     frozen: bool,
@@ -112,12 +112,6 @@ impl Distributor {
         }
     }
 
-    /// Borrowers get copies, in areas of their own.
-    pub(crate) fn private(mut self, private: bool) -> Self {
-        self.private = private;
-        self
-    }
-
     /// Lends packets, each to the borrower that has its flow, and to those that get everything, and
     /// wakes those of them who sleep; `packets` is empty after this. Frames that nobody gets go into the cache: those of packets
     /// for borrowers that have their quota, and all of them while nobody is there.
@@ -147,12 +141,12 @@ impl Distributor {
         if packets.is_empty() {
             return;
         }
-        if self.frozen {
-            // Until now, perhaps.
-            self.obey();
-        }
+        // Whoever joined before these packets came gets its share of them, however long this thread
+        // was without a CPU since it last collected.
+        self.obey_mail();
         if self.present == 0 || self.frozen {
-            add(&self.tally.unwanted, packets.iter().filter(|part| !part.more).count() as u64);
+            let whole = packets.iter().filter(|part| !part.more).count();
+            self.tally.counts.unwanted.add(whole as u64);
             self.free.extend(packets.drain(..).map(|part| part.frame));
         } else {
             let time = now();
@@ -173,9 +167,7 @@ impl Distributor {
     /// tokens they have. To be called in each turn, before [`lend`](Self::lend). It costs a load
     /// for each borrower when there is nothing.
     pub fn collect(&mut self, cache: &mut LaneCache) -> usize {
-        if self.commands.has_mail() {
-            self.obey();
-        }
+        self.obey_mail();
         if self.unwoken != 0 && self.calls == self.calls_seen {
             self.wake();
         }
@@ -201,7 +193,6 @@ impl Distributor {
         self.table.on_loan() + self.copies_out
     }
 
-    /// How many more loans the borrower in a slot may have.
     #[inline]
     fn room(&self, slot: u8) -> u32 {
         match self.copies_of(slot) {
@@ -210,7 +201,6 @@ impl Distributor {
         }
     }
 
-    /// How many loans the borrower in a slot has.
     #[inline]
     fn out(&self, slot: u8) -> u32 {
         match self.copies_of(slot) {
@@ -231,19 +221,18 @@ impl Distributor {
         if self.private {
             self.copies_out = slots(self.present).map(|slot| self.out(slot)).sum();
         }
-        // Relaxed: a figure for people.
-        self.tally.on_loan.store(self.on_loan(), Ordering::Relaxed);
+        self.tally.on_loan.set(self.on_loan().into());
     }
 
     /// Lends a packet, of which the other parts follow.
     #[inline]
-    fn lend_one(&mut self, first: Packet, rest: &mut impl AsSlice<Item = Packet>, time: u64) {
+    fn lend_one(&mut self, first: Packet, rest: &mut Drain<'_, Packet>, time: u64) {
         let others = match first.more {
             false => Some(0),
-            true => rest.parts().iter().position(|part| !part.more).map(|last| last + 1),
+            true => rest.as_slice().iter().position(|part| !part.more).map(|last| last + 1),
         };
         let Some(others) = others else {
-            add(&self.tally.unwanted, 1);
+            self.tally.counts.unwanted.add(1);
             self.free.push(first.frame);
             return self.free.extend(rest.map(|part| part.frame));
         };
@@ -251,7 +240,7 @@ impl Distributor {
         let wanted = self.spread.owner(hash) | self.mirrors;
         let takers = self.with_room(wanted, 1 + others as u32);
         if takers == 0 {
-            add(&self.tally.unwanted, u64::from(wanted == 0));
+            self.tally.counts.unwanted.add(u64::from(wanted == 0));
             self.free.push(first.frame);
             return self.free.extend(rest.take(others).map(|part| part.frame));
         }
@@ -376,7 +365,7 @@ impl Distributor {
         let out = self.out(slot);
         let Some(mut channel) = self.channels[usize::from(slot)].take() else { return };
         channel.close();
-        add(&self.tally.reclaimed, u64::from(out));
+        self.tally.counts.reclaimed.add(out.into());
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
         self.present &= !(1 << slot);
@@ -406,17 +395,6 @@ impl Drop for Distributor {
         slots(self.present).for_each(|slot| self.release(slot));
         self.pool.send_home(self.free.drain(..));
         self.reports.send(Report::Gone { distributor: self.index });
-    }
-}
-
-/// A draining iterator that shows what is left.
-trait AsSlice: Iterator {
-    fn parts(&self) -> &[Self::Item];
-}
-
-impl<T> AsSlice for std::vec::Drain<'_, T> {
-    fn parts(&self) -> &[T] {
-        self.as_slice()
     }
 }
 

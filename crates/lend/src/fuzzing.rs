@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use frames::{
     Accounting, AreaOptions, FrameArea, FramePool, HugePages, LaneCache, Packet, PoolOptions,
 };
+use kit::Count;
 
 use crate::distributor::{Channel, Command, Distributor, JoinedBorrower, Report};
 use crate::hash::FlowHasher;
 use crate::layout::{LINE, LOAN_MORE, LOAN_SHARED, Layout};
+use crate::lender::{ChannelTally, Tally};
 use crate::mailbox::{Mailbox, Post, mailbox};
 use crate::memory::Memory;
 use crate::ring::LoanReader;
-use crate::tally::{ChannelTally, Tally, read};
 use crate::waker::Waker;
 
 mod handshake;
@@ -92,7 +93,6 @@ impl Rings {
         let memfd = pool.area().memfd().expect("a shared area");
         let area = Memory::of_other(memfd, pool.area().len(), false).expect("a mapping");
         let peers = (0..BORROWERS).map(|_| Peer::new(forgiven)).collect();
-        let (next, operations) = (0, 0);
         let mut rings = Self {
             pool,
             area,
@@ -105,8 +105,8 @@ impl Rings {
             forgiven,
             peers,
             model,
-            next,
-            operations,
+            next: 0,
+            operations: 0,
         };
         (0..BORROWERS).for_each(|slot| rings.join(slot));
         rings
@@ -239,7 +239,6 @@ impl Rings {
         }
     }
 
-    /// Puts a token into a ring.
     fn offer(&mut self, who: u8, token: u32) {
         let peer = &mut self.peers[usize::from(who)];
         let slot = peer.next % LAYOUT.slots;
@@ -350,16 +349,19 @@ impl Rings {
     fn check(&self) {
         assert_eq!(self.distributor.on_loan() as usize, self.model.on_loan());
         for (slot, peer) in (0..).zip(&self.peers) {
-            let out = peer.tally.out.load(Ordering::Relaxed);
-            assert_eq!(out as usize, self.model.out(slot), "loans of borrower {slot}");
+            assert_eq!(
+                peer.tally.out.get() as usize,
+                self.model.out(slot),
+                "loans of borrower {slot}"
+            );
         }
     }
 
     fn check_offences(&self) {
         let seen = &self.tally.offences;
-        let seen = [&seen.out_of_range, &seen.not_out, &seen.not_its_own, &seen.index].map(read);
-        assert_eq!(seen, self.model.by_reason, "offences by reason");
-        assert_eq!(read(&self.tally.returned), self.model.returned);
+        let seen = [&seen.out_of_range, &seen.not_out, &seen.not_its_own, &seen.index];
+        assert_eq!(seen.map(Count::get), self.model.by_reason, "offences by reason");
+        assert_eq!(self.tally.counts.returned.get(), self.model.returned);
     }
 }
 
@@ -381,7 +383,6 @@ impl Peer {
     }
 }
 
-/// What a packet was marked with.
 fn mark(area: &Memory, frame: u32) -> u32 {
     area.word(frame as usize * FRAME_SIZE as usize + 16).load(Ordering::Relaxed)
 }

@@ -18,12 +18,10 @@
 //!
 //! # Nobody waits for a borrower
 //!
-//! What a borrower has the other end of, or a part in, can make whoever touches it wait: to write to
-//! a socket, to take what it sent, to close it is to wake all that wait at its other end, and that
-//! is as many as the borrower likes; and what comes to its end there can be a file that never ends.
-//! The control thread accepts, polls and peeks, which does none of this. A thread for each
-//! borrower welcomes it and wakes it (`waker.rs`); refusals, sockets and memories are the
-//! reaper's (`reaper.rs`).
+//! Whoever writes to what a borrower has the other end of, or closes it, waits for as long as the
+//! borrower likes. The control thread accepts, polls and peeks, which does none of this. A thread for
+//! each borrower welcomes it and wakes it (`waker.rs`); refusals, sockets and memories are the
+//! reaper's, where it stands why (`reaper.rs`).
 //!
 //! # What it costs to be besieged
 //!
@@ -50,7 +48,6 @@ use crate::distributor::Distributor;
 use crate::hash::FlowHasher;
 use crate::mailbox::{Post, mailbox};
 use crate::reaper::Reaper;
-use crate::tally::Tally;
 use crate::{Error, ErrorKind, Result};
 
 pub(crate) mod admission;
@@ -65,7 +62,8 @@ mod status;
 mod switch;
 mod users;
 
-pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals};
+pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals, Standing};
+pub(crate) use status::{ChannelTally, Tally};
 
 use control::ControlThread;
 use door::Door;
@@ -141,60 +139,28 @@ impl LenderOptions {
     }
 
     fn check(&self, frames: u32) -> Result<()> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
-        if !(1..=LoanTable::BORROWERS).contains(&self.borrowers) {
-            return invalid(format!(
-                "{} borrowers: expected 1 to {}",
-                self.borrowers,
-                LoanTable::BORROWERS
-            ));
-        }
-        if !(1..=LoanTable::QUOTA).contains(&self.quota) {
-            return invalid(format!(
-                "a quota of {}: expected 1 to {}",
-                self.quota,
-                LoanTable::QUOTA
-            ));
-        }
-        if self.reserve >= frames {
-            return invalid(format!("a reserve of {} of {frames} frames", self.reserve));
-        }
-        if self.mode & !0o777 != 0 {
-            return invalid(format!("mode {:#o}: expected at most 0o777", self.mode));
-        }
-        if !(1..=100).contains(&self.user_share) {
-            return invalid(format!("a user's share of {} %: expected 1 to 100", self.user_share));
-        }
-        if self.handshake.is_zero() || self.joins_per_second == 0 {
-            return invalid("no time for a handshake, or no joins".into());
-        }
-        Ok(())
+        let Self { borrowers, quota, reserve, mode, user_share, .. } = *self;
+        let (most_borrowers, most_quota) = (LoanTable::BORROWERS, LoanTable::QUOTA);
+        let wrong = if !(1..=most_borrowers).contains(&borrowers) {
+            format!("{borrowers} borrowers: expected 1 to {most_borrowers}")
+        } else if !(1..=most_quota).contains(&quota) {
+            format!("a quota of {quota}: expected 1 to {most_quota}")
+        } else if reserve >= frames {
+            format!("a reserve of {reserve} of {frames} frames")
+        } else if mode & !0o777 != 0 {
+            format!("mode {mode:#o}: expected at most 0o777")
+        } else if !(1..=100).contains(&user_share) {
+            format!("a user's share of {user_share} %: expected 1 to 100")
+        } else if self.handshake.is_zero() || self.joins_per_second == 0 {
+            "no time for a handshake, or no joins".into()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Invalid, wrong))
     }
 }
 
-/// Lends the frames of a pool to other processes.
-///
-/// ```no_run
-/// use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
-/// use cachelane_lend::{Lender, LenderOptions};
-///
-/// # fn receive(into: &mut Vec<frames::Packet>) {}
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let area = FrameArea::new(&AreaOptions::default().shared(true))?;
-/// let pool = FramePool::new(area, &PoolOptions::default())?;
-/// let options = LenderOptions::new("/run/lend").reserve(1024);
-/// let (lender, mut distributors) = Lender::open(&pool, 1, &options)?;
-/// // On the thread that has the queue:
-/// let mut distributor = distributors.remove(0);
-/// let (mut cache, mut packets) = (pool.cache(0)?, Vec::new());
-/// loop {
-///     distributor.collect(&mut cache);
-///     receive(&mut packets);
-///     distributor.lend(&mut packets, &mut cache);
-///     cache.maintain();
-/// }
-/// # }
-/// ```
+/// Lends the frames of a pool to other processes: [the crate](crate) has an example.
 ///
 /// When it is dropped, it ends as with [`close`](Self::close).
 #[derive(Debug)]
@@ -204,7 +170,6 @@ pub struct Lender {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the control thread is asked for.
 #[derive(Debug)]
 enum Request {
     SetAccounting(Accounting, SyncSender<Result<()>>),
@@ -242,8 +207,10 @@ impl Lender {
             posts.push(Some(post));
             let (accounting, hasher) = (options.accounting, hasher.clone());
             let (answers, tally) = (report.clone(), Arc::clone(tally));
-            let new = Distributor::new(index, pool, accounting, hasher, commands, answers, tally);
-            all.push(new.private(options.private));
+            let mut new =
+                Distributor::new(index, pool, accounting, hasher, commands, answers, tally);
+            new.private = options.private;
+            all.push(new);
         }
         let roster = Arc::new(Roster::new(options.accounting, tallies));
         let listener = Listener::open(options, &reaper)?;
@@ -277,14 +244,30 @@ impl Lender {
         self.roster.borrowers()
     }
 
-    /// What has happened so far.
+    /// What there is now.
+    pub fn standing(&self) -> Standing {
+        self.roster.standing()
+    }
+
+    /// What has happened so far. Each loan was returned or reclaimed, or a borrower has it.
     pub fn counters(&self) -> LenderCounters {
         self.roster.counters()
     }
 
+    /// Connections that did not become borrowers. Those that the kernel turned away while the
+    /// lender accepted none it does not know.
+    pub fn refusals(&self) -> Refusals {
+        Refusals::from(&self.roster.refusals)
+    }
+
+    /// What borrowers did that no honest one does.
+    pub fn offences(&self) -> Offences {
+        self.roster.offences()
+    }
+
     /// How account is kept.
     pub fn accounting(&self) -> Accounting {
-        self.roster.accounting()
+        self.roster.state().accounting
     }
 
     /// Changes how account is kept, in all distributors or in none. It waits for their threads,
@@ -319,7 +302,6 @@ impl Drop for Lender {
     }
 }
 
-/// The area's descriptor, to be handed out.
 fn duplicate_area(pool: &FramePool) -> Result<OwnedFd> {
     let Some(memfd) = pool.area().memfd() else {
         return Err(Error::new(

@@ -68,6 +68,8 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
+#[cfg(feature = "knobs")]
+mod knobs;
 pub mod layout;
 mod lender;
 mod mailbox;
@@ -76,12 +78,15 @@ mod reaper;
 mod ring;
 mod spread;
 mod sync;
-mod tally;
 mod wake;
 mod waker;
 mod wire;
 
+#[cfg(feature = "knobs")]
+pub use self::knobs::register;
 pub use borrower::{Borrower, BorrowerOptions, Loan, Wait};
 pub use distributor::Distributor;
 pub use error::{Error, ErrorKind, Result};
-pub use lender::{BorrowerStatus, Lender, LenderCounters, LenderOptions, Offences, Refusals};
+pub use lender::{
+    BorrowerStatus, Lender, LenderCounters, LenderOptions, Offences, Refusals, Standing,
+};

@@ -25,21 +25,18 @@ pub(crate) struct Post<T> {
     waiting: Arc<Waiting>,
 }
 
-/// Where they arrive.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     receiver: Receiver<T>,
     waiting: Arc<Waiting>,
 }
 
-/// Whether there are messages.
 #[derive(Debug)]
 struct Waiting {
     flag: AtomicBool,
     event: OwnedFd,
 }
 
-/// A mailbox, and where to send to it.
 pub(crate) fn mailbox<T>() -> Result<(Post<T>, Mailbox<T>)> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let waiting = Arc::new(Waiting { flag: AtomicBool::new(false), event });
@@ -68,14 +65,12 @@ impl<T> Clone for Post<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Whether there are messages.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         // Relaxed: `take` orders it.
         self.waiting.flag.load(Ordering::Relaxed)
     }
 
-    /// Takes the messages that there are.
     pub(crate) fn take(&self) -> impl Iterator<Item = T> {
         // Acquire: what was sent before the flag was set is seen.
         if self.waiting.flag.swap(false, Ordering::Acquire) {
@@ -85,14 +80,12 @@ impl<T> Mailbox<T> {
         self.receiver.try_iter()
     }
 
-    /// Waits for a message.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<T> {
         self.receiver.recv_timeout(timeout).ok()
     }
 }
 
 impl<T> AsFd for Mailbox<T> {
-    /// Readable when there are messages.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.waiting.event.as_fd()
     }

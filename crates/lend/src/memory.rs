@@ -125,7 +125,6 @@ impl Memory {
         unsafe { self.start.add(offset) }.cast()
     }
 
-    /// Whether we may write it.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

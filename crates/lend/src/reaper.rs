@@ -97,7 +97,6 @@ impl<T: Send + 'static> Drop for Reaped<T> {
     }
 }
 
-/// What the threads share.
 #[derive(Default)]
 struct Crew {
     jobs: VecDeque<Job>,

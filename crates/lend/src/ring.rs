@@ -65,7 +65,6 @@ pub(crate) struct TokenReader {
 }
 
 impl LoanWriter {
-    /// The end of a channel in the memory out.
     pub(crate) fn new(memory: &Arc<Memory>, layout: Layout, channel: u32) -> Self {
         assert!(memory.is_writable());
         let ring = Ring::new(memory, layout.out_channel(channel), layout.slots);
@@ -113,12 +112,10 @@ impl LoanWriter {
 }
 
 impl LoanReader {
-    /// The end of a channel in the memory out.
     pub(crate) fn new(memory: &Arc<Memory>, layout: Layout, channel: u32) -> Self {
         Self { ring: Ring::new(memory, layout.out_channel(channel), layout.slots), next: 0 }
     }
 
-    /// How many loans there are to read.
     #[inline]
     pub(crate) fn ready(&self) -> Result<u32, OutOfStep> {
         // C: synchronizes with P in `LoanWriter::publish`.
@@ -134,13 +131,11 @@ impl LoanReader {
         unsafe { self.ring.slot(self.next.wrapping_add(ahead)).read_volatile() }
     }
 
-    /// Goes past loans that were read.
     #[inline]
     pub(crate) fn advance(&mut self, loans: u32) {
         self.next = self.next.wrapping_add(loans);
     }
 
-    /// Packets that were dropped because the borrower had its quota.
     pub(crate) fn dropped(&self) -> u64 {
         let at = self.ring.base + offset_of!(OutHeader, dropped);
         let dropped = self.ring.memory.part::<std::sync::atomic::AtomicU64>(at, 1);
@@ -148,7 +143,6 @@ impl LoanReader {
         unsafe { dropped.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing will follow what is there now.
     pub(crate) fn is_closed(&self) -> bool {
         // Acquire: what was published before it is seen.
         let at = self.ring.base + offset_of!(OutHeader, closed);
@@ -157,7 +151,6 @@ impl LoanReader {
 }
 
 impl TokenWriter {
-    /// The end of a channel in the memory back.
     pub(crate) fn new(memory: &Arc<Memory>, layout: Layout, channel: u32) -> Self {
         assert!(memory.is_writable());
         Self { ring: Ring::new(memory, layout.back_channel(channel), layout.slots), next: 0 }
@@ -172,7 +165,6 @@ impl TokenWriter {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Publishes what was put in.
     #[inline]
     pub(crate) fn publish(&self) {
         // P: synchronizes with C in `TokenReader::take`.
@@ -181,7 +173,6 @@ impl TokenWriter {
 }
 
 impl TokenReader {
-    /// The end of a channel in the memory back.
     pub(crate) fn new(memory: &Arc<Memory>, layout: Layout, channel: u32) -> Self {
         Self { ring: Ring::new(memory, layout.back_channel(channel), layout.slots), next: 0 }
     }
@@ -206,7 +197,6 @@ impl TokenReader {
     }
 }
 
-/// A ring's place in a memory.
 #[derive(Debug)]
 struct Ring<T> {
     memory: Arc<Memory>,

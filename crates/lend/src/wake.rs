@@ -40,7 +40,6 @@ impl WakeOnce {
     }
 }
 
-/// The borrower's side.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper {
     /// What its word is while it is awake.
@@ -56,7 +55,6 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// Says that it is awake.
     pub(crate) fn get_up(&mut self, asleep: &AtomicU32) {
         self.awake = self.awake.wrapping_add(2);
         // Relaxed: one that is read too late costs a wake-up for nothing.

@@ -68,7 +68,6 @@ impl Waker {
         self.wake();
     }
 
-    /// Whether nobody is to be woken any more.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire: nothing depends on it but this.
         self.is_over.load(Ordering::Acquire)
@@ -181,15 +180,14 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    use rustix::net::{RecvFlags, recv};
 
     use super::*;
     use crate::reaper::Reaper;
 
     #[test]
     fn each_wake_up_is_a_message_and_one_that_is_not_read_delays_nobody() {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = crate::wire::pair();
         let (reaper, waker) = (Reaper::new().unwrap(), Arc::new(Waker::new().unwrap()));
         let (begun, begins) = channel();
         let socket = Arc::new(reaper.keep(ours));

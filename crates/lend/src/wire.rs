@@ -87,19 +87,25 @@ pub(crate) fn receive<T: FromBytes + IntoBytes>(from: impl AsFd) -> Result<Recei
     })
 }
 
+/// Both ends of a connection as between a lender and a borrower, for tests.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .expect("a pair of sockets")
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::event::{PollFd, Timespec, poll};
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::pipe::pipe;
 
     use super::*;
 
     #[test]
     fn descriptors_of_a_message_that_should_have_none_are_not_taken() {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
+        let (ours, theirs) = pair();
         let (reader, writer) = pipe().unwrap();
         send(&theirs, &7_u64, &[writer.as_fd()]).unwrap();
         drop(writer);
@@ -118,9 +124,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_peeked_is_there_to_be_received() {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
+        let (ours, theirs) = pair();
         send(&theirs, &7_u64, &[]).unwrap();
         for _ in 0..2 {
             assert!(matches!(peek::<u64>(&ours), Ok(Received::Message(7, _))));

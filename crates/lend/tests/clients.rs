@@ -117,7 +117,7 @@ fn lend_to(private: bool, program: impl FnOnce(&Path) -> Command) -> (Output, u6
         rig.until("everything came back", |rig| rig.on_loan() == 0);
     }
     let counters = rig.lender.counters();
-    assert_eq!(counters.offences.total(), 0, "{counters:?}");
+    assert_eq!(rig.lender.offences().total(), 0, "{counters:?}");
     assert!(counters.dropped > 0, "{counters:?}");
     rig.close();
     (child.wait_with_output().expect("it ends"), counters.lent, counters.dropped)

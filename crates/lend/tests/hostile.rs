@@ -61,7 +61,7 @@ impl Pair {
     }
 
     fn offences(&self) -> Offences {
-        self.rig.lender.counters().offences
+        self.rig.lender.offences()
     }
 
     /// The bad one is out, the other one goes on, and no frame is missing.
@@ -178,7 +178,7 @@ fn whoever_speaks_after_the_hello_is_disconnected() {
         let pair = Pair::new(Accounting::Counters);
         say(&pair.bad.socket, bytes).unwrap();
         let Pair { mut rig, good, mut bad, loans, lent, good_got } = pair;
-        rig.until("it is noticed", |rig| rig.lender.counters().offences.message == 1);
+        rig.until("it is noticed", |rig| rig.lender.offences().message == 1);
         rig.until("it is gone", |rig| rig.lender.borrowers().len() == 1);
         // What it had been sent before is no longer of interest, and may be reset.
         bad.returned[0] = 0;
@@ -271,7 +271,7 @@ fn who_does_not_say_that_it_has_mapped_is_lent_nothing_and_nothing_of_it_is_read
     fcntl_add_seals(&sealed.memories[2], SealFlags::SEAL).unwrap();
     assert!(!sealed.say_mapped());
     assert!(odd.is_hung_up_on());
-    let refused = |pair: &Pair| pair.rig.lender.counters().refused;
+    let refused = |pair: &Pair| pair.rig.lender.refusals();
     let is_counted = |pair: &Pair| (refused(pair).invalid, refused(pair).gone) == (2, 1);
     let end = Instant::now() + Duration::from_secs(20);
     while !is_counted(&pair) && Instant::now() < end {
@@ -281,8 +281,9 @@ fn who_does_not_say_that_it_has_mapped_is_lent_nothing_and_nothing_of_it_is_read
     // Its time is over.
     assert!(!silent.is_disconnected());
     assert!(silent.is_hung_up_on());
-    let counters = pair.rig.lender.counters();
-    assert_eq!((counters.refused.late, counters.joined, counters.offences.total()), (1, 2, 0));
+    let lender = &pair.rig.lender;
+    let (joined, offences) = (lender.counters().joined, lender.offences().total());
+    assert_eq!((lender.refusals().late, joined, offences), (1, 2, 0));
     pair.end(false);
 }
 
@@ -356,8 +357,8 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
             // A second, and on a busy machine until both kinds of garbage were noticed.
             let is_enough = |rig: &Rig| {
                 let counters = rig.lender.counters();
-                let Offences { index, .. } = counters.offences;
-                let both = index > 0 && counters.offences.total() > index;
+                let offences = rig.lender.offences();
+                let both = offences.index > 0 && offences.total() > offences.index;
                 let seconds = start.elapsed().as_secs();
                 seconds >= 1 && (counters.disconnected > 1 && both || seconds >= 20)
             };
@@ -383,7 +384,8 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
         let counters = rig.lender.counters();
         eprintln!("{writes} words of garbage, {counters:?}");
         assert!(counters.disconnected > 1, "{counters:?}");
-        assert!(counters.offences.index > 0 && counters.offences.total() > counters.offences.index);
+        let offences = rig.lender.offences();
+        assert!(offences.index > 0 && offences.total() > offences.index, "{offences:?}");
         assert_eq!(rig.lender.borrowers().iter().map(|each| each.offences).min(), Some(0));
         rig.close();
     }

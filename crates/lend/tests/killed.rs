@@ -120,7 +120,7 @@ fn kill_borrowers(accounting: Accounting, count: u32) {
         assert!(last.is_some() && good.dropped(0) == 0);
     });
     rig.until("all have left", |rig| {
-        let refused = rig.lender.counters().refused;
+        let refused = rig.lender.refusals();
         let silent = refused.gone + refused.late == u64::from(all - count);
         rig.lender.borrowers().len() == 1 && rig.on_loan() == 0 && silent
     });
@@ -131,7 +131,7 @@ fn kill_borrowers(accounting: Accounting, count: u32) {
         all - count
     );
     assert_eq!((counters.left, counters.joined), (count.into(), u64::from(count) + 1));
-    assert_eq!((counters.disconnected, counters.offences.total()), (0, 0));
+    assert_eq!((counters.disconnected, rig.lender.offences().total()), (0, 0));
     assert!(most >= 4);
     rig.close();
 }

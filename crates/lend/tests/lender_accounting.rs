@@ -159,7 +159,7 @@ fn the_accounting_is_changed_back_and_forth_under_traffic_and_no_frame_is_lost()
         assert!(borrower.join().unwrap() > 0);
     });
     eprintln!("{} changes, {} refused", changes[0], changes[1]);
-    assert_eq!(rig.lender.counters().offences.total(), 0);
+    assert_eq!(rig.lender.offences().total(), 0);
     rig.close();
 }
 

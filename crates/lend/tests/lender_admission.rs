@@ -59,7 +59,7 @@ fn every_refusal_says_why_and_is_counted_by_its_reason() {
     rig.set_accounting(Accounting::Ledgers).unwrap();
     let said = "no mirrors while a ledger is kept for each borrower (lend.autorelease is on)";
     is(&rig.refusal(&hello("tap", 1, true)), Status::Mirror, said);
-    let refused = rig.lender.counters().refused;
+    let refused = rig.lender.refusals();
     assert_eq!((refused.version, refused.invalid, refused.mirror), (2, 1, 1));
     // The slot and the quota came free at some time or other.
     assert!(refused.quota >= 1 && refused.full >= 1);
@@ -87,7 +87,7 @@ fn what_is_not_a_hello_is_refused() {
         is(&welcome, Status::Invalid, "that is not a hello");
         assert!(descriptors.is_empty() && answer(&socket).unwrap().is_none(), "{what}");
     }
-    assert_eq!(rig.lender.counters().refused.invalid, cases.len() as u64);
+    assert_eq!(rig.lender.refusals().invalid, cases.len() as u64);
     assert_eq!(rig.lender.counters().joined, 0);
     rig.close();
 }
@@ -128,8 +128,8 @@ fn who_says_nothing_makes_room_for_who_speaks() {
         is(&welcome, Status::Busy, "too many connections without a hello");
     }
     // Whoever spoke was accepted as the 101st, and has said hello since.
-    assert_eq!(rig.lender.counters().refused.busy, 37);
-    assert_eq!(rig.lender.counters().refused.total(), 37);
+    assert_eq!(rig.lender.refusals().busy, 37);
+    assert_eq!(rig.lender.refusals().total(), 37);
     drop(borrower);
     // The lender ends: the others are told.
     let Rig { pool, cache, lender, distributors, .. } = rig;
@@ -155,13 +155,13 @@ fn who_says_nothing_is_given_up_in_time() {
         assert!(start.elapsed() >= Duration::from_millis(200));
         assert!(answer(socket).unwrap().is_none());
     }
-    rig.until("all are counted", |rig| rig.lender.counters().refused.late == 10);
+    rig.until("all are counted", |rig| rig.lender.refusals().late == 10);
     // Half-way through, and closed.
     for _ in 0..10 {
         drop(dial(&rig.socket).unwrap());
     }
-    rig.until("they are gone", |rig| rig.lender.counters().refused.gone == 10);
-    assert_eq!(rig.lender.counters().refused.total(), 20);
+    rig.until("they are gone", |rig| rig.lender.refusals().gone == 10);
+    assert_eq!(rig.lender.refusals().total(), 20);
     rig.close();
 }
 
@@ -175,7 +175,7 @@ fn who_closes_after_the_hello_leaves_nothing_behind() {
     }
     rig.until("all were noticed", |rig| {
         let counters = rig.lender.counters();
-        counters.left + counters.refused.total() == 50 && rig.lender.borrowers().is_empty()
+        counters.left + rig.lender.refusals().total() == 50 && rig.lender.borrowers().is_empty()
     });
     let mut borrower = None;
     rig.until("there is room for a large one", |rig| {

@@ -52,10 +52,10 @@ fn without_descriptors_the_lender_goes_on_waits_and_does_not_spin() {
     let last = sockets.pop().unwrap();
     say(&last, hello.as_bytes()).unwrap();
     rig.until("the others were accepted", |rig| {
-        let counters = rig.lender.counters();
-        counters.refused.late + counters.refused.failed >= 4
+        let refused = rig.lender.refusals();
+        refused.late + refused.failed >= 4
     });
-    assert_eq!(rig.lender.counters().refused.failed, 1);
+    assert_eq!(rig.lender.refusals().failed, 1);
     drop(all);
     setrlimit(Resource::Nofile, limit).unwrap();
     let (welcome, _) = answer(&last).unwrap().unwrap();

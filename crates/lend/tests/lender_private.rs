@@ -112,7 +112,7 @@ fn who_keeps_everything_has_its_quota_and_no_frame_of_the_lenders() {
     let loans = borrower.receive(0);
     assert_eq!((loans.len(), rig.on_loan(), borrower.dropped(0)), (8, 8, 72));
     let counters = rig.lender.counters();
-    assert_eq!((counters.lent, counters.dropped, counters.on_loan), (8, 72, 8));
+    assert_eq!((counters.lent, counters.dropped, rig.lender.standing().on_loan), (8, 72, 8));
     let mut all = drain(&mut rig.cache);
     assert_eq!(all.len(), 64, "every frame is there to receive into");
     rig.cache.put_bulk(&mut all);
@@ -124,7 +124,7 @@ fn who_keeps_everything_has_its_quota_and_no_frame_of_the_lenders() {
     drop(borrower);
     rig.until("what it had is back", |rig| rig.on_loan() == 0);
     let counters = rig.lender.counters();
-    assert_eq!((counters.lent, counters.reclaimed, counters.on_loan), (8, 8, 0));
+    assert_eq!((counters.lent, counters.reclaimed, rig.lender.standing().on_loan), (8, 8, 0));
     rig.close();
 }
 
@@ -143,7 +143,7 @@ fn tokens_that_are_not_out_are_refused_and_too_many_of_them_disconnect() {
     // Of another channel, of nobody, twice: the area is its own, and so is no other's token.
     bad.give_back(0, [other[0].token, u32::MAX, mine[0].token, mine[0].token]);
     rig.collect();
-    let offences = rig.lender.counters().offences;
+    let offences = rig.lender.offences();
     assert_eq!((offences.out_of_range, offences.not_out, offences.total()), (2, 1, 3));
     bad.give_back(1, [other[0].token]);
     rig.collect();

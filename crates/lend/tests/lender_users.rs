@@ -154,12 +154,12 @@ fn root_one_user_cannot_take_the_joins_slots_loans_and_memory_of_another() {
     let of = |uid| rig.lender.borrowers().iter().filter(|each| each.uid == uid).count() as u64;
     let counters = rig.lender.counters();
     assert_eq!(of(HONEST), 8);
-    assert!(counters.lingering > 0 && counters.refused.user > 0, "{counters:?}");
-    assert!(of(HOSTILE) + counters.lingering <= 32, "{counters:?}");
+    assert!(rig.lender.standing().lingering > 0 && rig.lender.refusals().user > 0, "{counters:?}");
+    assert!(of(HOSTILE) + rig.lender.standing().lingering <= 32, "{counters:?}");
     assert!(counters.joined <= 8 + 32, "what it holds counts: {counters:?}");
     // What it has is free once it is gone.
     drop(hostile);
-    rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
+    rig.until("nothing lingers", |rig| rig.lender.standing().lingering == 0);
     drop(Part::play("hostile: joins and keeps all", &rig.socket));
     drop(honest);
     rig.close_empty();
@@ -173,8 +173,8 @@ fn root_a_user_is_refused_what_is_beyond_its_share_and_root_is_not() {
     // Four of forty.
     let hostile = Part::play("hostile: joins and keeps all", &rig.socket);
     rig.until("it has its share", |rig| {
-        let (there, counters) = (rig.lender.borrowers().len() as u64, rig.lender.counters());
-        counters.refused.user > 0 && there + counters.lingering == 4
+        let now = rig.lender.standing();
+        rig.lender.refusals().user > 0 && now.borrowers + now.lingering == 4
     });
     let ours: Vec<_> = (0..32).map(|_| rig.connect("ours", 0)).collect();
     drop((ours, hostile));
@@ -186,7 +186,7 @@ fn root_whoever_says_nothing_makes_room_for_other_users_that_are_slow() {
     let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: says nothing", &rig.socket);
     drop(Part::play("honest: slow", &rig.socket));
-    assert!(rig.lender.counters().refused.busy > 64, "{:?}", rig.lender.counters());
+    assert!(rig.lender.refusals().busy > 64, "{:?}", rig.lender.counters());
     drop(hostile);
     rig.close_empty();
 }
@@ -196,8 +196,7 @@ fn root_a_user_has_two_mirrors_and_root_as_many_as_it_wants() {
     let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: mirrors", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 3);
-    let counters = rig.lender.counters();
-    assert_eq!((counters.refused.user, counters.refused.total()), (1, 1));
+    assert_eq!((rig.lender.refusals().user, rig.lender.refusals().total()), (1, 1));
     let ours: Vec<_> = (0..4).map(|_| rig.mirror("ours", 8)).collect();
     drop((ours, hostile));
     rig.close_empty();
@@ -208,7 +207,7 @@ fn root_where_borrowers_are_apart_no_user_has_a_mirror_but_root() {
     let Some(rig) = rig(|options| options.private = true) else { return };
     let hostile = Part::play("hostile: mirrors of what others get", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 1);
-    assert_eq!(rig.lender.counters().refused.user, 1);
+    assert_eq!(rig.lender.refusals().user, 1);
     let ours = rig.mirror("ours", 8);
     drop((ours, hostile));
     rig.close_empty();
@@ -241,9 +240,9 @@ fn root_whoever_left_and_keeps_memory_is_never_forgotten_and_users_come_later_wh
 {
     let Some(mut rig) = rig(|options| options.watched = 2) else { return };
     let hostile = Part::play("hostile: leaves twice and keeps its memories", &rig.socket);
-    rig.until("both linger", |rig| rig.lender.counters().lingering == 2);
+    rig.until("both linger", |rig| rig.lender.standing().lingering == 2);
     drop(Part::play("honest: is told to come later", &rig.socket));
-    assert_eq!(rig.lender.counters().refused.user, 1);
+    assert_eq!(rig.lender.refusals().user, 1);
     // Root is not limited.
     drop(rig.connect("ours", 8));
     drop(hostile);
@@ -257,7 +256,7 @@ fn root_an_area_that_is_kept_counts_for_as_long_as_it_is_kept() {
     let set = |options: &mut LenderOptions| (options.private, options.quota) = (true, 1024);
     let Some(mut rig) = rig(set) else { return };
     let hostile = Part::play("hostile: leaves twice and keeps its memories", &rig.socket);
-    rig.until("both linger", |rig| rig.lender.counters().lingering == 2);
+    rig.until("both linger", |rig| rig.lender.standing().lingering == 2);
     let ours: Vec<_> = (0..6).map(|_| rig.connect("ours", 0)).collect();
     let refused = rig.refusal(&hello("ours", 0, false));
     assert_eq!(
@@ -265,7 +264,7 @@ fn root_an_area_that_is_kept_counts_for_as_long_as_it_is_kept() {
         "asked for 1024 loans, 0 are left (a smaller --quota, or more --frames to lend)"
     );
     drop(hostile);
-    rig.until("nothing lingers", |rig| rig.lender.counters().lingering == 0);
+    rig.until("nothing lingers", |rig| rig.lender.standing().lingering == 0);
     drop((rig.connect("ours", 0), ours));
     rig.close_empty();
 }

@@ -120,31 +120,23 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.listen.is_empty() {
-            return Err(Error::invalid("no address to listen on"));
-        }
-        if self.backends.is_empty() {
-            return Err(Error::invalid("no backend to relay to"));
-        }
-        if self.cpus.is_empty() {
-            return Err(Error::invalid("the set of CPUs is empty (expected at least one CPU)"));
-        }
-        if self.budget < Config::MIN_BUDGET {
-            return Err(Error::invalid(format!(
-                "a budget of {} bytes is too small (expected at least {})",
-                self.budget,
-                Config::MIN_BUDGET
-            )));
-        }
-        if self.max_connections == Some(0) {
-            return Err(Error::invalid("a limit of 0 connections (expected at least 1)"));
-        }
-        for backend in &self.backends {
-            if backend.port() == 0 {
-                return Err(Error::invalid(format!("backend {backend}: port 0 is not a target")));
-            }
-        }
-        Ok(())
+        let (budget, least) = (self.budget, Config::MIN_BUDGET);
+        let wrong = if self.listen.is_empty() {
+            "no address to listen on".into()
+        } else if self.backends.is_empty() {
+            "no backend to relay to".into()
+        } else if self.cpus.is_empty() {
+            "the set of CPUs is empty (expected at least one CPU)".into()
+        } else if budget < least {
+            format!("a budget of {budget} bytes is too small (expected at least {least})")
+        } else if self.max_connections == Some(0) {
+            "a limit of 0 connections (expected at least 1)".into()
+        } else if let Some(backend) = self.backends.iter().find(|backend| backend.port() == 0) {
+            format!("backend {backend}: port 0 is not a target")
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(wrong))
     }
 }
 

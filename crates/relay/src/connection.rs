@@ -136,22 +136,18 @@ impl Relaying {
         if taken(&self.up) || taken(&self.down) {
             return None;
         }
-        let shares = resources.shares;
-        if self.down.is_quiet_bulk(&self.backend) {
-            let (source, target) = (&self.backend.socket, &client.socket);
-            let written = self.down.written();
-            let taken = sockmap.take(source, target, Opened::Passively, written, shares)?;
-            self.down.hand_over(taken, &self.backend);
-            return Some(Handed::Down);
-        }
-        if self.up.is_quiet_bulk(client) {
-            let (source, target) = (&client.socket, &self.backend.socket);
-            let written = self.up.written();
-            let taken = sockmap.take(source, target, Opened::Actively, written, shares)?;
-            self.up.hand_over(taken, client);
-            return Some(Handed::Up);
-        }
-        None
+        let Relaying { backend, up, down, .. } = self;
+        let (flow, source, target, opened, handed) = if down.is_quiet_bulk(backend) {
+            (down, &*backend, client, Opened::Passively, Handed::Down)
+        } else if up.is_quiet_bulk(client) {
+            (up, client, &*backend, Opened::Actively, Handed::Up)
+        } else {
+            return None;
+        };
+        let (from, to) = (&source.socket, &target.socket);
+        let taken = sockmap.take(from, to, opened, flow.written(), resources.shares)?;
+        flow.hand_over(taken, source);
+        Some(handed)
     }
 
     /// Bytes that reached the other side, both ways, by user space or in the kernel.

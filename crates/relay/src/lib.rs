@@ -32,15 +32,17 @@ mod error;
 mod flow;
 #[cfg(feature = "knobs")]
 mod knobs;
+#[cfg(feature = "fuzzing")]
+pub mod proxy;
+#[cfg(not(feature = "fuzzing"))]
+#[allow(unreachable_pub)]
+mod proxy;
 mod relay;
 mod shared;
 mod socket;
 mod sockmap;
 mod sockopt;
-
 mod worker;
-
-pub mod proxy;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;

@@ -10,9 +10,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED: usize = 16;
 
-/// The longest header there can be: the fixed part and a 16-bit length.
-pub const MAX_HEADER: usize = FIXED + u16::MAX as usize;
-
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

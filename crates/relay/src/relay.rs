@@ -30,7 +30,6 @@ const SOCKMAP_SLOTS: usize = 65_536;
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
-    config: Config,
     addrs: Vec<SocketAddr>,
     crew: Mutex<Crew>,
     gone: Mutex<Gone>,
@@ -38,7 +37,7 @@ pub struct Relay {
 }
 
 /// The workers' threads, and where they run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Crew {
     cpus: CpuSet,
     workers: Vec<Hand>,
@@ -54,7 +53,7 @@ struct Gone {
 
 #[derive(Debug)]
 struct Hand {
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
     tid: Pid,
     counters: Arc<Counters>,
 }
@@ -69,16 +68,15 @@ impl Relay {
     pub fn start(config: Config) -> Result<Relay, Error> {
         config.check()?;
         let limit = connection_limit(config.max_connections)?;
-        let shared = Arc::new(Shared::new(&config, limit));
         let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
         let (announce, messages) = mpsc::channel();
         let gone = Mutex::new(Gone { count: 0, messages });
-        let crew = Mutex::new(Crew { cpus: config.cpus.clone(), workers: Vec::new() });
-        let relay = Relay { shared, addrs, crew, gone, announce, config };
-        if relay.config.engine == Engine::Sockmap {
-            relay.load_sockmap()?;
-        }
-        relay.set_cpus(&relay.config.cpus.clone())?;
+        let (engine, cpus) = (config.engine, config.cpus.clone());
+        let crew = Mutex::default();
+        let shared = Arc::new(Shared::new(config, limit));
+        let relay = Relay { shared, addrs, crew, gone, announce };
+        relay.set_engine(engine)?;
+        relay.set_cpus(&cpus)?;
         Ok(relay)
     }
 
@@ -163,9 +161,7 @@ impl Relay {
         if cpus.is_empty() {
             return Err(Error::invalid("the set of CPUs is empty (expected at least one CPU)"));
         }
-        for cpu in cpus.iter() {
-            check_cpu(cpu)?;
-        }
+        cpus.iter().try_for_each(check_cpu)?;
         let mut crew = self.crew();
         while crew.workers.len() < cpus.len() {
             let hand = self.hire(crew.workers.len())?;
@@ -214,7 +210,7 @@ impl Relay {
         let listeners = self
             .addrs
             .iter()
-            .map(|&a| socket::listen(a, self.config.backlog, self.shared.shares))
+            .map(|&a| socket::listen(a, self.shared.config.backlog, self.shared.shares))
             .collect::<Result<Vec<_>, _>>()?;
         let wake = new_wake()?;
         let counters = Arc::new(Counters::default());
@@ -233,16 +229,16 @@ impl Relay {
             .map_err(|e| Error::io("cannot start a worker's thread", e))?;
         let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
         self.shared.add_wake(wake);
-        Ok(Hand { thread: Some(thread), tid, counters })
+        Ok(Hand { thread, tid, counters })
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.advance(Stage::Stop);
-        for hand in &mut self.crew().workers {
+        for hand in self.crew().workers.drain(..) {
             // A worker that panicked has said so on stderr.
-            let _ = hand.thread.take().map(JoinHandle::join);
+            let _ = hand.thread.join();
         }
     }
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -27,15 +26,12 @@ pub(crate) enum Stage {
     Stop = 2,
 }
 
-/// Shared by all workers of one relay.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// As it was at the start: its engine and its CPUs may be others by now.
+    pub(crate) config: Config,
     pub(crate) shares: Shares,
     pub(crate) backends: Arc<Backends>,
-    pub(crate) accept_proxy: bool,
-    pub(crate) send_proxy: bool,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) idle_timeout: Option<Duration>,
     /// The most connections at a time.
     pub(crate) limit: usize,
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
@@ -53,16 +49,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config, limit: usize) -> Shared {
+    pub(crate) fn new(config: Config, limit: usize) -> Shared {
         Shared {
             shares: Shares::of(config.budget),
-            backends: Arc::new(Backends::new(config)),
-            accept_proxy: config.accept_proxy,
-            send_proxy: config.send_proxy,
-            connect_timeout: config.connect_timeout,
-            idle_timeout: config.idle_timeout,
+            backends: Arc::new(Backends::new(&config)),
             limit,
             engine: AtomicU8::new(config.engine as u8),
+            config,
             stage: AtomicU8::new(Stage::Run as u8),
             active: AtomicUsize::new(0),
             sockmap: OnceLock::new(),
@@ -138,11 +131,14 @@ impl Shared {
 mod tests {
     use super::*;
 
+    fn shared(limit: usize) -> Shared {
+        let addrs = vec!["127.0.0.1:1".parse().unwrap()];
+        Shared::new(Config::new(addrs.clone(), addrs, [0].into_iter().collect()), limit)
+    }
+
     #[test]
     fn the_last_of_a_full_house_to_leave_says_so() {
-        let backends = vec!["127.0.0.1:1".parse().unwrap()];
-        let config = Config::new(backends.clone(), backends, [0].into_iter().collect());
-        let shared = Shared::new(&config, 2);
+        let shared = shared(2);
         assert!(shared.enter() && shared.enter());
         assert!(!shared.enter());
         assert!(shared.is_full());
@@ -153,9 +149,7 @@ mod tests {
 
     #[test]
     fn a_relay_that_stops_does_not_go_back_to_draining() {
-        let backends = vec!["127.0.0.1:1".parse().unwrap()];
-        let config = Config::new(backends.clone(), backends, [0].into_iter().collect());
-        let shared = Shared::new(&config, 1);
+        let shared = shared(1);
         shared.advance(Stage::Stop);
         shared.advance(Stage::Drain);
         assert_eq!(shared.stage(), Stage::Stop);

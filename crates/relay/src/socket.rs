@@ -89,12 +89,10 @@ pub(crate) fn reset(socket: OwnedFd) {
     let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
 }
 
-/// The address that the socket is bound to.
 pub(crate) fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     Ok(SocketAddr::try_from(rustix::net::getsockname(socket)?)?)
 }
 
-/// The address that the socket is connected to.
 pub(crate) fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     let addr = rustix::net::getpeername(socket)?.ok_or(io::ErrorKind::NotConnected)?;
     Ok(SocketAddr::try_from(addr)?)

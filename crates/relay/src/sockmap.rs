@@ -25,7 +25,7 @@
 
 mod maps;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use parking_lot::Mutex;
 use rustix::net::sockopt::socket_cookie;
@@ -54,7 +54,7 @@ pub(crate) enum Opened {
 }
 
 /// One direction of a connection in the verdict's hands.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Taken {
     cookie: u64,
     slot: u32,
@@ -117,22 +117,11 @@ impl Sockmap {
         socket::limit_receive(source, shares.passed()).ok()?;
         let slot = self.free.lock().pop()?;
         let base = written + if opened == Opened::Actively { ACTIVE_OPEN } else { 0 };
-        match self.insert(slot, source.as_fd(), target.as_fd(), base, budget as u64) {
-            Ok(cookie) => Some(Taken {
-                cookie,
-                slot,
-                base,
-                budget: budget as u64,
-                forwarded: 0,
-                published: 0,
-                counted: 0,
-                held_counted: 0,
-                trimmed_counted: 0,
-                drained: false,
-            }),
+        let budget = budget as u64;
+        match self.insert(slot, source, target, base, budget) {
+            Ok(cookie) => Some(Taken { cookie, slot, base, budget, ..Taken::default() }),
             Err(error) => {
                 tracing::debug!("sockmap refused a connection: {error}");
-                self.maps.remove_target(slot);
                 self.give_back(slot);
                 None
             }
@@ -142,8 +131,8 @@ impl Sockmap {
     fn insert(
         &self,
         slot: u32,
-        source: BorrowedFd<'_>,
-        target: BorrowedFd<'_>,
+        source: &OwnedFd,
+        target: &OwnedFd,
         base: u64,
         budget: u64,
     ) -> std::io::Result<u64> {
@@ -151,17 +140,19 @@ impl Sockmap {
         // A flow that is handed over counts as one of large packets until it shows otherwise.
         let average = 1 << 16;
         let flow = Flow { slot, base, budget, average, ..Flow::default() };
-        self.maps.set_progress(slot, Progress { forwarded: 0 })?;
-        self.maps.add_target(slot, target)?;
-        self.maps.insert_flow(cookie, &flow)?;
+        let Maps { sources, targets, flows, progress } = &self.maps;
+        progress.set(&slot, &Progress { forwarded: 0 })?;
+        targets.set(&slot, &(target.as_raw_fd() as u64))?;
+        flows.insert(&cookie, &flow)?;
         // Last: from here on the verdict sees the source's data.
-        self.maps.add_source(slot, source).inspect_err(|_| self.maps.remove_flow(cookie))?;
+        let taken = sources.set(&slot, &(source.as_raw_fd() as u64));
+        taken.inspect_err(|_| self.remove_flow(cookie))?;
         Ok(cookie)
     }
 
     /// What the verdict has done since the last call.
     pub(crate) fn moved(&self, taken: &mut Taken) -> Moved {
-        let Ok(Some(flow)) = self.maps.flow(taken.cookie) else {
+        let Ok(Some(flow)) = self.maps.flows.find::<Flow>(&taken.cookie) else {
             return Moved::default();
         };
         let moved = Moved {
@@ -193,7 +184,7 @@ impl Sockmap {
 
     /// Bytes sent to the target and not yet acknowledged by its peer; none if it cannot be told.
     fn on_the_way(&self, taken: &Taken, target: &OwnedFd) -> Option<u64> {
-        let redirected = self.maps.flow(taken.cookie).ok()??.redirected;
+        let Flow { redirected, .. } = self.maps.flows.find(&taken.cookie).ok()??;
         let acked = sockopt::bytes_acked(target).ok()?;
         Some((taken.base + redirected + taken.forwarded).saturating_sub(acked))
     }
@@ -205,7 +196,7 @@ impl Sockmap {
         }
         (taken.published, taken.drained) = (taken.forwarded, false);
         let done = Progress { forwarded: taken.forwarded };
-        if let Err(error) = self.maps.set_progress(taken.slot, done) {
+        if let Err(error) = self.maps.progress.set(&taken.slot, &done) {
             // The verdict goes on passing everything: slower, and still in order.
             tracing::debug!("sockmap progress was not published: {error}");
         }
@@ -213,12 +204,18 @@ impl Sockmap {
 
     /// Forgets a direction whose sockets are closed, or are about to be.
     pub(crate) fn forget(&self, taken: Taken) {
-        self.maps.remove_flow(taken.cookie);
-        self.maps.remove_target(taken.slot);
+        self.remove_flow(taken.cookie);
         self.give_back(taken.slot);
     }
 
+    fn remove_flow(&self, cookie: u64) {
+        // It may never have been there: removal is for cleaning up.
+        let _ = self.maps.flows.remove(&cookie);
+    }
+
     fn give_back(&self, slot: u32) {
+        // A closed socket has left the map by itself.
+        let _ = self.maps.targets.remove(&slot);
         self.free.lock().push(slot);
     }
 }

@@ -1,53 +1,29 @@
-//! Two socket options that no library we use wraps safely, hence `unsafe`: `TCP_INFO`, for how
-//! much the peer has acknowledged, and `SO_RCVLOWAT`, for how much makes a socket readable.
-#![allow(unsafe_code)]
+//! Two socket options that rustix lacks: `TCP_INFO`, for how much the peer has acknowledged, and
+//! `SO_RCVLOWAT`, for how much makes a socket readable.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+
+use nix::sys::socket::{getsockopt, setsockopt};
+use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
+
+/// The first bytes of the kernel's `struct tcp_info` (linux/tcp.h; fixed ABI), up to and with
+/// `tcpi_bytes_acked` at offset 120.
+type Info = [u8; 128];
+
+sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
+sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
 /// `tcpEStatsAppHCThruOctetsAcked`). The kernel counts the SYN of an active open, and a FIN.
-pub(crate) fn bytes_acked(socket: impl AsFd) -> io::Result<u64> {
-    /// Offset of `tcpi_bytes_acked` in the kernel's `struct tcp_info` (linux/tcp.h; fixed ABI).
-    const BYTES_ACKED: usize = 120;
-    let mut info = [0u8; BYTES_ACKED + 8];
-    let mut length = info.len() as libc::socklen_t;
-    // SAFETY: `info` is writable for `length` bytes for the whole call, and the descriptor is
-    // open for as long as `socket` is borrowed. The kernel writes at most `length` bytes.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &mut length,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    match info.last_chunk::<8>() {
-        Some(bytes) if length as usize == info.len() => Ok(u64::from_ne_bytes(*bytes)),
-        _ => Err(io::Error::other("the kernel's tcp_info has no tcpi_bytes_acked")),
-    }
+pub(crate) fn bytes_acked(socket: &impl AsFd) -> nix::Result<u64> {
+    let info = getsockopt(socket, TcpInfo)?;
+    Ok(info.last_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes)))
 }
 
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive
 /// buffer is about to be full. The kernel lowers values above half the receive buffer.
-pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: `value` is a c_int that lives through the call, and its size is given with it; the
-    // descriptor is open for as long as `socket` is borrowed.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+pub(crate) fn set_receive_low_water(socket: &impl AsFd, bytes: usize) -> nix::Result<()> {
+    setsockopt(socket, ReceiveLowWater, &bytes.try_into().unwrap_or(libc::c_int::MAX))
 }
 
 #[cfg(test)]

@@ -28,7 +28,6 @@ pub(crate) const POLL: Duration = Duration::from_micros(500);
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The state of one worker's thread.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     epoll: OwnedFd,
@@ -236,16 +235,11 @@ impl Worker {
         let connection = &self.connections[key];
         let Phase::Relaying(relaying) = &connection.phase else { return Next::Wait };
         let generation = connection.generation;
-        let watched = match handed {
-            Handed::Up => {
-                let token = Token::Client { key, generation };
-                modify(&self.epoll, &connection.client.socket, token, SOURCE_IN_KERNEL)
-            }
-            Handed::Down => {
-                let token = Token::Backend { key, generation };
-                modify(&self.epoll, &relaying.backend.socket, token, SOURCE_IN_KERNEL)
-            }
+        let (source, token) = match handed {
+            Handed::Up => (&connection.client, Token::Client { key, generation }),
+            Handed::Down => (&relaying.backend, Token::Backend { key, generation }),
         };
+        let watched = modify(&self.epoll, &source.socket, token, SOURCE_IN_KERNEL);
         // At once: what came between the last read and the hand-over has raised no event.
         if watched { Next::Again } else { Next::Reset }
     }
@@ -314,8 +308,8 @@ impl Worker {
 
     fn sweep(&mut self) {
         let ticks = |d: Duration| d.as_millis().div_ceil(TICK.as_millis()) as u32;
-        let connect = ticks(self.shared.connect_timeout);
-        let idle = self.shared.idle_timeout.map(ticks);
+        let connect = ticks(self.shared.config.connect_timeout);
+        let idle = self.shared.config.idle_timeout.map(ticks);
         let overdue: Vec<usize> = self
             .connections
             .iter()

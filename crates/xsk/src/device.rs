@@ -1,7 +1,7 @@
 //! Network devices: whether there is one of a name, and what an AF_XDP socket has to know of it.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::{fmt, io};
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -14,6 +14,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A network device of the namespace that the caller is in. It is found again by its index, so
 /// that a device that is renamed stays the same.
+///
+/// Each question asks the kernel, and fails with [`ErrorKind::NoDevice`] once the device is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     name: String,
@@ -26,7 +28,6 @@ impl Device {
     /// # Errors
     /// [`ErrorKind::NoDevice`] if there is none.
     pub fn find(name: &str) -> Result<Self> {
-        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
         let missing = || {
             let message = format!("no device '{name}' here (`ip -br link` lists them)");
             Error::new(ErrorKind::NoDevice, message)
@@ -34,7 +35,7 @@ impl Device {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             return Err(missing());
         }
-        match netdevice::name_to_index(&socket, name) {
+        match any_socket().and_then(|socket| netdevice::name_to_index(&socket, name)) {
             Ok(index) => Ok(Self { name: name.into(), index }),
             Err(Errno::NODEV) => Err(missing()),
             Err(error) => Err(Error::io(format!("cannot look for the device '{name}'"), error)),
@@ -42,15 +43,8 @@ impl Device {
     }
 
     /// The same device by the name that it has now.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoDevice`] if it is gone.
     pub fn renamed(&self) -> Result<Self> {
-        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
-        match netdevice::index_to_name(&socket, self.index) {
-            Ok(name) => Ok(Self { name, index: self.index }),
-            Err(_) => Err(self.gone()),
-        }
+        Self::at(self.index)?.ok_or_else(|| self.gone())
     }
 
     /// Its name.
@@ -65,39 +59,25 @@ impl Device {
 
     /// How many queues it has now that a socket can be bound to: the queues' numbers are below
     /// this.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoDevice`] if it is gone.
     pub fn queues(&self) -> Result<u32> {
         let link = self.link()?;
         // The device's own word, where it has one, on the queues in use; else those it was made
         // with.
-        match channels(self.index) {
-            Ok(queues) if queues > 0 => Ok(queues),
-            Ok(_) | Err(_) => Ok(link.queues.max(1)),
-        }
+        let in_use = channels(self.index).ok().filter(|queues| *queues > 0);
+        Ok(in_use.unwrap_or(link.queues.max(1)))
     }
 
     /// The largest packet in bytes that it sends or receives, without the Ethernet header.
-    ///
-    /// # Errors
-    /// As [`queues`](Self::queues).
     pub fn mtu(&self) -> Result<u32> {
         Ok(self.link()?.mtu)
     }
 
     /// Its hardware address; zeros for a device whose addresses are not Ethernet's.
-    ///
-    /// # Errors
-    /// As [`queues`](Self::queues).
     pub fn mac(&self) -> Result<[u8; 6]> {
         Ok(self.link()?.mac)
     }
 
     /// What kind of device it is, if it is one that software makes: veth, tun, bridge.
-    ///
-    /// # Errors
-    /// As [`queues`](Self::queues).
     pub fn kind(&self) -> Result<Option<String>> {
         Ok(self.link()?.kind)
     }
@@ -113,25 +93,26 @@ impl Device {
     }
 
     /// Whether it is up, as an administrator sets it.
-    ///
-    /// # Errors
-    /// As [`queues`](Self::queues).
     pub fn is_up(&self) -> Result<bool> {
         Ok(self.link()?.is_up)
     }
 
     /// The other end of a veth, if that is in the caller's network namespace.
-    ///
-    /// # Errors
-    /// As [`queues`](Self::queues).
     pub fn peer(&self) -> Result<Option<Self>> {
         let Link { kind, other, .. } = self.link()?;
         let Some(index) = other.filter(|_| kind.as_deref() == Some("veth")) else {
             return Ok(None);
         };
-        let socket = any_socket().map_err(|error| Error::io("cannot look for devices", error))?;
-        let name = netdevice::index_to_name(&socket, index);
-        Ok(name.ok().map(|name| Self { name, index }))
+        Self::at(index)
+    }
+
+    /// The device of this index, if there is one.
+    fn at(index: u32) -> Result<Option<Self>> {
+        match any_socket().and_then(|socket| netdevice::index_to_name(&socket, index)) {
+            Ok(name) => Ok(Some(Self { name, index })),
+            Err(Errno::NODEV) => Ok(None),
+            Err(error) => Err(Error::io(format!("cannot look for device {index}"), error)),
+        }
     }
 
     fn link(&self) -> Result<Link> {
@@ -141,7 +122,7 @@ impl Device {
         })
     }
 
-    fn gone(&self) -> Error {
+    pub(crate) fn gone(&self) -> Error {
         let message = "the device is gone (`ip -br link` lists those that are there)";
         Error::new(ErrorKind::NoDevice, format!("{self}: {message}"))
     }
@@ -283,8 +264,8 @@ unsafe fn ethtool<T>(index: u32, value: &mut T) -> io::Result<()> {
 }
 
 /// A socket to ask about devices with.
-fn any_socket() -> io::Result<std::os::fd::OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+fn any_socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
 #[cfg(test)]

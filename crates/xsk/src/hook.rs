@@ -69,7 +69,23 @@ impl Hook {
     /// # Errors
     /// `ProgramPresent` of [`ErrorKind`], with its name; `NoDevice` if the device is gone.
     pub fn refuse_if_taken(device: &Device) -> Result<()> {
-        refuse_if_present(device)
+        let ids = Self::programs(device)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let name = |id: &u32| match program_name(*id) {
+            Some(name) => format!("'{name}' (id {id})"),
+            None => format!("id {id}"),
+        };
+        let names = ids.iter().map(name).collect::<Vec<_>>().join(", ");
+        Err(Error::new(
+            ErrorKind::ProgramPresent,
+            format!(
+                "{device} has an XDP program already: {names}; expected none (`ip link set \
+                 {device} xdp off` removes it, unless a process holds it: `bpftool net` and \
+                 `bpftool link`)"
+            ),
+        ))
     }
 
     /// The numbers of the programs that are on the device.
@@ -77,7 +93,11 @@ impl Hook {
     /// # Errors
     /// `NoDevice` of [`ErrorKind`] if it is gone, and what the system reports.
     pub fn programs(device: &Device) -> Result<Vec<u32>> {
-        programs_on(device)
+        let state = xdp::query(device.index());
+        state.map(|state| state.programs).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => device.gone(),
+            _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
+        })
     }
 
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
@@ -103,45 +123,20 @@ fn worth_generic(error: &io::Error) -> bool {
     !never.iter().any(|errno| Some(errno.raw_os_error()) == error.raw_os_error())
 }
 
-fn programs_on(device: &Device) -> Result<Vec<u32>> {
-    let state = xdp::query(device.index()).map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NODEV) => gone(device),
-        _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
-    })?;
-    Ok(state.programs)
-}
-
-fn refuse_if_present(device: &Device) -> Result<()> {
-    let ids = programs_on(device)?;
-    if ids.is_empty() {
-        return Ok(());
-    }
-    let name = |id: &u32| match program_name(*id) {
-        Some(name) => format!("'{name}' (id {id})"),
-        None => format!("id {id}"),
-    };
-    let names = ids.iter().map(name).collect::<Vec<_>>().join(", ");
-    Err(Error::new(
-        ErrorKind::ProgramPresent,
-        format!(
-            "{device} has an XDP program already: {names}; expected none (`ip link set {device} \
-             xdp off` removes it, unless a process holds it: `bpftool net` and `bpftool link`)"
-        ),
-    ))
-}
-
 fn explain(device: &Device, attach: Attach, multi_buffer: bool, error: io::Error) -> Error {
     match Errno::from_io_error(&error) {
         // One that came between looking and attaching.
-        Some(Errno::BUSY | Errno::EXIST) => refuse_if_present(device).err().unwrap_or_else(|| {
-            let message = format!("{device} has another XDP program");
-            Error::caused(ErrorKind::ProgramPresent, message, error)
-        }),
+        Some(Errno::BUSY | Errno::EXIST) => {
+            Hook::refuse_if_taken(device).err().unwrap_or_else(|| {
+                let message = format!("{device} has another XDP program");
+                Error::caused(ErrorKind::ProgramPresent, message, error)
+            })
+        }
         Some(Errno::PERM | Errno::ACCESS) => {
             let message = format!("{device}: attaching an XDP program needs CAP_NET_ADMIN");
             Error::caused(ErrorKind::NotPermitted, message, error)
         }
-        Some(Errno::NODEV) => gone(device),
+        Some(Errno::NODEV) => device.gone(),
         Some(Errno::RANGE | Errno::INVAL) if !multi_buffer => {
             let mtu = device.mtu().map_or_else(|_| "unknown".into(), |mtu| mtu.to_string());
             let message = format!(
@@ -158,8 +153,4 @@ fn explain(device: &Device, attach: Attach, multi_buffer: bool, error: io::Error
             Error::caused(ErrorKind::NoXdp, format!("{device}: {kind}"), error)
         }
     }
-}
-
-fn gone(device: &Device) -> Error {
-    Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone"))
 }

@@ -36,7 +36,6 @@ pub(crate) struct Looks {
     leases: Box<[AtomicU64]>,
 }
 
-/// The lease of one queue.
 #[derive(Debug)]
 pub(crate) struct Lease {
     looks: Arc<Looks>,
@@ -64,7 +63,6 @@ impl Looks {
 
 #[cfg(test)]
 impl Looks {
-    /// When a queue's socket was looked at.
     pub(crate) fn read(&self, queue: u32) -> u64 {
         // Relaxed: as in `write`.
         self.looks[queue as usize].load(Ordering::Relaxed)

@@ -52,22 +52,17 @@ pub struct ProgramOptions {
     pub multi_buffer: bool,
 }
 
-/// What became of the packets that the program saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProgramCounters {
-    /// Sent to a socket.
-    pub redirected: u64,
-    /// Left to the kernel: the filter did not choose it.
-    pub not_chosen: u64,
-    /// Left to the kernel: chosen, but there is no socket on its queue.
-    pub no_socket: u64,
-    /// Left to the kernel: chosen, but the thread that has the queue's socket has not looked at it
-    /// for longer than [`LEASE`](crate::LEASE): it is stopped, starved or busy elsewhere.
-    pub unattended: u64,
-    /// Left to the kernel: a header is cut short or makes no sense.
-    pub malformed: u64,
-    /// Left to the kernel: an IP fragment, of which ports are not known.
-    pub fragment: u64,
+kit::counters! {
+    /// What became of the packets that the program saw: sent to a socket, or left to the kernel.
+    pub struct ProgramCounters from Counts {
+        redirected: "packets", "Sent to a socket.";
+        not_chosen: "packets", "The filter did not choose it.";
+        no_socket: "packets", "Chosen, but there is no socket on its queue.";
+        unattended: "packets",
+            "Chosen, but the thread of its socket has not looked for longer than the lease.";
+        malformed: "packets", "A header is cut short or makes no sense.";
+        fragment: "packets", "An IP fragment, of which ports are not known.";
+    }
 }
 
 /// Our XDP program on a device, for as long as this is there: it goes with the process, however
@@ -78,7 +73,6 @@ pub struct Program {
     loaded: Loaded,
 }
 
-/// The loaded program and its maps.
 #[derive(Debug)]
 struct Loaded {
     program: bpf::Program,
@@ -128,7 +122,7 @@ impl Program {
         socket.attend(Lease::new(&self.loaded.looks, queue));
         let fd = socket.as_fd().as_raw_fd();
         self.loaded.sockets.set(&queue, &fd).map_err(|error| {
-            system(format!("{device}: cannot send queue {queue} to its socket"), error)
+            Error::io(format!("{device}: cannot send queue {queue} to its socket"), error)
         })
     }
 
@@ -142,7 +136,7 @@ impl Program {
                 ErrorKind::NoQueue,
                 format!("{} has no queue {queue}", self.hook.device()),
             ),
-            _ => system(format!("{}: cannot free queue {queue}", self.hook.device()), error),
+            _ => Error::io(format!("{}: cannot free queue {queue}", self.hook.device()), error),
         })
     }
 
@@ -153,7 +147,7 @@ impl Program {
     pub fn counters(&self) -> Result<ProgramCounters> {
         let counted = self.loaded.counters();
         let device = self.hook.device();
-        counted.map_err(|error| system(format!("{device}: cannot read the counters"), error))
+        counted.map_err(|error| Error::io(format!("{device}: cannot read the counters"), error))
     }
 
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
@@ -220,18 +214,6 @@ impl Loaded {
     }
 
     fn counters(&self) -> io::Result<ProgramCounters> {
-        let sum: Counts = self.counts.sum(&0_u32)?;
-        Ok(ProgramCounters {
-            redirected: sum.redirected,
-            not_chosen: sum.not_chosen,
-            no_socket: sum.no_socket,
-            unattended: sum.unattended,
-            malformed: sum.malformed,
-            fragment: sum.fragment,
-        })
+        Ok(ProgramCounters::from(&self.counts.sum::<Counts>(&0_u32)?))
     }
-}
-
-fn system(what: String, error: io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("{what}: {error}"))
 }

@@ -104,7 +104,6 @@ impl<T: Copy> Producer<T> {
         self.next.wrapping_sub(self.memory.consumer().load(Ordering::Relaxed))
     }
 
-    /// Whether the kernel waits to be woken.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         // Relaxed: the flag stays set until the kernel has been woken, so that one read too early
@@ -177,10 +176,7 @@ impl<T: Copy> Consumer<T> {
 /// Where a ring lies, and what keeps it there.
 #[derive(Debug)]
 pub(crate) struct Memory<T> {
-    producer: NonNull<AtomicU32>,
-    consumer: NonNull<AtomicU32>,
-    flags: NonNull<AtomicU32>,
-    slots: NonNull<UnsafeCell<T>>,
+    parts: Parts<T>,
     mask: u32,
     _owner: Arc<dyn Any + Send + Sync>,
     _shares: PhantomData<T>,
@@ -212,9 +208,7 @@ impl<T> Memory<T> {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         debug_assert!(size.is_power_of_two());
-        let Parts { producer, consumer, flags, slots } = parts;
-        let mask = size - 1;
-        Self { producer, consumer, flags, slots, mask, _owner: owner, _shares: PhantomData }
+        Self { parts, mask: size - 1, _owner: owner, _shares: PhantomData }
     }
 
     #[inline]
@@ -225,25 +219,25 @@ impl<T> Memory<T> {
     #[inline]
     fn producer(&self) -> &AtomicU32 {
         // SAFETY: good for as long as the owner is there, which we hold.
-        unsafe { self.producer.as_ref() }
+        unsafe { self.parts.producer.as_ref() }
     }
 
     #[inline]
     fn consumer(&self) -> &AtomicU32 {
         // SAFETY: as above.
-        unsafe { self.consumer.as_ref() }
+        unsafe { self.parts.consumer.as_ref() }
     }
 
     #[inline]
     fn flags(&self) -> &AtomicU32 {
         // SAFETY: as above.
-        unsafe { self.flags.as_ref() }
+        unsafe { self.parts.flags.as_ref() }
     }
 
     #[inline]
     fn slot(&self, count: u32) -> &UnsafeCell<T> {
         // SAFETY: the mask keeps the offset below the number of slots; else as above.
-        unsafe { self.slots.add((count & self.mask) as usize).as_ref() }
+        unsafe { self.parts.slots.add((count & self.mask) as usize).as_ref() }
     }
 }
 

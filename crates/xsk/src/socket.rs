@@ -11,7 +11,7 @@ use frames::{Frame, LaneCache};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{self, xdp_mmap_offsets};
+use rustix::net::sockopt;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -19,7 +19,8 @@ use self::buffers::{Buffers, Held, Shareable, Sizes};
 use self::open::Opened;
 use crate::lease::{Lease, NAP};
 use crate::ring::{Consumer, Producer, mapped};
-use crate::umem::{failed, namespace};
+use crate::sys::namespace;
+use crate::umem::failed;
 use crate::{Device, Error, InForce, Packet, Result, SocketOptions, Umem};
 
 mod buffers;
@@ -140,15 +141,12 @@ impl Socket {
         options: SocketOptions,
     ) -> Result<Self> {
         let Opened { fd, in_force } = opened;
-        let map = |fd: BorrowedFd<'_>| {
-            let offsets = xdp_mmap_offsets(fd)?;
-            let ring = |size| (size > 0).then_some(size);
-            let rx = ring(options.rx_size).map(|size| mapped::rx(fd, &offsets, size));
-            let tx = ring(options.tx_size).map(|size| mapped::tx(fd, &offsets, size));
-            std::io::Result::Ok((rx.transpose()?, tx.transpose()?))
+        let ring = |kind, size| {
+            let mapped = (size > 0).then(|| mapped::map(fd.as_fd(), kind, size)).transpose();
+            mapped.map_err(|error| failed("cannot map its rings", fd.as_fd(), error))
         };
-        let (rx, tx) =
-            map(fd.as_fd()).map_err(|error| failed("cannot map its rings", fd.as_fd(), error))?;
+        let rx = ring(mapped::RX, options.rx_size)?.map(Consumer::new);
+        let tx = ring(mapped::TX, options.tx_size)?.map(Producer::new);
         let most = options.fill_size.max(options.completion_size);
         let passing = Vec::with_capacity(most as usize);
         let lease = Mutex::default();
@@ -380,7 +378,6 @@ impl Socket {
         &self.umem
     }
 
-    /// Whether it has a receive ring.
     pub(crate) fn receives(&self) -> bool {
         self.rx.is_some()
     }

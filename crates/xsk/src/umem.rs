@@ -17,7 +17,8 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 
-use crate::{Error, ErrorKind, Result, sys};
+use crate::sys::namespace;
+use crate::{Error, ErrorKind, Result};
 
 /// A pool's area, registered with the kernel. Clones are handles of the same.
 #[derive(Clone, Debug)]
@@ -41,7 +42,6 @@ pub(crate) struct Registrations {
     copy_only: Vec<(u64, u32)>,
 }
 
-/// A bound socket.
 #[derive(Debug)]
 struct Bound {
     fd: Weak<OwnedFd>,
@@ -126,7 +126,6 @@ impl Registrations {
         namespace.is_some_and(|namespace| self.copy_only.contains(&(namespace, device)))
     }
 
-    /// Notes that it has none.
     pub(crate) fn note_copy_only(&mut self, namespace: Option<u64>, device: u32) {
         if let Some(namespace) = namespace
             && !self.is_copy_only(Some(namespace), device)
@@ -155,11 +154,6 @@ pub(crate) fn open() -> Result<OwnedFd> {
         }
         error => Error::io("cannot open an AF_XDP socket", error),
     })
-}
-
-/// What identifies a socket's network namespace, if the kernel says.
-pub(crate) fn namespace(fd: BorrowedFd<'_>) -> Option<u64> {
-    sys::option(fd, libc::SOL_SOCKET, sys::NETNS).ok()
 }
 
 fn register(pool: &FramePool) -> Result<OwnedFd> {

@@ -139,8 +139,8 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
 impl<X: Experiment + Default> Of<X> {
     /// Runs an experiment and prints what it found, also if it ended early. A heading stands above
     /// tables.
-    fn measure(&self, it: &X, quiet: bool, heading: &str) -> anyhow::Result<Exit> {
-        let (rounds, window) = X::EXTENT;
+    fn measure<E: Experiment>(&self, it: &E, quiet: bool, heading: &str) -> anyhow::Result<Exit> {
+        let (rounds, window) = E::EXTENT;
         let plan = Plan {
             parts: self.only.clone(),
             rounds: self.rounds.map_or(rounds, |rounds| rounds as usize),

@@ -92,7 +92,6 @@ impl Local {
         })
     }
 
-    /// How many frames it has.
     pub(super) fn frames(&self) -> usize {
         self.len + if self.spare_is_full { self.full } else { 0 }
     }
@@ -124,7 +123,6 @@ impl Local {
         idle
     }
 
-    /// Gives everything back.
     pub(super) fn give_back(&mut self, shared: &Shared) {
         let count = self.frames();
         if self.spare_is_full {
@@ -281,7 +279,6 @@ impl Local {
         kept
     }
 
-    /// Sends a full magazine home.
     fn push_home(&mut self, shared: &Shared, home: u16, id: MagazineId) {
         let fitted = shared.push_home(home, id);
         self.count_sent(shared, home, self.full, fitted);
@@ -327,7 +324,6 @@ impl Local {
         }
     }
 
-    /// Tells others how many frames are here.
     fn publish(&self, shared: &Shared) {
         let tally = self.tally(shared);
         tally.cached.store(self.frames() as u32, Ordering::Relaxed);

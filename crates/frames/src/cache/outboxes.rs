@@ -8,7 +8,6 @@ const FEW: usize = 5;
 /// of the pool's.
 const PART: usize = 4;
 
-/// An outbox for each home.
 #[derive(Debug)]
 pub(super) struct Outboxes {
     homes: usize,
@@ -38,7 +37,6 @@ impl Outboxes {
         }
     }
 
-    /// Frames in all of them.
     pub(super) fn frames(&self) -> usize {
         self.frames
     }

@@ -19,7 +19,6 @@ pub(super) struct LoanCounters {
 const BLOCK: usize = 512;
 
 impl LoanCounters {
-    /// Nobody has any of so many frames.
     pub(super) fn new(frames: u32) -> Self {
         let frames = frames as usize;
         let blocks = frames.div_ceil(BLOCK);
@@ -48,7 +47,6 @@ impl LoanCounters {
         }
     }
 
-    /// Who has this frame, if there is such a frame.
     #[inline(always)]
     pub(super) fn of(&mut self, index: u32) -> Option<&mut u64> {
         self.who.get_mut(index as usize)

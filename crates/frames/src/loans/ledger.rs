@@ -9,7 +9,6 @@ const LINE_BITS: u32 = 16;
 /// No further free line.
 const NONE: u32 = u32::MAX;
 
-/// What one borrower owes: a line for each loan.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     lines: Box<[Line]>,
@@ -32,7 +31,6 @@ impl Line {
 }
 
 impl Ledger {
-    /// A ledger with room for so many loans.
     pub(super) fn new(quota: u32) -> Self {
         let next = (1..quota).chain([NONE]);
         let lines = next.map(|frame| Line { frame, uses: 0 }).take(quota as usize).collect();
@@ -66,7 +64,6 @@ impl Ledger {
         Ok(frame)
     }
 
-    /// The numbers of all frames that are out.
     pub(super) fn into_frames(self) -> impl Iterator<Item = u32> {
         self.lines.into_iter().filter(|line| line.is_out()).map(|line| line.frame)
     }

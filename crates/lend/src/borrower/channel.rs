@@ -32,9 +32,10 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Channel {
     number: u16,
-    loans: LoanReader,
+    pub(super) loans: LoanReader,
     tokens: TokenWriter,
-    out: u32,
+    /// Loans that were received and not given back.
+    pub(super) out: u32,
     /// Tokens are in the ring that were not published.
     unpublished: bool,
 }
@@ -85,7 +86,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Puts a token into the ring.
     #[inline]
     pub(super) fn give_back(&mut self, token: u32) {
         self.tokens.push(token);
@@ -107,18 +107,6 @@ impl Channel {
         self.loans.ready().map(|ready| ready > 0).map_err(out_of_step)
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.loans.is_closed()
-    }
-
-    pub(super) fn dropped(&self) -> u64 {
-        self.loans.dropped()
-    }
-
-    pub(super) fn out(&self) -> u32 {
-        self.out
-    }
-
     #[inline]
     fn of(&self, loan: &layout::Loan, borrower: u32) -> Loan {
         let &layout::Loan { addr, len, token, flags, hash, time } = loan;
@@ -127,7 +115,6 @@ impl Channel {
 }
 
 impl Area {
-    /// Whether a loan lies in one frame.
     #[inline]
     fn check(&self, loan: &layout::Loan) -> Result<(), String> {
         let Area { frame_size, frames, .. } = *self;

@@ -12,8 +12,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::channel::{Area, Channel};
-use super::wakeups::Wakeups;
-use super::{Borrower, BorrowerOptions, Wait};
+use super::{Borrower, BorrowerOptions, Wait, wait_at};
 use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Mapped, Status, VERSIONS, Welcome};
 use crate::lender::admission::printable;
 use crate::memory::Memory;
@@ -27,7 +26,6 @@ const CHANNELS: u32 = 1 << 12;
 /// More slots than a ring has.
 const SLOTS: u32 = 1 << 24;
 
-/// Connects, says hello, and maps what the lender hands out.
 pub(super) fn connect(path: &Path, options: &BorrowerOptions) -> Result<Borrower> {
     let at = Peer { path, until: Instant::now() + options.timeout, timeout: options.timeout };
     let hello = hello(options)?;
@@ -93,24 +91,20 @@ impl Peer<'_> {
     }
 
     fn no_connection(&self, e: Errno) -> Error {
-        match e {
+        let (kind, what) = match e {
             Errno::NOENT => {
-                let what = "there is no such socket: is the lender running?";
-                Error::new(ErrorKind::NoLender, self.says(what))
+                (ErrorKind::NoLender, "there is no such socket: is the lender running?")
             }
             Errno::CONNREFUSED => {
-                let what = "nobody listens there: is the lender running?";
-                Error::new(ErrorKind::NoLender, self.says(what))
+                (ErrorKind::NoLender, "nobody listens there: is the lender running?")
             }
-            Errno::PROTOTYPE => {
-                Error::new(ErrorKind::Protocol, self.says("that is another kind of socket"))
-            }
-            Errno::AGAIN => self.timed_out("did not accept"),
-            e => Error::io(self.says("cannot connect"), e),
-        }
+            Errno::PROTOTYPE => (ErrorKind::Protocol, "that is another kind of socket"),
+            Errno::AGAIN => return self.timed_out("did not accept"),
+            e => return Error::io(self.says("cannot connect"), e),
+        };
+        Error::new(kind, self.says(what))
     }
 
-    /// Waits for the answer.
     fn answer(&self, socket: &OwnedFd) -> Result<(Welcome, Vec<OwnedFd>)> {
         // A lender that closes before it has read our hello resets the connection; what it said
         // comes after that.
@@ -119,10 +113,7 @@ impl Peer<'_> {
             match wire::receive::<Welcome>(socket) {
                 Ok(Received::Message(welcome, descriptors)) => return Ok((welcome, descriptors)),
                 Ok(Received::Garbage) => return Err(self.odd("an answer of another size")),
-                Ok(Received::Closed) => {
-                    let what = "the lender closed the connection and did not say why";
-                    return Err(Error::new(ErrorKind::Refused, self.says(what)));
-                }
+                Ok(Received::Closed) => return Err(self.hung_up()),
                 Err(Errno::CONNRESET) if resets == 0 => resets += 1,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(socket)?,
@@ -211,9 +202,9 @@ impl Peer<'_> {
         // `check` has seen that there are no more than 2^12.
         let channels =
             (0..channels as u16).map(|number| Channel::new(&out, &back, layout, number)).collect();
-        let wakeups = self.joined(socket)?;
+        self.join(&socket)?;
         Ok(Borrower {
-            wakeups,
+            socket,
             memory,
             area: Area { frame_size, frames, borrower: number() },
             back,
@@ -227,22 +218,24 @@ impl Peer<'_> {
     }
 
     /// Says that all is mapped, and waits until the lender lends to us.
-    fn joined(&self, socket: OwnedFd) -> Result<Wakeups> {
-        match wire::send(&socket, &Mapped { magic: MAGIC }, &[]) {
+    fn join(&self, socket: &OwnedFd) -> Result<()> {
+        match wire::send(socket, &Mapped { magic: MAGIC }, &[]) {
             // It closed already; perhaps it is about to end.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(e) => return Err(Error::io(self.says("cannot say that all is mapped"), e)),
         }
-        let wakeups = Wakeups::new(socket);
         let left = self.until.saturating_duration_since(Instant::now());
-        match wakeups.wait(Some(left)).map_err(|e| Error::io(self.says("cannot wait"), e))? {
-            Wait::Ready => Ok(wakeups),
+        let waited = wait_at(socket, Some(left));
+        match waited.map_err(|e| Error::io(self.says("cannot wait"), e))? {
+            Wait::Ready => Ok(()),
             Wait::TimedOut => Err(self.timed_out("did not take us in")),
-            Wait::Closed => {
-                let what = "the lender closed the connection and did not say why";
-                Err(Error::new(ErrorKind::Refused, self.says(what)))
-            }
+            Wait::Closed => Err(self.hung_up()),
         }
+    }
+
+    fn hung_up(&self) -> Error {
+        let what = "the lender closed the connection and did not say why";
+        Error::new(ErrorKind::Refused, self.says(what))
     }
 
     fn timed_out(&self, what: &str) -> Error {

@@ -7,9 +7,9 @@ use frames::{Frame, LoanTable};
 
 use super::copies::Copies;
 use crate::layout::{Layout, Loan};
+use crate::lender::{ChannelTally, Tally};
 use crate::memory::Memory;
 use crate::ring::{LoanWriter, OutOfStep, TokenReader};
-use crate::tally::{ChannelTally, Tally, add};
 use crate::wake::WakeOnce;
 use crate::waker::Waker;
 
@@ -40,7 +40,6 @@ pub(crate) struct Channel {
     dropped: u32,
 }
 
-/// What came back.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// How many tokens that are gone from the borrower's account.
@@ -77,7 +76,6 @@ impl Channel {
         self.lent += 1;
     }
 
-    /// What the borrower has of its own area, if it has one.
     #[inline]
     pub(crate) fn copies(&self) -> Option<&Copies> {
         self.copies.as_ref()
@@ -93,7 +91,6 @@ impl Channel {
         }
     }
 
-    /// Counts a packet that the borrower had no room for.
     #[inline]
     pub(crate) fn drop_one(&mut self) {
         self.dropped += 1;
@@ -106,19 +103,17 @@ impl Channel {
         (self.lent, self.dropped) = (0, 0);
         if dropped > 0 {
             self.out.count_dropped(dropped);
-            add(&self.tally.dropped, dropped);
-            add(&tally.dropped, dropped);
+            self.tally.dropped.add(dropped);
+            tally.counts.dropped.add(dropped);
         }
-        add(&self.tally.lent, lent);
-        add(&tally.lent, lent);
+        self.tally.lent.add(lent);
+        tally.counts.lent.add(lent);
         self.tell_out(out);
     }
 
-    /// Says how many loans the borrower has.
     #[inline]
     pub(crate) fn tell_out(&self, out: u32) {
-        // Relaxed: a figure for people.
-        self.tally.out.store(out, Ordering::Relaxed);
+        self.tally.out.set(out.into());
     }
 
     /// Takes what the borrower in this slot has returned; frames that nobody has any more go to
@@ -139,7 +134,7 @@ impl Channel {
                 let count = returned.len();
                 let mut refuse = |reason| {
                     refused += 1;
-                    add(tally.offences.of(reason), 1);
+                    tally.offences.of(reason).add(1);
                 };
                 match &mut self.copies {
                     None => {
@@ -154,13 +149,13 @@ impl Channel {
             }
             Err(OutOfStep { .. }) => {
                 refused = 1;
-                add(&tally.offences.index, 1);
+                tally.offences.index.add(1);
                 (0, true)
             }
         };
         if tokens > 0 {
-            add(&self.tally.returned, tokens as u64);
-            add(&tally.returned, tokens as u64);
+            self.tally.returned.add(tokens as u64);
+            tally.counts.returned.add(tokens as u64);
         }
         let must_go = refused > 0 && (self.blame(refused) || is_out_of_step);
         Taken { tokens, must_go }

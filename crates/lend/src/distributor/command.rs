@@ -5,7 +5,6 @@ use frames::Accounting;
 use super::{Channel, Distributor, slots};
 use crate::memory::Memory;
 
-/// What the control thread wants.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Lend to this one too.
@@ -39,8 +38,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// Nothing of this borrower's is left.
     Left { distributor: u32, slot: u8 },
-    /// Who has what.
-    Holdings(Holdings),
+    /// Who has what: by slot, how many loans, without those that have none.
+    Holdings { distributor: u32, round: u64, loans: Vec<(u8, u32)> },
     /// This borrower was released: it offended too often.
     Offender { slot: u8 },
     /// This borrower has its welcome and has mapped what came with it, and so have we what it
@@ -52,19 +51,17 @@ pub(crate) enum Report {
     Gone { distributor: u32 },
 }
 
-/// Who has what of a distributor.
-#[derive(Debug)]
-pub(crate) struct Holdings {
-    pub(crate) distributor: u32,
-    pub(crate) round: u64,
-    /// By slot, how many loans; without those that have none.
-    pub(crate) loans: Vec<(u8, u32)>,
-}
-
 impl Distributor {
-    /// Does what is wanted.
+    /// Does what is wanted, if anything is: a load if not.
+    #[inline]
+    pub(super) fn obey_mail(&mut self) {
+        if self.commands.has_mail() {
+            self.obey();
+        }
+    }
+
     #[cold]
-    pub(super) fn obey(&mut self) {
+    fn obey(&mut self) {
         // All at once: what is done with one may take long.
         for command in self.commands.take().collect::<Vec<_>>() {
             match command {
@@ -97,6 +94,6 @@ impl Distributor {
         let with_loans = slots(self.present).map(|slot| (slot, self.out(slot)));
         let loans: Vec<_> = with_loans.filter(|(_, out)| *out > 0).collect();
         self.frozen |= freeze && loans.is_empty();
-        self.reports.send(Report::Holdings(Holdings { distributor: self.index, round, loans }));
+        self.reports.send(Report::Holdings { distributor: self.index, round, loans });
     }
 }

@@ -53,13 +53,11 @@ impl Copies {
         Self { area, frame_size, first, free, out }
     }
 
-    /// How many more copies the borrower may have.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         self.free.len() as u32
     }
 
-    /// How many the borrower has.
     #[inline]
     pub(crate) fn out(&self) -> u32 {
         (self.out.len() - self.free.len()) as u32
@@ -84,7 +82,6 @@ impl Copies {
         Some((addr, token))
     }
 
-    /// Takes a token back.
     #[inline]
     pub(crate) fn give_back(&mut self, token: u32) -> Result<(), TokenRefused> {
         let at = token.wrapping_sub(self.first);

@@ -3,12 +3,11 @@
 use std::mem::discriminant;
 
 use frames::Accounting;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::FromBytes as _;
 
 use crate::layout::Hello;
 use crate::lender::admission::{Situation, UserSituation, decide};
-use crate::wire::{Received, peek, receive};
+use crate::wire::{Received, pair, peek, receive};
 
 /// Any bytes as the message of a handshake; the last few say what the lender has to give.
 ///
@@ -17,9 +16,7 @@ use crate::wire::{Received, peek, receive};
 pub fn handshake(bytes: &[u8]) {
     let (message, rest) = bytes.split_at(bytes.len().saturating_sub(8));
     let &[left, quota, channels, slot, borrowers, flags, ..] = rest else { return };
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("a pair of sockets");
+    let (ours, theirs) = pair();
     if message.is_empty() || rustix::io::write(&theirs, message).is_err() {
         return;
     }

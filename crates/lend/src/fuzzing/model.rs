@@ -8,7 +8,6 @@ use frames::Accounting;
 use crate::layout::{LINE, Layout};
 use crate::memory::Memory;
 
-/// What borrowers have, and what they did wrong.
 pub(super) struct Model {
     accounting: Accounting,
     frames: u32,
@@ -33,7 +32,6 @@ struct Book {
     offences: u64,
 }
 
-/// What is in a ring.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
     pub(super) tokens: u64,
@@ -55,7 +53,6 @@ impl Model {
         }
     }
 
-    /// A borrower was lent a frame.
     pub(super) fn lent(&mut self, slot: u8, token: u32, frame: u32, shared: bool) {
         let holders = &mut self.holders[frame as usize];
         let in_batch = self.batch.insert(frame, shared);
@@ -74,7 +71,6 @@ impl Model {
         }
     }
 
-    /// Reads a ring as the lender is about to.
     pub(super) fn look(&mut self, slot: u8, back: &Memory, layout: Layout) -> Looked {
         let base = layout.back_channel(0);
         let producer = back.word(base).load(Ordering::Relaxed);
@@ -125,18 +121,15 @@ impl Model {
         }
     }
 
-    /// Another one has the slot.
     pub(super) fn joined(&mut self, slot: u8) {
         self.books[usize::from(slot)] = Book::default();
     }
 
-    /// A token that a borrower has.
     pub(super) fn held_by(&self, slot: u8, at: u32) -> Option<u32> {
         let loans = &self.books[usize::from(slot)].loans;
         (!loans.is_empty()).then(|| loans[at as usize % loans.len()].0)
     }
 
-    /// The frame of a token that a borrower has.
     pub(super) fn frame(&self, slot: u8, token: u32) -> Option<u32> {
         let loans = &self.books[usize::from(slot)].loans;
         loans.iter().find(|loan| loan.0 == token).map(|loan| loan.1)

@@ -53,7 +53,6 @@ pub(crate) struct UserSituation {
 /// for every packet.
 pub(crate) const MIRRORS: usize = 2;
 
-/// What a borrower gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) version: u16,
@@ -79,7 +78,6 @@ impl Refusal {
     }
 }
 
-/// Decides.
 pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refusal> {
     let refuse = |status, reason: String| Err(Refusal::new(status, reason));
     let version = agree(hello)?;

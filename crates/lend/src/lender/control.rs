@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use frames::{Accounting, FramePool};
+use kit::Count;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
@@ -13,6 +14,7 @@ use super::admission::Terms;
 use super::door::{At, Door, EXHAUSTED};
 use super::rate::Rate;
 use super::roster::Roster;
+use super::status::LenderCounts;
 use super::users::{Charge, Peer, Users};
 use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
@@ -23,13 +25,11 @@ use crate::reaper::{Reaped, Reaper};
 use crate::waker::Waker;
 use crate::wire::{EVENTS, Received, peek};
 
-/// What the control thread has.
 #[derive(Debug)]
 pub(super) struct ControlThread {
     pub(super) options: LenderOptions,
     pub(super) door: Door,
     pub(super) pool: FramePool,
-    /// The area's descriptor, to be handed out.
     pub(super) area: Arc<Reaped<OwnedFd>>,
     pub(super) reaper: Reaper,
     /// By distributor; none for one that was dropped.
@@ -50,7 +50,6 @@ pub(super) struct ControlThread {
     pub(super) round: u64,
 }
 
-/// A slot that somebody has.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) charge: Charge,
@@ -102,13 +101,6 @@ enum Source {
     Slot(u8),
 }
 
-/// Why a borrower goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Left,
-    Disconnected,
-}
-
 impl ControlThread {
     /// Until the lender ends.
     pub(super) fn run(mut self) {
@@ -122,7 +114,7 @@ impl ControlThread {
                 self.greet(guest);
             }
             if self.users.look(Instant::now()) {
-                self.roster.state().counters.lingering = self.users.lingering() as u64;
+                self.roster.lingering.set(self.users.lingering() as u64);
             }
             for source in &ready {
                 match *source {
@@ -183,11 +175,10 @@ impl ControlThread {
         true
     }
 
-    /// Notes what a distributor reports.
     pub(super) fn note(&mut self, report: Report) {
         match report {
             Report::Left { distributor, slot } => self.acknowledged(distributor, slot),
-            Report::Offender { slot } => self.part(slot, Why::Disconnected),
+            Report::Offender { slot } => self.part(slot, |counts| &counts.disconnected),
             Report::Gone { distributor } => {
                 self.distributors[distributor as usize] = None;
                 let slots: Vec<u8> = self.slots.keys().copied().collect();
@@ -197,13 +188,11 @@ impl ControlThread {
                 self.mapped(slot, back);
             }
             Report::Slow { slot, generation } if self.is_there(slot, generation) => {
-                self.roster.state().counters.offences.slow += 1;
-                self.part(slot, Why::Disconnected);
+                self.roster.own.offences.slow.add(1);
+                self.part(slot, |counts| &counts.disconnected);
             }
-            // Of one that is gone.
-            Report::Mapped { .. } | Report::Slow { .. } => {}
-            // An answer that nobody waits for any more.
-            Report::Holdings(_) => {}
+            // Of one that is gone, or an answer that nobody waits for any more.
+            Report::Mapped { .. } | Report::Slow { .. } | Report::Holdings { .. } => {}
         }
     }
 
@@ -226,7 +215,7 @@ impl ControlThread {
     }
 
     /// A borrower goes: its socket is closed now, its slot is free when all have said so.
-    fn part(&mut self, number: u8, why: Why) {
+    fn part(&mut self, number: u8, count: fn(&LenderCounts) -> &Count) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let SlotState::Joined { waker, .. } = &slot.state else { return };
         waker.end();
@@ -242,12 +231,10 @@ impl ControlThread {
             // This has the socket closed.
             slot.state = SlotState::Leaving(waiting);
         }
+        // Counted under the lock: whoever sees one of the two finds the other.
         let mut state = self.roster.state();
         let borrower = state.borrowers.remove(&number);
-        match why {
-            Why::Left => state.counters.left += 1,
-            Why::Disconnected => state.counters.disconnected += 1,
-        }
+        count(&self.roster.own.counts).add(1);
         // Without the lock.
         drop((state, borrower));
     }
@@ -256,7 +243,7 @@ impl ControlThread {
     pub(super) fn vacate(&mut self, slot: u8) {
         if let Some(Slot { charge, .. }) = self.slots.remove(&slot) {
             self.users.left(charge);
-            self.roster.state().counters.lingering = self.users.lingering() as u64;
+            self.roster.lingering.set(self.users.lingering() as u64);
         }
     }
 
@@ -268,15 +255,14 @@ impl ControlThread {
         };
         match peek::<Hello>(socket) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(Received::Closed) | Err(_) => self.part(slot, Why::Left),
+            Ok(Received::Closed) | Err(_) => self.part(slot, |counts| &counts.left),
             Ok(Received::Message(..) | Received::Garbage) => {
-                self.roster.state().counters.offences.message += 1;
-                self.part(slot, Why::Disconnected);
+                self.roster.own.offences.message.add(1);
+                self.part(slot, |counts| &counts.disconnected);
             }
         }
     }
 
-    /// The lender ends.
     fn end(self) {
         self.door.close();
         for post in self.distributors.iter().flatten() {

@@ -14,7 +14,6 @@ use super::admission::Refusal;
 use super::listener::Listener;
 use super::rate::Rate;
 use super::roster::Roster;
-use super::status::Refusals;
 use super::users::Peer;
 use crate::layout::{Hello, MAGIC, Status, VERSIONS, Welcome};
 use crate::reaper::{Reaped, Reaper};
@@ -62,7 +61,6 @@ struct Connection {
     peer: Peer,
 }
 
-/// Where something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     Listener,
@@ -70,7 +68,6 @@ pub(super) enum At {
     Connection(usize),
 }
 
-/// Who said hello.
 pub(super) struct Guest {
     pub(super) socket: Reaped<OwnedFd>,
     pub(super) peer: Peer,
@@ -89,7 +86,6 @@ impl Door {
         Self { listener, reaper, roster, handshake, connections, accepts, paused_until: None }
     }
 
-    /// What there is to poll.
     pub(super) fn polled(&self, now: Instant) -> impl Iterator<Item = (At, BorrowedFd<'_>)> {
         let listens = self.pause_left(now).is_none();
         let listener = listens.then_some((At::Listener, self.listener.as_fd()));
@@ -109,7 +105,6 @@ impl Door {
         self.paused_until.and_then(|until| until.checked_duration_since(now))
     }
 
-    /// Accepts connections that wait.
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_AT_ONCE {
             let now = Instant::now();
@@ -173,10 +168,10 @@ impl Door {
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let time = self.handshake.as_millis();
                     let reason = format!("no hello within {time} ms");
-                    self.count(|refused| &mut refused.late);
+                    self.roster.refusals.late.add(1);
                     self.tell(socket, &Refusal::new(Status::Invalid, reason));
                 }
-                Ok(Received::Closed) | Err(_) => self.count(|refused| &mut refused.gone),
+                Ok(Received::Closed) | Err(_) => self.roster.refusals.gone.add(1),
             }
         }
         guests
@@ -184,22 +179,20 @@ impl Door {
 
     /// Counts a refusal and says why: whoever has heard it finds it counted.
     pub(super) fn refuse(&self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
-        self.count(|refused| match refusal.status {
-            _ if refusal.user => &mut refused.user,
-            Status::Version => &mut refused.version,
-            Status::Full => &mut refused.full,
-            Status::Quota => &mut refused.quota,
-            Status::Busy => &mut refused.busy,
-            Status::Mirror => &mut refused.mirror,
-            Status::Closing => &mut refused.closing,
+        let refused = &self.roster.refusals;
+        let count = match refusal.status {
+            _ if refusal.user => &refused.user,
+            Status::Version => &refused.version,
+            Status::Full => &refused.full,
+            Status::Quota => &refused.quota,
+            Status::Busy => &refused.busy,
+            Status::Mirror => &refused.mirror,
+            Status::Closing => &refused.closing,
             // The last two are no answers for who is no user, or no refusal.
-            Status::Invalid | Status::Denied | Status::Welcome => &mut refused.invalid,
-        });
+            Status::Invalid | Status::Denied | Status::Welcome => &refused.invalid,
+        };
+        count.add(1);
         self.tell(socket, refusal);
-    }
-
-    pub(super) fn count(&self, which: impl FnOnce(&mut Refusals) -> &mut u64) {
-        *which(&mut self.roster.state().counters.refused) += 1;
     }
 
     /// Says why not. A peer that does not listen misses it.
@@ -218,13 +211,11 @@ impl Door {
         });
     }
 
-    /// Accepts nothing for a while.
     fn pause(&mut self, time: Duration) {
         self.paused_until = Some(Instant::now() + time);
-        self.roster.state().counters.paused += 1;
+        self.roster.own.counts.paused.add(1);
     }
 
-    /// Nobody comes in any more.
     pub(super) fn close(mut self) {
         for Connection { socket, .. } in std::mem::take(&mut self.connections) {
             self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));

@@ -13,30 +13,29 @@ use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
 use super::roster::BorrowerRecord;
-use super::status::BorrowerStatus;
+use super::status::ChannelTally;
 use super::users::{Charge, Peer};
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
-use crate::tally::ChannelTally;
 use crate::waker::{Waker, spawn};
 use crate::wire::{EVENTS, Received, peek, receive, send};
 
 /// How long a borrower has to map what it got.
 const MAPPING: Duration = Duration::from_secs(10);
 
-/// What is made for a borrower.
 struct Outfit {
     layout: Layout,
     out: Arc<Memory>,
     /// What it writes, as we have it, which is not what it gets.
     back: OwnedFd,
-    /// What it gets beside the area: out, back.
-    descriptors: [OwnedFd; 2],
+    /// What it gets: the area, out, back.
+    area: Arc<Reaped<OwnedFd>>,
+    handed_out: [OwnedFd; 2],
     witnesses: Vec<Witness>,
     /// An area of its own, if it gets one.
-    own_area: Option<(Arc<Memory>, OwnedFd)>,
+    own_area: Option<Arc<Memory>>,
     area_len: u64,
 }
 
@@ -106,13 +105,12 @@ impl ControlThread {
             Ok(made) => made,
             Err(e) => {
                 let reason = format!("the lender cannot: {e}");
-                self.door.count(|refused| &mut refused.failed);
+                self.roster.refusals.failed.add(1);
                 return self.door.tell(socket, &Refusal::new(Status::Busy, reason));
             }
         };
         let welcome = self.welcome(&terms, &outfit);
-        let Outfit { layout, out, back, descriptors, witnesses, own_area, .. } = outfit;
-        let (own_area, own_fd) = own_area.unzip();
+        let Outfit { layout, out, back, area, handed_out, witnesses, own_area, .. } = outfit;
         let Terms { slot, quota, mirror, .. } = terms;
         let loans = u64::from(quota) * u64::from(layout.channels);
         self.generations += 1;
@@ -123,14 +121,11 @@ impl ControlThread {
             PendingBorrower { terms, peer, layout, out, own_area, socket: kept, waker: wakes };
         let state = SlotState::Pending(Box::new(pending));
         self.slots.insert(slot, Slot { charge, generation, mirror, state });
-        let (area, report) = (Arc::clone(&self.area), self.report.clone());
-        let (ends, reaper) = (Arc::clone(&waker), self.reaper.clone());
+        let (ends, reaper, report) = (Arc::clone(&waker), self.reaper.clone(), self.report.clone());
         let begin = move |socket: &Reaped<OwnedFd>| {
             take_hello(socket);
-            let [out, handed_out] = &descriptors;
-            let area = own_fd.as_ref().map_or(area.as_fd(), |fd| fd.as_fd());
-            let descriptors = [area, out.as_fd(), handed_out.as_fd()];
-            let mapped = send(socket, &welcome, &descriptors)
+            let [out, its_back] = &handed_out;
+            let mapped = send(socket, &welcome, &[area.as_fd(), out.as_fd(), its_back.as_fd()])
                 .map_err(|_| Errno::PIPE)
                 .and_then(|()| hear_mapped(socket, &ends));
             // Only now, and here: who makes holes in it meanwhile makes this thread wait.
@@ -145,7 +140,7 @@ impl ControlThread {
             report.send(Report::Slow { slot, generation });
         };
         if spawn(waker, socket, begin, offends).is_err() {
-            self.door.count(|refused| &mut refused.failed);
+            self.roster.refusals.failed.add(1);
             self.vacate(slot);
         }
     }
@@ -158,13 +153,15 @@ impl ControlThread {
         let back = match back {
             Ok(back) => Arc::new(back),
             Err(why) => {
-                self.door.count(|refused| match why {
-                    Errno::TIMEDOUT => &mut refused.late,
-                    Errno::PIPE => &mut refused.gone,
+                let refused = &self.roster.refusals;
+                let count = match why {
+                    Errno::TIMEDOUT => &refused.late,
+                    Errno::PIPE => &refused.gone,
                     // Of what it says, or because it has sealed what it was to map.
-                    Errno::PROTO | Errno::PERM => &mut refused.invalid,
-                    _ => &mut refused.failed,
-                });
+                    Errno::PROTO | Errno::PERM => &refused.invalid,
+                    _ => &refused.failed,
+                };
+                count.add(1);
                 // This has the socket closed.
                 return self.vacate(number);
             }
@@ -183,27 +180,15 @@ impl ControlThread {
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
         self.join(&pending, &borrower, &channels);
-        let PendingBorrower { terms: Terms { quota, mirror, name, .. }, peer, .. } = *pending;
-        let status = BorrowerStatus {
-            slot: number,
-            name,
-            pid: peer.pid,
-            uid: peer.uid,
-            mirror,
-            quota,
-            out: 0,
-            lent: 0,
-            returned: 0,
-            dropped: 0,
-            offences: 0,
-            since: Instant::now(),
-        };
-        let record = BorrowerRecord { status, borrower, channels };
+        let PendingBorrower { terms, peer, .. } = *pending;
+        let since = Instant::now();
+        let record = BorrowerRecord { terms, peer, since, borrower, channels };
         let mut state = self.roster.state();
-        state.counters.joined += 1;
         state.borrowers.insert(number, record);
+        self.roster.own.counts.joined.add(1);
         drop(state);
-        // After all this: who hears it is known, and is lent to with the distributors' next turn.
+        // After all this: who hears it is known, and gets its share of all
+        // packets that come from now on.
         waker.wake();
     }
 
@@ -214,30 +199,21 @@ impl ControlThread {
         let (out_fd, out_witness) = Witness::of(&out_fd)?;
         let (back_fd, back_witness) = Witness::of(&back)?;
         let mut witnesses = vec![out_witness, back_witness];
-        let own_area = match self.options.private {
-            true => Some(self.own_area(layout.channels, terms.quota, &mut witnesses)?),
-            false => None,
-        };
+        let (mut area, mut own_area) = (Arc::clone(&self.area), None);
+        if self.options.private {
+            let frame_size = self.pool.area().frame_size();
+            let len = Copies::area_len(frame_size, terms.quota, layout.channels)?;
+            let (own, fd) = Memory::ours(c"cachelane-lend-area", len)?;
+            let (fd, witness) = Witness::of(&fd)?;
+            witnesses.push(witness);
+            area = Arc::new(self.reaper.keep(fd));
+            own_area = Some(Arc::new(own.reaped(&self.reaper)));
+        }
         // What is mapped may be more than the frames: huge pages round it up.
-        let area = own_area.as_ref().map_or(self.area.as_fd(), |(_, fd)| fd.as_fd());
-        let area_len = fstat(area)?.st_size as u64;
-        let descriptors = [out_fd, back_fd];
+        let area_len = fstat(&*area)?.st_size as u64;
+        let handed_out = [out_fd, back_fd];
         let out = Arc::new(out.reaped(&self.reaper));
-        Ok(Outfit { layout, out, back, descriptors, witnesses, own_area, area_len })
-    }
-
-    /// An area for one borrower alone.
-    fn own_area(
-        &self,
-        channels: u32,
-        quota: u32,
-        witnesses: &mut Vec<Witness>,
-    ) -> rustix::io::Result<(Arc<Memory>, OwnedFd)> {
-        let len = Copies::area_len(self.pool.area().frame_size(), quota, channels)?;
-        let (area, fd) = Memory::ours(c"cachelane-lend-area", len)?;
-        let (fd, witness) = Witness::of(&fd)?;
-        witnesses.push(witness);
-        Ok((Arc::new(area.reaped(&self.reaper)), fd))
+        Ok(Outfit { layout, out, back, area, handed_out, witnesses, own_area, area_len })
     }
 
     /// Has each distributor lend to a borrower.

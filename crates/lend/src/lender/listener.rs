@@ -35,7 +35,6 @@ pub(super) struct Listener {
     _place: Place,
 }
 
-/// Where it is.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,

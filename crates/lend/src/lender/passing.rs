@@ -5,26 +5,20 @@
 //! Linux 6.16 has an option against it. Where it is missing, such a message is seen and left where it
 //! is (`wire::peek`): its descriptors end with the connection, on a thread of the
 //! reaper's that nobody waits for. The lender's process can end only once they have.
-#![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::OwnedFd;
 
-/// `SO_PASSRIGHTS` of `include/uapi/asm-generic/socket.h`, which libc does not have yet.
+use nix::sys::socket::setsockopt;
+use nix::{setsockopt_impl, sockopt_impl};
+
+/// Of `include/uapi/asm-generic/socket.h`; libc does not have it yet.
 const SO_PASSRIGHTS: libc::c_int = 83;
+
+sockopt_impl!(PassRights, SetOnly, libc::SOL_SOCKET, SO_PASSRIGHTS, bool);
 
 /// Messages that bring descriptors are refused by the kernel, where it can; also on connections
 /// that are accepted from this socket.
-pub(super) fn refuse_descriptors(socket: impl AsFd) {
-    let no: libc::c_int = 0;
-    // SAFETY: the option's value is an int, which outlives the call.
+pub(super) fn refuse_descriptors(socket: &OwnedFd) {
     // A kernel without the option says so, and it stays as it is.
-    let _ = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PASSRIGHTS,
-            (&raw const no).cast(),
-            size_of_val(&no) as libc::socklen_t,
-        )
-    };
+    let _ = setsockopt(socket, PassRights, &false);
 }

@@ -21,7 +21,6 @@ impl Rate {
         Self { each, full, empty_at: now.checked_sub(full).unwrap_or(now) }
     }
 
-    /// Takes one, if there is one.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         if self.wait(now).is_some() {
             return false;

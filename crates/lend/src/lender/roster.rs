@@ -2,37 +2,44 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use frames::Accounting;
+use kit::Count;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::status::{BorrowerStatus, LenderCounters, Offences};
+use super::admission::Terms;
+use super::status::{
+    BorrowerStatus, ChannelTally, LenderCounters, Offences, RefusalCounts, Standing, Tally,
+};
+use super::users::Peer;
 use crate::distributor::JoinedBorrower;
-use crate::tally::{ChannelTally, Tally, read};
 
 /// What the control thread and those who ask have in common.
 #[derive(Debug)]
 pub(super) struct Roster {
     state: Mutex<State>,
+    /// The control thread's, as the two below.
+    pub(super) own: Tally,
+    pub(super) refusals: RefusalCounts,
+    pub(super) lingering: Count,
+    /// By distributor.
     tallies: Vec<Arc<Tally>>,
 }
 
-/// What is under the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) accounting: Accounting,
     /// By slot.
     pub(super) borrowers: BTreeMap<u8, BorrowerRecord>,
-    /// Without what distributors count.
-    pub(super) counters: LenderCounters,
 }
 
-/// A borrower that has joined.
 #[derive(Debug)]
 pub(super) struct BorrowerRecord {
-    /// As it was when it joined.
-    pub(super) status: BorrowerStatus,
+    pub(super) terms: Terms,
+    pub(super) peer: Peer,
+    pub(super) since: Instant,
     pub(super) borrower: Arc<JoinedBorrower>,
     /// By distributor.
     pub(super) channels: Vec<Arc<ChannelTally>>,
@@ -40,8 +47,9 @@ pub(super) struct BorrowerRecord {
 
 impl Roster {
     pub(super) fn new(accounting: Accounting, tallies: Vec<Arc<Tally>>) -> Self {
-        let state = State { accounting, ..State::default() };
-        Self { state: Mutex::new(state), tallies }
+        let state = Mutex::new(State { accounting, ..State::default() });
+        let (own, refusals, lingering) = Default::default();
+        Self { state, own, refusals, lingering, tallies }
     }
 
     /// What is under the lock; held for moments only.
@@ -49,49 +57,54 @@ impl Roster {
         self.state.lock()
     }
 
-    pub(super) fn accounting(&self) -> Accounting {
-        self.state().accounting
-    }
-
     pub(super) fn borrowers(&self) -> Vec<BorrowerStatus> {
         self.state().borrowers.values().map(BorrowerRecord::status).collect()
     }
 
-    pub(super) fn counters(&self) -> LenderCounters {
-        let sum = |of: fn(&Tally) -> &AtomicU64| self.tallies.iter().map(|t| read(of(t))).sum();
-        let on_loan = self.tallies.iter().map(|t| u64::from(t.on_loan.load(Ordering::Relaxed)));
-        let counters = self.state().counters.clone();
-        LenderCounters {
-            offences: Offences {
-                out_of_range: sum(|tally| &tally.offences.out_of_range),
-                not_out: sum(|tally| &tally.offences.not_out),
-                not_its_own: sum(|tally| &tally.offences.not_its_own),
-                index: sum(|tally| &tally.offences.index),
-                ..counters.offences
-            },
-            lent: sum(|tally| &tally.lent),
-            returned: sum(|tally| &tally.returned),
-            reclaimed: sum(|tally| &tally.reclaimed),
-            dropped: sum(|tally| &tally.dropped),
-            unwanted: sum(|tally| &tally.unwanted),
-            on_loan: on_loan.sum(),
-            ..counters
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            on_loan: self.tallies().map(|tally| tally.on_loan.get()).sum(),
+            borrowers: self.state().borrowers.len() as u64,
+            lingering: self.lingering.get(),
         }
+    }
+
+    pub(super) fn counters(&self) -> LenderCounters {
+        let mut sum = LenderCounters::default();
+        self.tallies().for_each(|tally| sum.add(&LenderCounters::from(&tally.counts)));
+        sum
+    }
+
+    pub(super) fn offences(&self) -> Offences {
+        let mut sum = Offences::default();
+        self.tallies().for_each(|tally| sum.add(&Offences::from(&tally.offences)));
+        sum
+    }
+
+    fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.tallies.iter().map(|tally| &**tally).chain([&self.own])
     }
 }
 
 impl BorrowerRecord {
     fn status(&self) -> BorrowerStatus {
-        let sum =
-            |of: fn(&ChannelTally) -> &AtomicU64| self.channels.iter().map(|t| read(of(t))).sum();
-        let out = self.channels.iter().map(|t| u64::from(t.out.load(Ordering::Relaxed))).sum();
+        let sum = |of: fn(&ChannelTally) -> &Count| {
+            self.channels.iter().map(|tally| of(tally).get()).sum()
+        };
+        let Self { terms, peer, since, .. } = self;
         BorrowerStatus {
-            out,
+            slot: terms.slot,
+            name: terms.name.clone(),
+            pid: peer.pid,
+            uid: peer.uid,
+            mirror: terms.mirror,
+            quota: terms.quota,
+            out: sum(|tally| &tally.out),
             lent: sum(|tally| &tally.lent),
             returned: sum(|tally| &tally.returned),
             dropped: sum(|tally| &tally.dropped),
             offences: self.borrower.offences.load(Ordering::Relaxed).into(),
-            ..self.status.clone()
+            since: *since,
         }
     }
 }

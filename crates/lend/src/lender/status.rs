@@ -1,6 +1,10 @@
-//! What a lender tells about itself.
+//! What a lender tells about itself. What was done is counted by the threads that do it, each in
+//! lines of its own.
 
 use std::time::Instant;
+
+use frames::TokenRefused;
+use kit::Count;
 
 /// A borrower, as the lender sees it. Counts are of all channels together.
 #[derive(Clone, Debug)]
@@ -32,44 +36,34 @@ pub struct BorrowerStatus {
     pub since: Instant,
 }
 
-/// What a lender has done so far.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct LenderCounters {
-    /// Borrowers that joined.
-    pub joined: u64,
-    /// Borrowers that went by themselves, or died.
-    pub left: u64,
-    /// Borrowers that were disconnected for what they did.
-    pub disconnected: u64,
-    /// Connections that did not become borrowers.
-    pub refused: Refusals,
-    /// What borrowers did that no honest one does.
-    pub offences: Offences,
-    /// Times that the lender stopped accepting connections for a while, there being too many, or
-    /// no file descriptors. Those that the kernel turned away meanwhile it does not know.
-    pub paused: u64,
-    /// Loans: one for each part of a packet and borrower. Each of them was returned or reclaimed,
-    /// or a borrower has it.
-    pub lent: u64,
-    /// Tokens that came back and were right.
-    pub returned: u64,
-    /// Loans that ended with their borrower, which had not given them back.
-    pub reclaimed: u64,
-    /// Packets that a borrower did not get because it had its quota.
-    pub dropped: u64,
-    /// Packets that nobody was there for, or that came while the accounting was being changed.
-    pub unwanted: u64,
-    /// Frames that somebody has.
-    pub on_loan: u64,
-    /// Borrowers that left and hold the memory that was made for them. They count for their users'
-    /// shares; those of root and of the lender's own user are not watched.
-    pub lingering: u64,
+kit::counters! {
+    /// What a lender has done so far.
+    pub struct LenderCounters of LenderCounts {
+        joined: "borrowers", "Borrowers that joined.";
+        left: "borrowers", "Borrowers that went by themselves, or died.";
+        disconnected: "borrowers", "Borrowers disconnected for what they did.";
+        paused: "times", "Times that no connections were accepted for a while.";
+        lent: "loans", "Loans, one for each part of a packet and borrower.";
+        returned: "loans", "Loans that came back.";
+        reclaimed: "loans", "Loans that ended with their borrower.";
+        dropped: "packets", "Packets of borrowers that had their quota.";
+        unwanted: "packets", "Packets received for nobody.";
+    }
+}
+
+kit::counters! {
+    /// What there is now.
+    pub struct Standing {
+        on_loan: "frames", "Frames that borrowers have.";
+        borrowers: "borrowers", "Borrowers that are there.";
+        lingering: "borrowers",
+            "Borrowers that left and hold the memory that was made for them.";
+    }
 }
 
 kit::counters! {
     /// Connections that did not become borrowers, by reason.
-    pub struct Refusals {
+    pub struct Refusals of RefusalCounts {
         version: "connections", "No version in common.";
         invalid: "connections",
             "What they said was not a hello, or not that they had mapped what they got.";
@@ -87,7 +81,7 @@ kit::counters! {
 
 kit::counters! {
     /// What borrowers did that no honest one does, by reason.
-    pub struct Offences {
+    pub struct Offences of OffenceCounts {
         out_of_range: "offences", "Tokens that no loan can have.";
         not_out: "offences", "Tokens that nobody had: returned before, or never lent.";
         not_its_own: "offences", "Tokens that others had.";
@@ -109,4 +103,36 @@ impl Offences {
     pub fn total(&self) -> u64 {
         self.values().iter().sum()
     }
+}
+
+impl OffenceCounts {
+    pub(crate) fn of(&self, refused: TokenRefused) -> &Count {
+        match refused {
+            TokenRefused::OutOfRange => &self.out_of_range,
+            TokenRefused::NotOut => &self.not_out,
+            TokenRefused::NotItsOwn => &self.not_its_own,
+        }
+    }
+}
+
+/// What one distributor has done, or the control thread. Two cache lines, since prefetchers fetch
+/// pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Tally {
+    pub(crate) counts: LenderCounts,
+    pub(crate) offences: OffenceCounts,
+    /// Frames that somebody has.
+    pub(crate) on_loan: Count,
+}
+
+/// What one distributor has done for one borrower.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct ChannelTally {
+    pub(crate) lent: Count,
+    pub(crate) returned: Count,
+    pub(crate) dropped: Count,
+    /// Loans that it has now.
+    pub(crate) out: Count,
 }

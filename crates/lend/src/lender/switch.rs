@@ -38,10 +38,10 @@ impl ControlThread {
 
     fn refuse_mirrors(&self, to: Accounting) -> Result<()> {
         let state = self.roster.state();
-        let mirrors = state.borrowers.values().filter(|record| record.status.mirror);
-        let mirrors = mirrors.map(|record| record.status.name.as_str());
-        let pending = self.slots.values().filter_map(Slot::pending).filter(|all| all.mirror);
-        let names: Vec<&str> = mirrors.chain(pending.map(|terms| terms.name.as_str())).collect();
+        let joined = state.borrowers.values().map(|record| &record.terms);
+        let pending = self.slots.values().filter_map(Slot::pending);
+        let mirrors = joined.chain(pending).filter(|terms| terms.mirror);
+        let names: Vec<&str> = mirrors.map(|terms| terms.name.as_str()).collect();
         if to == Accounting::Counters || names.is_empty() {
             return Ok(());
         }
@@ -63,9 +63,11 @@ impl ControlThread {
         let until = Instant::now() + PATIENCE;
         while !waiting.is_empty() {
             match self.reports.wait(until.saturating_duration_since(Instant::now())) {
-                Some(Report::Holdings(holdings)) if holdings.round == round => {
-                    waiting.remove(&holdings.distributor);
-                    for (slot, count) in holdings.loans {
+                Some(Report::Holdings { distributor, round: answered, loans: has })
+                    if answered == round =>
+                {
+                    waiting.remove(&distributor);
+                    for (slot, count) in has {
                         *loans.entry(slot).or_default() += u64::from(count);
                     }
                 }
@@ -91,7 +93,7 @@ impl ControlThread {
         }
         let state = self.roster.state();
         let name =
-            |slot| state.borrowers.get(slot).map_or("one that is leaving", |it| &it.status.name);
+            |slot| state.borrowers.get(slot).map_or("one that is leaving", |it| &it.terms.name);
         let each: Vec<_> = loans.iter().map(|(slot, n)| format!("{} {n}", name(slot))).collect();
         let (borrowers, frames) = (loans.len(), loans.values().sum::<u64>());
         let message = format!(

@@ -105,7 +105,6 @@ impl Users {
         self.joins.get(&uid).is_some_and(|joins| joins.wait(now).is_some())
     }
 
-    /// A borrower of this user joins.
     pub(super) fn join(&mut self, uid: u32, now: Instant) {
         if !self.is_limited(uid) {
             return;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Sockmap engine of the relay: moves one direction of a connection from its source socket to
  * its target socket inside the kernel, under a governor.

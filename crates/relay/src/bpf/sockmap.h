@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /* What the verdict program and its loader share. The Rust types are generated from these. */
 #ifndef CACHELANE_RELAY_SOCKMAP_H
 #define CACHELANE_RELAY_SOCKMAP_H

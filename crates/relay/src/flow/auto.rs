@@ -38,7 +38,6 @@ impl Auto {
         Auto { cost: [None; 2], way: Way::Splice, left: TRY, moved: 0, spent: Duration::ZERO }
     }
 
-    /// The way for the next turn.
     pub(super) fn way(&self) -> Way {
         self.way
     }
@@ -77,7 +76,6 @@ fn other(way: Way) -> Way {
     }
 }
 
-/// CPU time of this thread.
 pub(super) fn thread_time() -> Duration {
     // The clock counts up from 0: neither part is negative.
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()

@@ -39,7 +39,8 @@ impl Flow {
             match self.read(source, resources)? {
                 Some(n) => self.held = resources.hold_scratch(0, n),
                 None if self.state == State::Open && !source.readable => {
-                    self.publish(&sockmap);
+                    // Nothing that was passed is left here.
+                    self.taken().into_iter().for_each(|taken| sockmap.publish(taken));
                     return Ok(Turn::Polls);
                 }
                 None => {}
@@ -70,13 +71,6 @@ impl Flow {
             taken.forwarded += moved;
         }
         matches!(self.held, Held::Nothing)
-    }
-
-    /// Tells the verdict that nothing passed is left here, if there was something.
-    fn publish(&mut self, sockmap: &Sockmap) {
-        if let Some(taken) = self.taken() {
-            sockmap.publish(taken);
-        }
     }
 
     fn count_redirected(

@@ -15,7 +15,6 @@ use super::{
     Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block,
 };
 
-/// A pipe that bytes pass through.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,

@@ -92,7 +92,7 @@ impl Worker {
             queued: false,
             polled: false,
         });
-        if self.shared.accept_proxy {
+        if self.shared.config.accept_proxy {
             let connection = &self.connections[key];
             let token = Token::Client { key, generation };
             if !register(&self.epoll, &connection.client.socket, token, LEG) {
@@ -106,7 +106,7 @@ impl Worker {
     // The PROXY header.
 
     fn first_greeting(&self, key: usize) -> Vec<u8> {
-        if !self.shared.send_proxy {
+        if !self.shared.config.send_proxy {
             return Vec::new();
         }
         let client = &self.connections[key].client.socket;
@@ -145,7 +145,7 @@ impl Worker {
                     &mut scratch[..header.length],
                     RecvFlags::DONTWAIT,
                 );
-                let greeting = match (self.shared.send_proxy, header.addresses) {
+                let greeting = match (self.shared.config.send_proxy, header.addresses) {
                     (false, _) => Vec::new(),
                     (true, Some(addresses)) => proxy::write(Some(addresses)),
                     (true, None) => self.first_greeting(key),
@@ -209,7 +209,7 @@ impl Worker {
             tracing::info!("backend {} is up again", connecting.lease.addr());
         }
         let generation = connection.generation;
-        let fresh = !self.shared.accept_proxy;
+        let fresh = !self.shared.config.accept_proxy;
         let relaying = Relaying::new(connecting, connection.engine);
         let (client, backend) =
             (Token::Client { key, generation }, Token::Backend { key, generation });

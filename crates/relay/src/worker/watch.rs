@@ -1,6 +1,6 @@
 //! What a worker watches of its sockets, and what an event tells it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -66,20 +66,15 @@ pub(super) fn note(leg: &mut Leg, flags: EventFlags) {
 }
 
 /// Watches a socket from now on; false if it cannot be.
-pub(super) fn register(
-    epoll: &OwnedFd,
-    socket: impl AsFd,
-    token: Token,
-    flags: EventFlags,
-) -> bool {
-    epoll::add(epoll, socket, token.encode(), flags)
-        .inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}"))
-        .is_ok()
+pub(super) fn register(epoll: &OwnedFd, socket: &OwnedFd, token: Token, flags: EventFlags) -> bool {
+    is_watched(epoll::add(epoll, socket, token.encode(), flags))
 }
 
 /// Watches a socket for something else from now on; false if it cannot be.
-pub(super) fn modify(epoll: &OwnedFd, socket: impl AsFd, token: Token, flags: EventFlags) -> bool {
-    epoll::modify(epoll, socket, token.encode(), flags)
-        .inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}"))
-        .is_ok()
+pub(super) fn modify(epoll: &OwnedFd, socket: &OwnedFd, token: Token, flags: EventFlags) -> bool {
+    is_watched(epoll::modify(epoll, socket, token.encode(), flags))
+}
+
+fn is_watched(done: rustix::io::Result<()>) -> bool {
+    done.inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}")).is_ok()
 }

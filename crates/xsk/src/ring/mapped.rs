@@ -1,70 +1,41 @@
 //! Rings that the kernel has made for a socket, mapped into this process.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::ffi::c_void;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::sockopt::xdp_mmap_offsets;
 use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
     XdpDesc, XdpMmapOffsets, XdpRingOffset,
 };
 
-use super::{Consumer, Memory, Parts, Producer};
+use super::{Memory, Parts};
 
-/// Maps a socket's receive ring.
-pub(crate) fn rx(
-    fd: BorrowedFd<'_>,
-    at: &XdpMmapOffsets,
-    size: u32,
-) -> io::Result<Consumer<XdpDesc>> {
-    // SAFETY: the kernel's receive ring holds `XdpDesc`, and it is mapped once.
-    Ok(Consumer::new(unsafe { map(fd, XDP_PGOFF_RX_RING, &at.rx, size) }?))
-}
+/// One of a socket's rings: its page offset, where its offsets stand, and that the kernel keeps
+/// descriptors of type `T` in it.
+pub(crate) struct Kind<T>(u64, fn(&XdpMmapOffsets) -> &XdpRingOffset, PhantomData<T>);
 
-/// Maps a socket's transmit ring.
-pub(crate) fn tx(
-    fd: BorrowedFd<'_>,
-    at: &XdpMmapOffsets,
-    size: u32,
-) -> io::Result<Producer<XdpDesc>> {
-    // SAFETY: as above.
-    Ok(Producer::new(unsafe { map(fd, XDP_PGOFF_TX_RING, &at.tx, size) }?))
-}
+pub(crate) const RX: Kind<XdpDesc> = Kind(XDP_PGOFF_RX_RING, |at| &at.rx, PhantomData);
+pub(crate) const TX: Kind<XdpDesc> = Kind(XDP_PGOFF_TX_RING, |at| &at.tx, PhantomData);
+pub(crate) const FILL: Kind<u64> = Kind(XDP_UMEM_PGOFF_FILL_RING, |at| &at.fr, PhantomData);
+pub(crate) const COMPLETION: Kind<u64> =
+    Kind(XDP_UMEM_PGOFF_COMPLETION_RING, |at| &at.cr, PhantomData);
 
-/// Maps a socket's fill ring.
-pub(crate) fn fill(
+/// Maps a ring of `size` descriptors that was made on this socket. For one producer or consumer at
+/// a time.
+pub(crate) fn map<T>(
     fd: BorrowedFd<'_>,
-    at: &XdpMmapOffsets,
-    size: u32,
-) -> io::Result<Producer<u64>> {
-    // SAFETY: the kernel's fill ring holds addresses, and it is mapped once.
-    Ok(Producer::new(unsafe { map(fd, XDP_UMEM_PGOFF_FILL_RING, &at.fr, size) }?))
-}
-
-/// Maps a socket's completion ring.
-pub(crate) fn completion(
-    fd: BorrowedFd<'_>,
-    at: &XdpMmapOffsets,
-    size: u32,
-) -> io::Result<Consumer<u64>> {
-    // SAFETY: as above.
-    Ok(Consumer::new(unsafe { map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, size) }?))
-}
-
-/// # Safety
-/// `offset` is that of a ring of `size` descriptors of type `T` on this socket, and no producer or
-/// consumer of this process has it yet.
-unsafe fn map<T>(
-    fd: BorrowedFd<'_>,
-    offset: u64,
-    at: &XdpRingOffset,
+    Kind(offset, at, _): Kind<T>,
     size: u32,
 ) -> io::Result<Memory<T>> {
+    let offsets = xdp_mmap_offsets(fd)?;
+    let at = at(&offsets);
     // Kernels before 5.4 have no flags.
     let flags = at.flags.ok_or(io::ErrorKind::Unsupported)?;
     let too_large = |_| io::Error::from(io::ErrorKind::InvalidInput);
@@ -83,16 +54,15 @@ unsafe fn map<T>(
         flags: place(flags.map_err(too_large)?).cast(),
         slots: place(slots).cast(),
     };
-    let owner: Arc<dyn Any + Send + Sync> = Arc::new(region);
-    // SAFETY: the kernel checked the size and made the ring of aligned and zeroed parts, the
-    // region is as long as the slots need and lives in the owner; the kernel is the other side,
-    // and the caller vouches for this one.
-    Ok(unsafe { Memory::new(parts, size, owner) })
+    // SAFETY: the kernel checked the size and made the ring of aligned and zeroed parts, of the
+    // type that the kind says; the region is as long as the slots need and lives in the owner; the
+    // kernel is the other side, and a producer or consumer of this crate this one.
+    Ok(unsafe { Memory::new(parts, size, Arc::new(region)) })
 }
 
 /// A mapping, undone when dropped.
 #[derive(Debug)]
-pub(crate) struct Region {
+struct Region {
     start: NonNull<c_void>,
     len: usize,
 }
@@ -103,7 +73,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping, at an address that the kernel chooses.

@@ -9,7 +9,6 @@ use std::{io, mem};
 
 use frames::{Frame, FramePool, Holder};
 use parking_lot::Mutex;
-use rustix::net::sockopt::xdp_mmap_offsets;
 
 use super::queue::is_let_go;
 use crate::Device;
@@ -29,7 +28,6 @@ pub(super) struct Buffers {
     sizes: Sizes,
 }
 
-/// The two rings' sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) fill: u32,
@@ -68,7 +66,6 @@ pub(super) struct Held {
 }
 
 impl Buffers {
-    /// Maps the rings of a socket that is bound.
     pub(super) fn new(fd: BorrowedFd<'_>, sizes: Sizes, held: Arc<Held>) -> io::Result<Self> {
         let (fill, completion) = map(fd, sizes)?;
         let (filled, received, sent, completed) = (0, 0, 0, 0);
@@ -169,9 +166,9 @@ impl Drop for Held {
 }
 
 fn map(fd: BorrowedFd<'_>, sizes: Sizes) -> io::Result<(Producer<u64>, Consumer<u64>)> {
-    let offsets = xdp_mmap_offsets(fd)?;
-    let fill = mapped::fill(fd, &offsets, sizes.fill)?;
-    Ok((fill, mapped::completion(fd, &offsets, sizes.completion)?))
+    let fill = mapped::map(fd, mapped::FILL, sizes.fill)?;
+    let completion = mapped::map(fd, mapped::COMPLETION, sizes.completion)?;
+    Ok((Producer::new(fill), Consumer::new(completion)))
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use frames::FramePool;
+use nix::sys::socket::setsockopt;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -28,7 +29,6 @@ const TX_BUDGET: u32 = 32;
 /// that was closed a moment after `close` returns.
 const SETTLES: Duration = Duration::from_millis(500);
 
-/// A bound socket.
 pub(super) struct Opened {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) in_force: InForce,
@@ -46,7 +46,7 @@ pub(super) fn bind(
     check_mtu(umem.pool(), device, options)?;
     let mut registrations = umem.registrations();
     let place = (device.index(), queue);
-    let here = umem::namespace(umem::open()?.as_fd());
+    let here = sys::namespace(umem::open()?.as_fd());
     let copy_only = registrations.is_copy_only(here, device.index());
     let like_ours = |zero_copy| {
         move |terms: Terms| {
@@ -60,21 +60,19 @@ pub(super) fn bind(
     let ways = ways(options.mode, partners, copy_only || registrations.on(place));
     let mut refused = None;
     for way in &ways {
-        let bound = match *way {
+        let (fd, partner, flags) = match *way {
             Way::Join { zero_copy } => {
                 let Some(partner) = registrations.join(like_ours(zero_copy)) else { continue };
-                let fd = umem::open()?;
-                let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
-                prepare(fd.as_fd(), options, true)
-                    .map(|()| bind_patiently(fd.as_fd(), &address, Some(partner.as_fd())))
-                    .map(|bound| bound.map(|()| fd))
+                (umem::open(), Some(partner), Flags::XDP_SHARED_UMEM)
             }
-            Way::Own(mode) => registrations.own(umem.pool()).and_then(|fd| {
-                let address = SocketAddrXdp::new(flags(options, mode), device.index(), queue);
-                prepare(fd.as_fd(), options, true)?;
-                Ok(bind_patiently(fd.as_fd(), &address, None).map(|()| fd))
-            }),
+            Way::Own(mode) => (registrations.own(umem.pool()), None, flags(options, mode)),
         };
+        let bound = fd.and_then(|fd| {
+            prepare(fd.as_fd(), options, true)?;
+            let address = SocketAddrXdp::new(flags, device.index(), queue);
+            let partner = partner.as_ref().map(|partner| partner.as_fd());
+            Ok(bind_patiently(fd.as_fd(), &address, partner).map(|()| fd))
+        });
         let error = match bound {
             Ok(Ok(fd)) => {
                 let opened = finish(fd, device, queue, options, &mut registrations)?;
@@ -103,7 +101,6 @@ pub(super) fn bind(
     Err(refused.unwrap_or_else(|| Error::invalid("no way to bind")))
 }
 
-/// A way to bind a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By the registration of a socket on these terms.
@@ -186,25 +183,24 @@ fn check_options(options: &SocketOptions) -> Result<()> {
             return Err(Error::invalid(message));
         }
     }
-    if options.rx_size == 0 && options.tx_size == 0 {
-        return Err(Error::invalid("rx_size and tx_size are both 0: expected one of them or both"));
-    }
-    if let Some(budget) = options.tx_budget
-        && !(TX_BUDGET..=options.tx_size).contains(&budget)
+    let &SocketOptions { rx_size, tx_size, tx_budget, busy_poll, .. } = options;
+    let wrong = if rx_size == 0 && tx_size == 0 {
+        "rx_size and tx_size are both 0: expected one of them or both".into()
+    } else if let Some(budget) = tx_budget
+        && !(TX_BUDGET..=tx_size).contains(&budget)
     {
-        let most = options.tx_size;
-        let message = format!("tx_budget {budget}: expected {TX_BUDGET} to tx_size ({most})");
-        return Err(Error::invalid(message));
-    }
-    if let Some(BusyPoll { microseconds, budget }) = options.busy_poll
+        format!("tx_budget {budget}: expected {TX_BUDGET} to tx_size ({tx_size})")
+    } else if let Some(BusyPoll { microseconds, budget }) = busy_poll
         && (microseconds == 0 || !(1..=0xffff).contains(&budget))
     {
-        return Err(Error::invalid(format!(
+        format!(
             "busy poll of {microseconds} us with budget {budget}: expected at least 1 us and a \
              budget of 1 to 65535"
-        )));
-    }
-    Ok(())
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(wrong))
 }
 
 fn check_queue(device: &Device, queue: u32) -> Result<()> {
@@ -325,9 +321,9 @@ fn finish(
                 "{device}: cannot busy-poll (it needs Linux 5.11 and, for more \
                                    than the host's default, CAP_NET_ADMIN)"
             );
-            match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::NOPROTOOPT) => Error::caused(ErrorKind::Unsupported, message, error),
-                _ => Error::io(message, error),
+            match error {
+                nix::Error::ENOPROTOOPT => Error::caused(ErrorKind::Unsupported, message, error),
+                error => Error::io(message, error),
             }
         })?;
     }
@@ -340,48 +336,47 @@ fn finish(
 
 fn tx_budget(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<u32> {
     let Some(budget) = options.tx_budget else { return Ok(TX_BUDGET) };
-    match sys::set_option(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, budget) {
+    match setsockopt(&fd, sys::TxBudget, &budget) {
         Ok(()) => Ok(budget),
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(TX_BUDGET),
+        Err(nix::Error::ENOPROTOOPT) => Ok(TX_BUDGET),
         Err(error) => Err(failed(&format!("cannot set the send budget {budget}"), fd, error)),
     }
 }
 
-fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
-    let set = |name, value: u32| sys::set_option(fd, libc::SOL_SOCKET, name, value);
-    set(libc::SO_PREFER_BUSY_POLL, 1)?;
-    set(libc::SO_BUSY_POLL, busy_poll.microseconds)?;
-    set(libc::SO_BUSY_POLL_BUDGET, busy_poll.budget)
+fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> nix::Result<()> {
+    setsockopt(&fd, sys::PreferBusyPoll, &true)?;
+    setsockopt(&fd, sys::BusyPoll, &busy_poll.microseconds)?;
+    setsockopt(&fd, sys::BusyPollBudget, &busy_poll.budget)
 }
 
 fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -> Error {
-    let of = |kind, message: String| Error::caused(kind, message, error);
-    match error {
-        Errno::BUSY => of(
+    let (kind, message) = match error {
+        Errno::BUSY => (
             ErrorKind::QueueTaken,
             format!(
                 "queue {queue} of {device} is taken by another AF_XDP socket (`ss --xdp -p` shows \
                  whose)"
             ),
         ),
-        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => of(
+        Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => (
             ErrorKind::Unsupported,
             format!("{device}: its driver has no zero-copy AF_XDP; expected copy or auto"),
         ),
         Errno::OPNOTSUPP => {
-            of(ErrorKind::NoXdp, format!("{device}: no AF_XDP socket of this kind on this device"))
+            (ErrorKind::NoXdp, format!("{device}: no AF_XDP socket of this kind on this device"))
         }
-        Errno::NODEV => of(ErrorKind::NoDevice, format!("{device}: the device is gone")),
-        Errno::INVAL if options.multi_buffer => of(
+        Errno::NODEV => return device.gone(),
+        Errno::INVAL if options.multi_buffer => (
             ErrorKind::Unsupported,
             format!("{device}: cannot bind with multi-buffer (it needs Linux 6.6)"),
         ),
-        Errno::PERM | Errno::ACCESS => of(
+        Errno::PERM | Errno::ACCESS => (
             ErrorKind::NotPermitted,
             format!("{device}: binding to queue {queue} needs CAP_NET_RAW"),
         ),
-        error => Error::io(format!("{device}: cannot bind to queue {queue}"), error),
-    }
+        error => return Error::io(format!("{device}: cannot bind to queue {queue}"), error),
+    };
+    Error::caused(kind, message, error)
 }
 
 #[cfg(test)]

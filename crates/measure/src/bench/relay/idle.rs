@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
 use lab::traffic::{RrOptions, RrSession, Then};
-use lab::usage::{ProcessMemory, process_memory};
+use lab::usage::process_memory;
 use lab::{Host, Process};
 use trial::bench::Bar;
 
@@ -36,7 +36,7 @@ pub(super) fn part(connections: usize) -> Part<Targets> {
             let measure = Measure::new(CASES.into_iter().take(there), step, move |case, _| {
                 let _server = &server;
                 let relayed = *case == CASES[0];
-                Ok(vec![memory(targets, relayed, connections)?.pss as f64])
+                Ok(vec![memory(targets, relayed, connections)? as f64])
             });
             Ok(measure
                 .note(format!("Idle memory: PSS of the process with {connections} connections.")))
@@ -44,7 +44,7 @@ pub(super) fn part(connections: usize) -> Part<Targets> {
 }
 
 /// The memory of a relay, or of HAProxy, that is full of idle connections.
-fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Result<ProcessMemory> {
+fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Result<u64> {
     let Targets { lab, host, .. } = targets;
     let options = RrOptions { request: 1, connect_limit: OPENING, ..RrOptions::default() };
     let options = RrOptions { connections, then: Then::Rest, ..options };

@@ -134,12 +134,8 @@ impl Rpc {
             ..EchoOptions::default()
         };
         let server = EchoServer::start(&end.host, end.socket(7000), options)?;
-        let options = RrOptions {
-            connections,
-            request: MESSAGE,
-            cpu: cpus.first(),
-            ..RrOptions::default()
-        };
+        let options =
+            RrOptions { connections, request: MESSAGE, cpu: cpus.first(), ..RrOptions::default() };
         let session = RrSession::start(&client.host, server.address(), &options)?;
         let until = Instant::now() + PATIENCE;
         while server.counters().open < connections as u64 {
