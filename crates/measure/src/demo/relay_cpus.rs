@@ -23,6 +23,8 @@ pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
          the sender's CPU, {senders}; on: on CPU {other}, in {lane}."
     );
     let begin = move || {
+        // The whole of it, which runs until this is dropped.
+        let relay = &relay;
         let options = BulkOptions { client_cpus: vec![senders], ..BulkOptions::default() };
         Ok(BulkSession::start(&stage.host, relay.addr, &options)?)
     };
