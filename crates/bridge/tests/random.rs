@@ -59,6 +59,9 @@ enum Event {
     Restart,
 }
 
+/// Rounds that go both of the fast path's ways by any chance.
+const ENOUGH: usize = 20;
+
 /// What the fast path did over all rounds.
 #[derive(Debug, Default)]
 struct Totals {
@@ -66,6 +69,12 @@ struct Totals {
     straight: u64,
     redirected: u64,
     kernel: u64,
+}
+
+impl Totals {
+    fn both_ways(&self) -> bool {
+        self.straight > 0 && self.redirected > 0
+    }
 }
 
 fn rounds(test: &str, time: Duration) {
@@ -80,13 +89,15 @@ fn rounds(test: &str, time: Duration) {
     for seed in first.. {
         println!("a round with CACHELANE_SEED={seed}");
         round(&format!("{test}: CACHELANE_SEED={seed}"), seed, &totals);
-        if Instant::now() > until {
+        // Where the machine has time for few rounds, they may all be without a queue.
+        let totals = totals.lock().unwrap();
+        if Instant::now() > until && (totals.both_ways() || totals.rounds >= ENOUGH) {
             break;
         }
     }
     let totals = totals.into_inner().unwrap();
     println!("{totals:?}");
-    assert!(totals.straight > 0 && totals.redirected > 0, "{totals:?}");
+    assert!(totals.both_ways(), "{totals:?}");
 }
 
 fn number(variable: &str) -> Option<u64> {
