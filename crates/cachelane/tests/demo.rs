@@ -80,7 +80,10 @@ fn without_privileges_it_runs_what_needs_none_and_says_what_it_left_out() {
         assert!(VERDICTS.contains(&verdict.as_str()), "{row:#}");
         let windows = row["windows"].as_array().expect("a list");
         assert_eq!(windows.len() as u64, 4 * row["blocks"].as_u64().expect("a number"));
-        assert!(windows.iter().all(|window| positive(&window["value"])), "{row:#}");
+        // A busy machine may let nothing happen in one of them.
+        let measured =
+            |window: &serde_json::Value| window["value"].as_f64().is_some_and(|value| value >= 0.0);
+        assert!(windows.iter().all(measured), "{row:#}");
     }
     assert!(!place.path().join("cachelane-demo.html").exists());
     assert_eq!((place.left_behind(), place.processes()), (vec![], vec![]));
