@@ -120,11 +120,8 @@ struct Exchanges<'a> {
 impl Mechanism for Exchanges<'_> {
     fn set(&mut self, on: bool) -> anyhow::Result<()> {
         self.session = None;
-        let options = RrOptions {
-            connections: CONNECTIONS,
-            request: EXCHANGE,
-            ..RrOptions::default()
-        };
+        let options =
+            RrOptions { connections: CONNECTIONS, request: EXCHANGE, ..RrOptions::default() };
         self.name = if on { "the relay" } else { "the proxy" };
         let target = self.ways.choose(on);
         self.session = Some(RrSession::start(self.stage.host(), target, &options)?);

@@ -63,11 +63,8 @@ impl Measure for Rr<'_> {
     }
 
     fn measure(&mut self, step: usize, now: &mut Now<'_>) -> anyhow::Result<Vec<f64>> {
-        let options = RrOptions {
-            connections: CONNECTIONS,
-            request: EXCHANGE,
-            ..RrOptions::default()
-        };
+        let options =
+            RrOptions { connections: CONNECTIONS, request: EXCHANGE, ..RrOptions::default() };
         let Target { name, addr } = self.to[step];
         let session = RrSession::start(&self.targets.host, addr, &options)?;
         session.measure(WARM);
