@@ -28,10 +28,11 @@ on_every_engine! {
 
 /// A connection's ends as (the one that acts, the other); then another's, in the other roles.
 fn roles(rig: &Rig, warmth: Warmth) -> impl Iterator<Item = (TcpStream, TcpStream)> {
-    [false, true].into_iter().map(move |swap| {
-        let Pair { client, backend } = rig.warm_pair(warmth);
-        if swap { (backend, client) } else { (client, backend) }
-    })
+    (0..2).map(move |place| in_role(place, rig.warm_pair(warmth)))
+}
+
+fn in_role(place: usize, Pair { client, backend }: Pair) -> (TcpStream, TcpStream) {
+    if place % 2 == 0 { (client, backend) } else { (backend, client) }
 }
 
 /// What the kernel is told to hold at most for each end, in tests that fill it.
@@ -39,9 +40,10 @@ const ENDS_BUFFER: usize = 64 * 1024;
 
 /// Does the same with a connection in every state and both roles, all at once.
 fn in_every_state(rig: &Rig, act: impl Fn(TcpStream, TcpStream) + Sync) {
-    let ends: Vec<_> = Warmth::ALL.iter().flat_map(|&warmth| roles(rig, warmth)).collect();
+    let pairs = rig.warm_pairs(&Warmth::ALL.map(|warmth| [warmth; 2]).concat());
     std::thread::scope(|scope| {
-        for (one, other) in ends {
+        for (place, pair) in pairs.into_iter().enumerate() {
+            let (one, other) = in_role(place, pair);
             shrink_buffers(&one, ENDS_BUFFER);
             shrink_buffers(&other, ENDS_BUFFER);
             scope.spawn(|| act(one, other));
@@ -204,7 +206,7 @@ fn an_idle_connection_ends_by_a_reset_and_a_busy_one_goes_on(engine: Engine) {
                 std::thread::sleep(IDLE / 50);
             }
         });
-        for pair in Warmth::ALL.map(|warmth| rig.warm_pair(warmth)) {
+        for pair in rig.warm_pairs(&Warmth::ALL) {
             // Neither end has ended its stream, so neither may see an end that looks well.
             expect_reset(&pair.client);
             expect_reset(&pair.backend);
@@ -229,7 +231,7 @@ fn a_connection_that_idles_on_undelivered_bytes_ends_by_a_reset(engine: Engine) 
 
 fn dropping_the_relay_resets_its_connections(engine: Engine) {
     let rig = Rig::new(engine);
-    let pairs = Warmth::ALL.map(|warmth| rig.warm_pair(warmth));
+    let pairs = rig.warm_pairs(&Warmth::ALL);
     drop(rig);
     for pair in pairs {
         expect_reset(&pair.client);

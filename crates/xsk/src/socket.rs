@@ -85,7 +85,7 @@ pub struct Statistics {
 impl Socket {
     /// A socket on a queue of a device of the network namespace that the caller is in.
     ///
-    /// A queue that seems taken is tried again for half a second: the kernel lets go of the queue
+    /// A queue that seems taken is tried again for two seconds: the kernel lets go of the queue
     /// of a closed socket only after a while.
     ///
     /// # Errors

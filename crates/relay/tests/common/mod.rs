@@ -75,18 +75,30 @@ impl Rig {
 
     /// A connection in the state that `warmth` names.
     pub fn warm_pair(&self, warmth: Warmth) -> Pair {
-        let pair = self.pair();
+        self.warm_pairs(&[warmth]).pop().expect("one for each")
+    }
+
+    /// A connection in each of these states. All get there at once, so that none has idled for long
+    /// where CPUs are short.
+    pub fn warm_pairs(&self, warmths: &[Warmth]) -> Vec<Pair> {
+        let pairs: Vec<_> = warmths.iter().map(|_| self.pair()).collect();
         let taken = self.relay.stats().sockmap_taken;
-        match warmth {
-            Warmth::Cold => return pair,
-            Warmth::Up => self.send_bulk(&pair.client, &pair.backend),
-            Warmth::Down => self.send_bulk(&pair.backend, &pair.client),
-        }
+        std::thread::scope(|scope| {
+            for (warmth, Pair { client, backend }) in warmths.iter().zip(&pairs) {
+                match warmth {
+                    Warmth::Cold => {}
+                    Warmth::Up => drop(scope.spawn(|| self.send_bulk(client, backend))),
+                    Warmth::Down => drop(scope.spawn(|| self.send_bulk(backend, client))),
+                }
+            }
+        });
         if self.relay.engine() == Engine::Sockmap {
             // A pause is what a hand-over waits for.
-            await_that("sockmap took the flow", || self.relay.stats().sockmap_taken > taken);
+            let warm = warmths.iter().filter(|warmth| **warmth != Warmth::Cold).count() as u64;
+            let all = || self.relay.stats().sockmap_taken >= taken + warm;
+            await_that("sockmap took the flows", all);
         }
-        pair
+        pairs
     }
 
     fn send_bulk(&self, from: &TcpStream, to: &TcpStream) {

@@ -26,8 +26,8 @@ const HEADER: u32 = 18;
 const TX_BUDGET: u32 = 32;
 
 /// How long a queue is tried again that seems taken: the kernel lets go of the queue of a socket
-/// that was closed a moment after `close` returns.
-const SETTLES: Duration = Duration::from_millis(500);
+/// that was closed a moment after `close` returns, which is long where CPUs are short.
+const SETTLES: Duration = Duration::from_secs(2);
 
 pub(super) struct Opened {
     pub(super) fd: Arc<OwnedFd>,
