@@ -32,7 +32,7 @@ fn roles(rig: &Rig, warmth: Warmth) -> impl Iterator<Item = (TcpStream, TcpStrea
 }
 
 fn in_role(place: usize, Pair { client, backend }: Pair) -> (TcpStream, TcpStream) {
-    if place % 2 == 0 { (client, backend) } else { (backend, client) }
+    if place.is_multiple_of(2) { (client, backend) } else { (backend, client) }
 }
 
 /// What the kernel is told to hold at most for each end, in tests that fill it.

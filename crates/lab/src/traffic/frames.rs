@@ -91,14 +91,18 @@ impl FrameSender {
     /// [`ErrorKind::Invalid`] for a frame that is shorter than its header or longer than the
     /// device's MTU allows; [`ErrorKind::Io`] if the device is down or gone, or drops it.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
-        let sent = socket::send(self.socket.as_raw_fd(), frame, MsgFlags::empty());
-        sent.map(drop).map_err(|error| {
+        self.try_send(frame).map_err(|error| {
             let context = format!("sending {} bytes from {}", frame.len(), self.name);
             match error {
                 Errno::EMSGSIZE | Errno::EINVAL => Error::invalid(format!("{context}: {error}")),
                 error => Error::io(context, error),
             }
         })
+    }
+
+    /// The same, with the system's own error: ENOBUFS if a queue on its way was full.
+    pub(super) fn try_send(&self, frame: &[u8]) -> nix::Result<()> {
+        socket::send(self.socket.as_raw_fd(), frame, MsgFlags::empty()).map(drop)
     }
 }
 
