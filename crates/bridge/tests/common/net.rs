@@ -69,7 +69,7 @@ impl Net {
         let hosts: Vec<Host> = names.map(|name| lab.host(&name).unwrap()).collect();
         let link = LinkOptions { mtu: setup.mtu, ..Default::default() };
         let ageing = setup.ageing;
-        let options = BridgeOptions { link, ageing, quiet: true, ..Default::default() };
+        let options = BridgeOptions { link, ageing, quiet: true };
         let members: Vec<&Host> = hosts.iter().collect();
         let bridge = lab.bridge("switch", &members, options).unwrap();
         let barrier = Barrier::new(&lab);
