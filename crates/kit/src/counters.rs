@@ -38,10 +38,11 @@ impl Count {
 ///
 /// The struct has `FIELDS`, a [`Field`] for each counter; `values`, their values in the same order;
 /// and `add`, which adds up what several workers or CPUs counted, wrapping. A block `by` adds
-/// arrays of what is counted by [reasons](crate::reasons), and a method for one reason of each. After `from TYPE`, the struct is also
-/// made from a reference to `TYPE`, which has fields of the same names, such as a struct that is
-/// shared with a BPF program; its arrays may be longer. After `of NAME` there is also a struct
-/// `NAME` of [`Count`]s, for each thread that counts, from which it is made likewise.
+/// arrays of what is counted by [reasons](crate::reasons), and a method for one reason of each.
+/// After `from TYPE`, the struct is also made from a reference to `TYPE`, which has fields of the
+/// same names, such as a struct that is shared with a BPF program; its arrays may be longer. After
+/// `of NAME` there is also a struct `NAME` of [`Count`]s, for each thread that counts, from which
+/// it is made likewise.
 ///
 /// ```
 /// cachelane_kit::counters! {

@@ -71,10 +71,11 @@ impl Default for BorrowerOptions {
 ///
 /// # It trusts its lender
 ///
-/// The lender writes the memory that a borrower reads. A borrower checks what it is handed, so
-/// that a lender that is out of step is an error, and no read outside the memory. But that bytes stay as they are while they are on loan is the lender's word, and only
-/// as good as that; connect to sockets of lenders that you trust. Once the lender is gone, bytes
-/// of loans that were kept may change.
+/// The lender writes the memory that a borrower reads. A borrower checks what it is handed, so that
+/// a lender that is out of step is an error, and no read outside the memory. But that bytes stay as
+/// they are while they are on loan is the lender's word, and only as good as that; connect to
+/// sockets of lenders that you trust. Once the lender is gone, bytes of loans that were kept may
+/// change.
 ///
 /// # Loans that are not given back
 ///

@@ -113,8 +113,9 @@ impl Distributor {
     }
 
     /// Lends packets, each to the borrower that has its flow, and to those that get everything, and
-    /// wakes those of them who sleep; `packets` is empty after this. Frames that nobody gets go into the cache: those of packets
-    /// for borrowers that have their quota, and all of them while nobody is there.
+    /// wakes those of them who sleep; `packets` is empty after this. Frames that nobody gets go
+    /// into the cache: those of packets for borrowers that have their quota, and all of them while
+    /// nobody is there.
     ///
     /// A packet in several frames is lent whole or not at all. One whose last part is missing is
     /// not lent.

@@ -9,12 +9,12 @@
 //!
 //! # A borrower's way
 //!
-//! It connects, and when its hello has come it is refused, or has a **slot** and is **pending**: the
-//! control thread makes its memories, and has the welcome sent. When the borrower has mapped them,
-//! what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its channel, and
-//! it has **joined**. From then on its socket shows that it lives. When that ends, or a distributor reports that it
-//! offended too often, it is **leaving**: every distributor takes back what it has and says so, and
-//! only then are slot and quota somebody else's.
+//! It connects, and when its hello has come it is refused, or has a **slot** and is **pending**:
+//! the control thread makes its memories, and has the welcome sent. When the borrower has mapped
+//! them, what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its
+//! channel, and it has **joined**. From then on its socket shows that it lives. When that ends, or
+//! a distributor reports that it offended too often, it is **leaving**: every distributor takes
+//! back what it has and says so, and only then are slot and quota somebody else's.
 //!
 //! # Nobody waits for a borrower
 //!

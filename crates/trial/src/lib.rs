@@ -7,7 +7,8 @@
 //!
 //! 1. A [`Plan`] lays windows out in randomised ABBA blocks.
 //! 2. [`run`] walks the plan; whoever is told of each window may stop it.
-//! 3. An [`Outcome`] compares each arm with the first one: a [`Comparison`] with a ratio, its interval, a p-value and a [`Verdict`].
+//! 3. An [`Outcome`] compares each arm with the first one: a [`Comparison`] with a ratio, its
+//!    interval, a p-value and a [`Verdict`].
 //! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
 //! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.

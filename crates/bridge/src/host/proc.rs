@@ -28,8 +28,8 @@ fn switch(path: &str) -> io::Result<Option<bool>> {
     Ok(text.map(|text| text.trim() != "0"))
 }
 
-/// The devices of the packet sockets that see packets of every protocol; 0: all devices. Those of one protocol get what is left
-/// after the bridge, which is nothing.
+/// The devices of the packet sockets that see packets of every protocol; 0: all devices. Those of
+/// one protocol get what is left after the bridge, which is nothing.
 pub(super) fn taps() -> io::Result<Vec<u32>> {
     let text = read("/proc/thread-self/net/packet")?.unwrap_or_default();
     Ok(text.lines().skip(1).filter_map(tap).collect())

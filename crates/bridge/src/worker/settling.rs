@@ -7,10 +7,10 @@
 //! * Whatever is written into the map is *unsettled*: the packet path leaves the station's
 //!   packets to the kernel.
 //! * The packet path counts in the entry when it sees the station on another port.
-//! * [`SETTLE`](super::unsettled::SETTLE) after the entry was written, or the count was read, every packet that was under
-//!   way then has passed the bridge. The kernel is asked where the station is, and if that is
-//!   what the entry says, it is settled: by a compare-and-swap of the count, which fails if a
-//!   packet was seen on another port meanwhile. Then all begins anew.
+//! * [`SETTLE`](super::unsettled::SETTLE) after the entry was written, or the count was read, every
+//!   packet that was under way then has passed the bridge. The kernel is asked where the station
+//!   is, and if that is what the entry says, it is settled: by a compare-and-swap of the count,
+//!   which fails if a packet was seen on another port meanwhile. Then all begins anew.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! nginx's stream module as a TCP proxy.
 //!
-//! As its documentation advises: one worker process a CPU, which the kernel chooses; `reuseport`, so that each worker has a listening socket of its own;
-//! `worker_connections` counted with the connections to the backend. The access log is off.
+//! As its documentation advises: one worker process a CPU, which the kernel chooses; `reuseport`,
+//! so that each worker has a listening socket of its own; `worker_connections` counted with the
+//! connections to the backend. The access log is off.
 //!
 //! Where nginx knows `proxy_half_close` it is on, for what the other proxies do anyway: by
 //! default, nginx closes both directions when one ends, and the bytes under way are lost.

@@ -56,7 +56,8 @@ pub struct Frame {
     pub to: FrameTarget,
 }
 
-/// Whom the kernel takes a frame to be for (`skb->pkt_type`): the numbers are those of linux/if_packet.h.
+/// Whom the kernel takes a frame to be for (`skb->pkt_type`): the numbers are those of
+/// linux/if_packet.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum FrameTarget {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::packets::{Dress, dresses};
 use crate::model::Poll;
 
-/// Something that happens. CPUs, queues, flows and places of records are numbered modulo how many there are.
+/// Something that happens. CPUs, queues, flows and places of records are numbered modulo how many
+/// there are.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Packet {
