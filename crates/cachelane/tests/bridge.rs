@@ -122,7 +122,18 @@ impl Running {
 
     fn end(mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
-        self.child.wait().expect("its status")
+        self.ended()
+    }
+
+    /// Waits for its end.
+    fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        let ended = comes_true(|| {
+            status = self.child.try_wait().expect("its status");
+            status.is_some()
+        });
+        assert!(ended, "it goes on: {:?}", self.log());
+        status.expect("it has ended")
     }
 
     /// What it has said.
@@ -230,7 +241,7 @@ fn root_a_connection_outlives_the_process_however_it_ends() {
     let scene = Scene::new("brkill");
     let stream = Stream::start(&scene.bridge);
     for signal in
-        [Signal::KILL, Signal::TERM, Signal::INT, Signal::ABORT, Signal::QUIT, Signal::KILL]
+        [Signal::KILL, Signal::TERM, Signal::INT, Signal::ABORT, Signal::SEGV, Signal::KILL]
     {
         let running = scene.start();
         assert_eq!(scene.attached(), 2, "one on each port");
@@ -280,8 +291,7 @@ fn root_the_process_ends_when_the_bridge_is_gone() {
     let scene = Scene::new("brgone");
     let mut running = scene.start();
     scene.bridge.own.host.ip(["link", "delete", "br0"]).expect("root may");
-    let status = running.child.wait().expect("its status");
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(running.ended().code(), Some(1));
 }
 
 #[test]
@@ -339,7 +349,7 @@ fn root_of_two_processes_that_start_at_once_one_has_the_bridge() {
             refusals.count() == 3
         }));
         for one in all.iter_mut().filter(|one| !accelerates(one)) {
-            assert_eq!(one.child.wait().expect("its status").code(), Some(1));
+            assert_eq!(one.ended().code(), Some(1));
             refused += 1;
         }
         assert_eq!(refused, 3);
@@ -407,7 +417,7 @@ fn root_the_process_outlives_a_bridge_and_ends_with_the_last() {
     let before = scene.counter("bridge.straight");
     assert!(before > 0 && scene.attached() == 2);
     scene.bridge.own.host.ip(["link", "delete", "br0"]).expect("root may");
-    assert_eq!(running.child.wait().expect("its status").code(), Some(1));
+    assert_eq!(running.ended().code(), Some(1));
     assert!(running.says("no bridge is left"), "{:?}", running.log());
     assert!(running.says("forwarded"), "what it has done: {:?}", running.log());
 }

@@ -11,8 +11,11 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The command under test.
@@ -125,9 +128,18 @@ pub(crate) fn machine_network() -> String {
 
 /// Waits for a child's end and asserts that it comes within `limit`.
 pub(crate) fn ends_within(child: Child, limit: Duration) -> Output {
-    let asked = Instant::now();
+    let pid = Pid::from_child(&child);
+    let (ended, over) = mpsc::channel::<()>();
+    let in_time = thread::spawn(move || {
+        let in_time = over.recv_timeout(limit) != Err(RecvTimeoutError::Timeout);
+        if !in_time {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        in_time
+    });
     let output = child.wait_with_output().expect("its status");
-    assert!(asked.elapsed() < limit, "it took {:?}: {output:?}", asked.elapsed());
+    drop(ended);
+    assert!(in_time.join().expect("no panic"), "it did not end within {limit:?}: {output:?}");
     output
 }
 
