@@ -99,8 +99,8 @@ fn root_packets_that_a_full_queue_loses_keep_no_flow_where_it_is() {
             // Moves are counted from when the first packets have been lost. A sender that waits for
             // a CPU itself may never fill the longest queue.
             let started = Instant::now();
-            let fills = || scenario.queue_size < SHORT_QUEUE || started.elapsed() < PATIENCE / 4;
-            let lossy = |world: &World| world.counters().overflows >= 100 || !fills();
+            let may_fill = || scenario.queue_size < SHORT_QUEUE || started.elapsed() < PATIENCE / 4;
+            let lossy = |world: &World| world.counters().overflows >= 100 || !may_fill();
             stays_in_order(name, &scenario, SHORT, lossy);
         }
     });
