@@ -241,7 +241,7 @@ fn root_a_connection_outlives_the_process_however_it_ends() {
     let scene = Scene::new("brkill");
     let stream = Stream::start(&scene.bridge);
     for signal in
-        [Signal::KILL, Signal::TERM, Signal::INT, Signal::ABORT, Signal::SEGV, Signal::KILL]
+        [Signal::KILL, Signal::TERM, Signal::INT, Signal::ABORT, Signal::TRAP, Signal::KILL]
     {
         let running = scene.start();
         assert_eq!(scene.attached(), 2, "one on each port");
