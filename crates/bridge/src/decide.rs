@@ -346,6 +346,34 @@ impl Plan {
                 from(port) && self.ports.iter().any(|other| other.index != port.index && to(other))
             })
     }
+
+    /// What concerns every port, in sentences: what is left to the kernel path, and why.
+    pub fn remarks(&self) -> Vec<String> {
+        let whole = self.obstacles.iter().map(|o| format!("all is left to the kernel path: {o}"));
+        let answers = |port: &&PortPlan| port.receive.contains(&Obstacle::Answers);
+        let answering: Vec<&str> =
+            self.ports.iter().filter(answers).map(|port| port.name.as_str()).collect();
+        let asked = (!answering.is_empty()).then(|| {
+            format!(
+                "ARP and neighbour discovery left to the kernel path on every port: {} answers for \
+                 others (neigh_suppress, proxy_arp)",
+                answering.join(", ")
+            )
+        });
+        let by_ports = |protocol: &Protocol| {
+            *protocol == Protocol::Nd || *protocol == Protocol::Arp && asked.is_some()
+        };
+        let left: Vec<String> =
+            self.left.iter().filter(|left| !by_ports(left)).map(ToString::to_string).collect();
+        let protocols = (!left.is_empty()).then(|| {
+            format!(
+                "{} left to the kernel path: br_netfilter hands it to the IP tables (sysctl \
+                 net.bridge.bridge-nf-call-iptables, -ip6tables, -arptables)",
+                left.join(", ")
+            )
+        });
+        whole.chain(protocols).chain(asked).collect()
+    }
 }
 
 impl Way {

@@ -7,6 +7,7 @@ mod bridge;
 mod completions;
 #[cfg(feature = "measure")]
 mod demo;
+mod doctor;
 mod knob;
 mod lend;
 mod man;
@@ -19,6 +20,7 @@ use crate::exit::Exit;
 /// What the command can do.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
+    Doctor(doctor::Args),
     #[cfg(feature = "measure")]
     Demo(demo::Args),
     Relay(Box<relay::Args>),
@@ -37,6 +39,7 @@ pub(crate) enum Command {
 /// Runs one subcommand.
 pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     match command {
+        Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "measure")]
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),

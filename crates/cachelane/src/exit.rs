@@ -60,6 +60,7 @@ type ClassOf = fn(&(dyn std::error::Error + 'static)) -> Option<Class>;
 const OURS: &[ClassOf] = &[
     class_of::<Error>,
     class_of::<bridge::Error>,
+    class_of::<doctor::Error>,
     class_of::<frames::Error>,
     class_of::<knobs::Error>,
     #[cfg(feature = "measure")]

@@ -15,7 +15,7 @@ use crate::args::{ON_OFF, choice};
 use crate::exit::{Exit, usage};
 use crate::figures::of_which;
 use crate::run::{Followed, Foreground, open_control};
-use check::{accelerated, explain};
+use check::accelerated;
 
 /// Accelerate existing Linux bridges
 #[derive(clap::Args, Debug)]
@@ -160,7 +160,7 @@ fn announce(name: &str, accelerator: &Accelerator) {
         "{name}: {count} of {} ports accelerated, {stations} stations known",
         plan.ports.len()
     );
-    for line in explain(&plan) {
+    for line in plan.remarks() {
         tracing::warn!("{name}: {line}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use bridge::{ErrorKind, Inspection, Obstacle, Plan, PortPlan, Protocol, Way};
+use bridge::{ErrorKind, Inspection, Obstacle, Plan, PortPlan, Way};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -51,7 +51,7 @@ fn text(name: &str, inspection: &Inspection) -> String {
     let ordered = plan.ports.iter().filter(|port| !port.before.is_empty());
     let order =
         |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
-    let mut lines: Vec<String> = ordered.map(order).chain(explain(plan)).collect();
+    let mut lines: Vec<String> = ordered.map(order).chain(plan.remarks()).collect();
     if let Some(length) = plan.lease.length {
         let longest = plan.lease.longest_look;
         lines.push(format!(
@@ -160,35 +160,7 @@ fn would_attach(name: &str, plan: &Plan) -> Vec<String> {
         format!("would attach a tcx program to {}'s ingress{order}: {from}, {to}", port.name)
     };
     let follow = format!("would follow {name}'s ports and forwarding table by netlink");
-    plan.ports.iter().map(would).chain([follow]).chain(explain(plan)).collect()
-}
-
-/// What concerns every port, in sentences.
-pub(super) fn explain(plan: &Plan) -> Vec<String> {
-    let whole = plan.obstacles.iter().map(|o| format!("all is left to the kernel path: {o}"));
-    let answers = |port: &&PortPlan| port.receive.contains(&Obstacle::Answers);
-    let answering: Vec<&str> =
-        plan.ports.iter().filter(answers).map(|port| port.name.as_str()).collect();
-    let asked = (!answering.is_empty()).then(|| {
-        format!(
-            "ARP and neighbour discovery left to the kernel path on every port: {} answers for \
-             others (neigh_suppress, proxy_arp)",
-            answering.join(", ")
-        )
-    });
-    let by_ports = |protocol: &Protocol| {
-        *protocol == Protocol::Nd || *protocol == Protocol::Arp && asked.is_some()
-    };
-    let left: Vec<String> =
-        plan.left.iter().filter(|left| !by_ports(left)).map(ToString::to_string).collect();
-    let protocols = (!left.is_empty()).then(|| {
-        format!(
-            "{} left to the kernel path: br_netfilter hands it to the IP tables (sysctl \
-             net.bridge.bridge-nf-call-iptables, -ip6tables, -arptables)",
-            left.join(", ")
-        )
-    });
-    whole.chain(protocols).chain(asked).collect()
+    plan.ports.iter().map(would).chain([follow]).chain(plan.remarks()).collect()
 }
 
 /// Whether something may be taken from the port, or sent to it.
