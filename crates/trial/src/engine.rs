@@ -2,17 +2,21 @@
 
 use std::ops::ControlFlow;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::measure::Measure;
+use crate::outcome::{Ended, Outcome};
 use crate::plan::{Plan, Slot};
-use crate::stats::{Comparison, Rules, compare, mean};
+use crate::value::Value;
 
 /// What is tried: something whose arm can be set and that can be measured.
 pub trait Subject {
-    /// What [`measure`](Self::measure) gives. Asked once, before the first window.
-    fn measured(&self) -> Measure;
+    /// What [`measure`](Self::measure) gives, in its order; the first one decides. Asked once,
+    /// before the first window.
+    fn measures(&self) -> Vec<Measure>;
 
     /// Sets an arm, an index into the plan's. Called before every window, also where the arm stays:
     /// so all windows have the same history.
@@ -26,11 +30,34 @@ pub trait Subject {
         thread::sleep(duration);
     }
 
-    /// Measures for `window`: a finite value, 0 or more.
+    /// Measures for `window`.
     ///
     /// # Errors
     /// Whatever keeps the window from being measured; it ends the trial.
-    fn measure(&mut self, window: Duration) -> Result<f64, BoxError>;
+    fn measure(&mut self, window: Duration) -> Result<Sample, BoxError>;
+}
+
+/// What a [`Subject`] measured in one window.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sample {
+    /// A value for each measure; none if the window is void.
+    pub values: Vec<Value>,
+    /// What the first half of the window gave, where that is known.
+    pub early: Option<Vec<Value>>,
+    /// How much of the window's work, from 0 to 1, ran under its arm; none if all did, or nobody can
+    /// tell.
+    pub exposure: Option<f64>,
+    /// The setting as it was read back at the window's end.
+    pub setting: Option<String>,
+    /// Why the window says nothing: a counter started again, a device went.
+    pub void: Option<String>,
+}
+
+impl<V: Into<Value>> From<V> for Sample {
+    /// Of the only measure.
+    fn from(value: V) -> Self {
+        Self { values: vec![value.into()], ..Self::default() }
+    }
 }
 
 /// Where in the plan a trial is.
@@ -44,136 +71,128 @@ pub struct Step<'a> {
     pub slot: Slot,
     /// The arm's name.
     pub arm: &'a str,
+    /// What there is so far.
+    pub seen: &'a Outcome,
 }
 
 /// One measured window.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// The block, from 0.
     pub block: u32,
     /// The arm, an index into [`Plan::arms`].
     pub arm: usize,
-    /// What was measured.
-    pub value: f64,
+    /// When it began to be measured, in seconds since 1970.
+    pub started: f64,
+    /// When it ended.
+    pub ended: f64,
+    /// A value for each measure; none if it is void.
+    pub values: Vec<Value>,
+    /// What its first half gave, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early: Option<Vec<Value>>,
+    /// See [`Sample::exposure`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<f64>,
+    /// See [`Sample::setting`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<String>,
+    /// See [`Sample::void`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void: Option<String>,
 }
 
-/// What a trial saw.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// What was run.
-    pub plan: Plan,
-    /// What was measured.
-    pub measure: Measure,
-    /// The windows of the complete blocks, in the order of time.
-    pub windows: Vec<Window>,
-    /// Whether it ended before its plan did.
-    pub stopped: bool,
-}
-
-/// Runs a plan to its end, or until `before`, which is told of each window that is about to be set
-/// up, breaks it off.
+/// Runs a plan to its end, or until a look decides it, a guard ends it, or `before`, which is told of
+/// each window that is about to be set up, breaks it off.
 ///
-/// A stopped trial keeps its complete blocks, is marked so, and is judged by a stricter rule. The
-/// arm is left as the last window set it: restoring is the caller's, who knows to what.
+/// The arm is left as the last window set it: restoring is the caller's, who knows to what.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidPlan`]; [`ErrorKind::Subject`] if the subject fails.
+/// [`ErrorKind::InvalidPlan`]; [`ErrorKind::Subject`] if the subject fails;
+/// [`ErrorKind::InvalidData`] if it gives values that make no sense.
 pub fn run(
     plan: &Plan,
     subject: &mut dyn Subject,
     mut before: impl FnMut(&Step<'_>) -> ControlFlow<()>,
 ) -> Result<Outcome, Error> {
     plan.check()?;
-    let measure = subject.measured();
+    let measures = subject.measures();
+    if let Some(guard) = plan.guards.iter().find(|guard| guard.measure >= measures.len()) {
+        let what = format!("guard: no measure {}; there are {}", guard.measure, measures.len());
+        return Err(Error::new(ErrorKind::InvalidPlan, what));
+    }
     let schedule = plan.schedule();
-    let mut windows = Vec::with_capacity(schedule.len());
+    let mut outcome = Outcome::new(plan.clone(), measures);
+    let mut block = Vec::with_capacity(plan.windows_per_block());
     for (window, &slot) in schedule.iter().enumerate() {
         let arm = &plan.arms[slot.arm];
-        let step = Step { window, windows: schedule.len(), slot, arm };
+        let step = Step { window, windows: schedule.len(), slot, arm, seen: &outcome };
         if before(&step).is_break() {
+            outcome.ended = Ended::Stopped;
             break;
         }
-        let value = measure_slot(plan, subject, &step)?;
-        windows.push(Window { block: slot.block, arm: slot.arm, value });
+        let place = format!("window {} of {}", window + 1, schedule.len());
+        block.push(take(plan, subject, slot, &outcome.measures, &place)?);
+        if block.len() == plan.windows_per_block() {
+            outcome.windows.append(&mut block);
+            if let Some(ended) = outcome.decides()? {
+                outcome.ended = ended;
+                break;
+            }
+        }
     }
-    let stopped = windows.len() < schedule.len();
-    windows.truncate(windows.len() - windows.len() % plan.windows_per_block());
-    Ok(Outcome { plan: plan.clone(), measure, windows, stopped })
+    Ok(outcome)
 }
 
-fn measure_slot(plan: &Plan, subject: &mut dyn Subject, step: &Step<'_>) -> Result<f64, Error> {
+/// Sets up and measures one window; `place` says which, for an error.
+pub(crate) fn take(
+    plan: &Plan,
+    subject: &mut dyn Subject,
+    slot: Slot,
+    measures: &[Measure],
+    place: &str,
+) -> Result<Window, Error> {
+    let name = &plan.arms[slot.arm];
     let failed = |doing: &str, source: BoxError| {
-        let place = format!("window {} of {}", step.window + 1, step.windows);
-        let what = format!("cannot {doing} arm '{}' ({place})", step.arm);
-        Error::subject(what, source)
+        Error::subject(format!("cannot {doing} arm '{name}' ({place})"), source)
     };
-    subject.set_arm(step.slot.arm).map_err(|source| failed("set", source))?;
+    subject.set_arm(slot.arm).map_err(|source| failed("set", source))?;
     subject.settle(plan.settle);
-    subject.measure(plan.window).map_err(|source| failed("measure", source))
+    let started = now();
+    let sample = subject.measure(plan.window).map_err(|source| failed("measure", source))?;
+    check(&sample, measures, &format!("{place}, arm '{name}'"))?;
+    let Sample { values, early, exposure, setting, void } = sample;
+    let Slot { block, arm } = slot;
+    Ok(Window { block, arm, started, ended: now(), values, early, exposure, setting, void })
 }
 
-impl Outcome {
-    /// How many blocks are complete.
-    pub fn blocks(&self) -> u32 {
-        (self.windows.len() / self.plan.windows_per_block()) as u32
-    }
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
 
-    /// Compares an arm, an index into the plan's, with the first one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TooFewBlocks`] without a complete block; [`ErrorKind::InvalidData`] if there is
-    /// no such arm, or if a value is negative, infinite or not a number.
-    pub fn compare(&self, arm: usize) -> Result<Comparison, Error> {
-        if arm == 0 || arm >= self.plan.arms.len() {
-            let last = self.plan.arms.len() - 1;
-            let what = format!("no arm {arm} to compare with the first; expected 1 to {last}");
-            return Err(Error::new(ErrorKind::InvalidData, what));
+fn check(sample: &Sample, measures: &[Measure], place: &str) -> Result<(), Error> {
+    let invalid = |what: String| Err(Error::new(ErrorKind::InvalidData, what));
+    if sample.void.is_some() {
+        return Ok(());
+    }
+    for values in std::iter::once(&sample.values).chain(&sample.early) {
+        if values.len() != measures.len() {
+            let (got, expected) = (values.len(), measures.len());
+            return invalid(format!("{got} values in {place}; expected {expected}"));
         }
-        if self.windows.is_empty() {
-            let what = "the trial was stopped before its first block was complete";
-            return Err(Error::new(ErrorKind::TooFewBlocks, what));
+        for (value, Measure { name, .. }) in values.iter().zip(measures) {
+            if let Some(trouble) = value.trouble() {
+                return invalid(format!(
+                    "measure '{name}' gave {trouble} in {place}; expected finite numbers, 0 or more"
+                ));
+            }
         }
-        self.check_values()?;
-        let rules = Rules {
-            better: self.measure.better,
-            margin: self.plan.margin,
-            confidence: self.plan.confidence,
-            share: self.plan.budget_share(self.blocks()),
-            seed: self.plan.seed,
-        };
-        let (base, other) = (self.block_means(0), self.block_means(arm));
-        let found = compare(&base, &other, &rules)?;
-        let note =
-            self.stop_note().into_iter().chain(found.note).reduce(|a, b| format!("{a}; {b}"));
-        Ok(Comparison { note, ..found })
     }
-
-    fn stop_note(&self) -> Option<String> {
-        let (done, planned) = (self.blocks(), self.plan.blocks);
-        let note =
-            format!("stopped after {done} of {planned} blocks, so judged by a stricter rule");
-        self.stopped.then_some(note)
-    }
-
-    fn block_means(&self, arm: usize) -> Vec<f64> {
-        let blocks = self.windows.chunks(self.plan.windows_per_block());
-        let values = |block: &[Window]| -> Vec<f64> {
-            block.iter().filter(|w| w.arm == arm).map(|w| w.value).collect()
-        };
-        blocks.map(|block| mean(&values(block))).collect()
-    }
-
-    fn check_values(&self) -> Result<(), Error> {
-        let is_bad = |window: &Window| !window.value.is_finite() || window.value < 0.0;
-        let Some(at) = self.windows.iter().position(is_bad) else { return Ok(()) };
-        let Window { arm, value, .. } = self.windows[at];
-        let what = format!(
-            "measure '{}' gave {value} in window {} (arm '{}'); expected a finite number, 0 or more",
-            self.measure.name,
-            at + 1,
-            self.plan.arms[arm]
-        );
-        Err(Error::new(ErrorKind::InvalidData, what))
+    match sample.exposure {
+        Some(share) if !(0.0..=1.0).contains(&share) => {
+            invalid(format!("an exposure of {share} in {place}; expected 0 to 1"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -183,7 +202,9 @@ mod tests {
 
     use super::*;
     use crate::measure::Better;
+    use crate::plan::Guard;
     use crate::stats::Verdict;
+    use crate::value::Part;
 
     /// Arm 0 gives 100, arm 1 gives 120; or both what they are told to.
     #[derive(Default)]
@@ -192,11 +213,15 @@ mod tests {
         calls: Vec<String>,
         fail_at: Option<usize>,
         value: Option<f64>,
+        /// As a second measure, of which less is better.
+        drops: Option<[f64; 2]>,
+        sample: Sample,
     }
 
     impl Subject for Fake {
-        fn measured(&self) -> Measure {
-            Measure::new("rate", "pps", Better::Higher)
+        fn measures(&self) -> Vec<Measure> {
+            let drops = self.drops.map(|_| Measure::new("drops", "", Better::Lower));
+            [Measure::new("rate", "pps", Better::Higher)].into_iter().chain(drops).collect()
         }
         fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
             self.arm = arm;
@@ -206,12 +231,15 @@ mod tests {
         fn settle(&mut self, duration: Duration) {
             self.calls.push(format!("settle {duration:?}"));
         }
-        fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
+        fn measure(&mut self, window: Duration) -> Result<Sample, BoxError> {
             self.calls.push(format!("measure {window:?}"));
             if self.fail_at == Some(self.calls.len() / 3 - 1) {
                 return Err("the traffic stopped".into());
             }
-            Ok(self.value.unwrap_or(100.0 + 20.0 * self.arm as f64))
+            let value = Value::from(self.value.unwrap_or(100.0 + 20.0 * self.arm as f64));
+            let drops = self.drops.map(|drops| Value::from(drops[self.arm]));
+            let values = [value].into_iter().chain(drops).collect();
+            Ok(Sample { values, ..self.sample.clone() })
         }
     }
 
@@ -235,7 +263,7 @@ mod tests {
             [format!("set {}", slot.arm), "settle 250ms".into(), "measure 1s".into()]
         });
         assert!(subject.calls.into_iter().eq(expected));
-        assert!(!outcome.stopped);
+        assert_eq!(outcome.ended, Ended::Plan);
         assert_eq!((outcome.blocks(), outcome.windows.len()), (8, 32));
     }
 
@@ -252,26 +280,47 @@ mod tests {
 
     #[test]
     fn stopping_keeps_the_complete_blocks() {
-        for (stop, blocks, stopped) in [(1, 0, true), (4, 1, true), (30, 7, true), (32, 8, false)] {
+        for (stop, blocks, ended) in [
+            (1, 0, Ended::Stopped),
+            (4, 1, Ended::Stopped),
+            (30, 7, Ended::Stopped),
+            (32, 8, Ended::Plan),
+        ] {
             let mut subject = Fake::default();
             let outcome = run(&plan(), &mut subject, stop_before(stop)).unwrap();
-            assert_eq!((outcome.blocks(), outcome.stopped), (blocks, stopped), "after {stop}");
-            assert_eq!(
-                subject.calls.len(),
-                3 * stop,
-                "the window that it stops before is left alone"
-            );
+            assert_eq!((outcome.blocks(), &outcome.ended), (blocks, &ended), "after {stop}");
+            let calls = subject.calls.len();
+            assert_eq!(calls, 3 * stop, "the window that it stops before is left alone");
             assert_eq!(outcome.windows.len() as u32, 4 * blocks);
         }
     }
 
     #[test]
-    fn a_stopped_trial_says_so_in_its_comparisons() {
-        let outcome = run(&plan(), &mut Fake::default(), stop_before(30)).unwrap();
-        let note = outcome.compare(1).unwrap().note.unwrap();
-        assert!(note.starts_with("stopped after 7 of 8 blocks"), "{note}");
-        let outcome = run(&plan(), &mut Fake::default(), on).unwrap();
-        assert_eq!(outcome.compare(1).unwrap().note, None);
+    fn a_trial_that_may_end_early_does_at_the_first_look_that_decides() {
+        let plan = Plan { blocks: 44, ends_early: true, seed: 5, ..Plan::new(["off", "on"]) };
+        let outcome = run(&plan, &mut Fake::default(), on).unwrap();
+        assert_eq!((outcome.ended.clone(), outcome.blocks()), (Ended::Decided, 11));
+        assert_eq!(outcome.compare(1).unwrap().verdict, Verdict::Better);
+        let whole = Plan { ends_early: false, ..plan };
+        assert_eq!(run(&whole, &mut Fake::default(), on).unwrap().blocks(), 44);
+    }
+
+    #[test]
+    fn a_guard_ends_a_trial_that_harms_and_no_other() {
+        let guards = vec![Guard { measure: 1, limit: 1.5 }];
+        let plan = Plan { blocks: 44, guards, seed: 5, ..Plan::new(["off", "on"]) };
+        let drops = |drops| Fake { drops: Some(drops), ..Fake::default() };
+        for harmless in [[4.0, 5.0], [0.0, 0.0], [4.0, 0.0]] {
+            assert_eq!(run(&plan, &mut drops(harmless), on).unwrap().ended, Ended::Plan);
+        }
+        for harm in [[4.0, 7.0], [0.0, 1.0]] {
+            let outcome = run(&plan, &mut drops(harm), on).unwrap();
+            assert_eq!(outcome.ended, Ended::Guard { measure: 1, arm: 1 }, "{harm:?}");
+            assert!(outcome.blocks() < 10, "after {} blocks", outcome.blocks());
+        }
+        let none = Plan { guards: vec![Guard { measure: 2, limit: 1.5 }], ..plan };
+        let error = run(&none, &mut drops([0.0, 0.0]), on).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidPlan);
     }
 
     #[test]
@@ -293,11 +342,26 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_named_with_its_place() {
-        let mut subject = Fake { value: Some(f64::NAN), ..Fake::default() };
-        let error = run(&plan(), &mut subject, on).unwrap().compare(1).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidData);
-        let expected = "measure 'rate' gave NaN in window 1 (arm '";
-        assert!(error.to_string().starts_with(expected), "{error}");
+        let bad = Some(vec![Value::Part(Part { num: 1.0, den: -2.0 })]);
+        for (subject, expected) in [
+            (Fake { value: Some(f64::NAN), ..Fake::default() }, "measure 'rate' gave NaN in window"),
+            (
+                Fake { sample: Sample { early: bad, ..Sample::default() }, ..Fake::default() },
+                "measure 'rate' gave -2 in window 1 of 32, arm '",
+            ),
+            (
+                Fake {
+                    sample: Sample { exposure: Some(1.5), ..Sample::default() },
+                    ..Fake::default()
+                },
+                "an exposure of 1.5 in window 1",
+            ),
+        ] {
+            let mut subject = subject;
+            let error = run(&plan(), &mut subject, on).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
     }
 
     #[test]

@@ -16,20 +16,20 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use std::time::Duration;
-//! use cachelane_trial::{Better, BoxError, Measure, Plan, Subject, Verdict, run};
+//! use cachelane_trial::{Better, BoxError, Measure, Plan, Sample, Subject, Verdict, run};
 //!
 //! struct Echo { arm: usize }
 //!
 //! impl Subject for Echo {
-//!     fn measured(&self) -> Measure {
-//!         Measure::new("rate", "/s", Better::Higher)
+//!     fn measures(&self) -> Vec<Measure> {
+//!         vec![Measure::new("rate", "/s", Better::Higher)]
 //!     }
 //!     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
 //!         self.arm = arm; // flip the knob here
 //!         Ok(())
 //!     }
-//!     fn measure(&mut self, _window: Duration) -> Result<f64, BoxError> {
-//!         Ok(if self.arm == 0 { 100.0 } else { 120.0 }) // count for the window here
+//!     fn measure(&mut self, _window: Duration) -> Result<Sample, BoxError> {
+//!         Ok(if self.arm == 0 { 100.0 } else { 120.0 }.into()) // count for the window here
 //!     }
 //! }
 //!
@@ -47,16 +47,23 @@ mod error;
 mod host;
 mod measure;
 mod number;
+mod outcome;
+mod pilot;
 mod plan;
 pub mod report;
+mod series;
 mod stats;
 mod table;
+mod value;
 
-pub use engine::{Outcome, Step, Subject, Window, run};
+pub use engine::{Sample, Step, Subject, Window, run};
 pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
-pub use plan::{Plan, Slot};
+pub use outcome::{Ended, Judged, Outcome};
+pub use pilot::{Hold, Pilot, pilot};
+pub use plan::{Guard, Plan, Reach, Slot};
 pub use stats::{
-    Comparison, Estimator, Interval, Ratio, Rules, Verdict, compare, paired_difference,
+    Comparison, Interval, Ratio, Rules, Verdict, compare, paired_difference,
     paired_ratio,
 };
+pub use value::{Histogram, Part, Value};

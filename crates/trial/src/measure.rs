@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One quantity that is measured in every window.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// What it is, e.g. `throughput`.
     pub name: String,
@@ -9,12 +9,19 @@ pub struct Measure {
     pub unit: String,
     /// Which direction is the good one.
     pub better: Better,
+    /// Which quantile, in (0, 1), where windows give histograms.
+    #[serde(default = "median")]
+    pub quantile: f64,
+}
+
+fn median() -> f64 {
+    0.5
 }
 
 impl Measure {
-    /// A measure of this name and unit.
+    /// A measure of this name and unit; of a histogram, its median.
     pub fn new(name: impl Into<String>, unit: impl Into<String>, better: Better) -> Self {
-        Self { name: name.into(), unit: unit.into(), better }
+        Self { name: name.into(), unit: unit.into(), better, quantile: median() }
     }
 }
 

@@ -123,7 +123,6 @@ fn row(row: &Row) -> Value {
         "p": found.p,
         "verdict": found.verdict,
         "blocks": found.blocks,
-        "estimator": found.estimator,
         "note": found.note,
         "windows": row.windows.iter().map(window).collect::<Vec<_>>(),
     })

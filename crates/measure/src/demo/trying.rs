@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use trial::report::Row;
-use trial::{BoxError, Measure, Plan, Step, Subject};
+use trial::{BoxError, Measure, Plan, Sample, Step, Subject};
 
 use super::{Entry, Extent, Mechanism};
 use crate::bench::{Progress, Stop};
@@ -49,16 +49,16 @@ struct Tried<'a> {
 }
 
 impl Subject for Tried<'_> {
-    fn measured(&self) -> Measure {
-        self.measure.clone()
+    fn measures(&self) -> Vec<Measure> {
+        vec![self.measure.clone()]
     }
 
     fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
         self.mechanism.set(arm == 1).map_err(whole)
     }
 
-    fn measure(&mut self, window: Duration) -> Result<f64, BoxError> {
-        self.mechanism.measure(window).map_err(whole)
+    fn measure(&mut self, window: Duration) -> Result<Sample, BoxError> {
+        self.mechanism.measure(window).map(Sample::from).map_err(whole)
     }
 }
 

@@ -12,10 +12,10 @@ mod view;
 use askama::Template;
 
 use crate::bench::{BenchOutput, Case, Host, RatioOut};
-use crate::engine::Outcome;
 use crate::error::Error;
 use crate::measure::Measure;
 use crate::number;
+use crate::outcome::{Judged, Outcome};
 use crate::stats::{Comparison, Verdict};
 use crate::table::{Align, Table, Tone};
 
@@ -73,7 +73,7 @@ pub struct Dot {
 }
 
 impl Row {
-    /// The row for an arm of a trial, an index into the plan's.
+    /// The row for an arm of a trial, an index into the plan's, by the first measure.
     ///
     /// # Errors
     /// As [`Outcome::compare`].
@@ -82,23 +82,29 @@ impl Row {
         outcome: &Outcome,
         arm: usize,
     ) -> Result<Self, Error> {
-        let comparison = outcome.compare(arm)?;
+        let judged = Judged { measure: 0, arm, comparison: outcome.compare(arm)? };
+        Ok(Self::from_judged(mechanism, outcome, judged))
+    }
+
+    /// The row for one of a trial's comparisons.
+    pub fn from_judged(mechanism: impl Into<String>, outcome: &Outcome, judged: Judged) -> Self {
+        let Judged { measure, arm, comparison } = judged;
         let plan = &outcome.plan;
+        let of = &outcome.measures[measure];
         let windows = outcome.windows.iter().filter(|window| [0, arm].contains(&window.arm));
-        let dot = |window: &crate::Window| Dot {
-            block: window.block,
-            is_other: window.arm == arm,
-            value: window.value,
+        let dot = |window: &crate::Window| {
+            let value = window.values.get(measure)?.number(of.quantile);
+            Some(Dot { block: window.block, is_other: window.arm == arm, value })
         };
-        Ok(Self {
+        Self {
             mechanism: mechanism.into(),
-            measure: outcome.measure.clone(),
+            measure: of.clone(),
             arms: [plan.arms[0].clone(), plan.arms[arm].clone()],
-            comparison,
             margin: plan.margin,
-            confidence: plan.confidence,
-            windows: windows.map(dot).collect(),
-        })
+            confidence: comparison.confidence,
+            comparison,
+            windows: windows.filter_map(dot).collect(),
+        }
     }
 
     fn name(&self) -> String {
@@ -161,7 +167,7 @@ impl Page {
             let tone = match row.comparison.verdict {
                 Verdict::Better => Tone::Good,
                 Verdict::Worse => Tone::Bad,
-                Verdict::NoDifference | Verdict::Inconclusive => Tone::Plain,
+                Verdict::NoDifference | Verdict::Inconclusive | Verdict::Withheld => Tone::Plain,
             };
             let plain = |text| (text, Tone::Plain);
             let verdict = (row.comparison.verdict.to_string(), tone);

@@ -123,7 +123,7 @@ pub(super) fn tone(verdict: Verdict) -> &'static str {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
         Verdict::NoDifference => "none",
-        Verdict::Inconclusive => "unknown",
+        Verdict::Inconclusive | Verdict::Withheld => "unknown",
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Found {
 /// The values of the subsets that were looked at.
 struct Values {
     defined: Vec<f64>,
-    /// Subsets that say nothing, 0 / 0: they count for both sides.
+    /// Subsets that have no value: they count for both sides.
     undefined: usize,
     not_above: usize,
     not_below: usize,
@@ -121,11 +121,9 @@ impl Values {
         let excess = sum.num - of.null * sum.den;
         self.not_above += usize::from(excess <= of.tolerance);
         self.not_below += usize::from(excess >= -of.tolerance);
-        let value = sum.num / sum.den;
-        if value.is_nan() {
-            self.undefined += 1;
-        } else {
-            self.defined.push(value);
+        match sum.value() {
+            Some(value) => self.defined.push(value),
+            None => self.undefined += 1,
         }
     }
 }
@@ -133,6 +131,17 @@ impl Values {
 impl Item {
     fn plus(self, other: Self) -> Self {
         Self { num: self.num + other.num, den: self.den + other.den }
+    }
+
+    /// The largest ratio at which flipping it leaves the sum at or above the observed one: those
+    /// below do so too. None where there is no such ratio.
+    fn value(self) -> Option<f64> {
+        match self {
+            Self { den, num } if den > 0.0 => Some(num / den),
+            Self { num, .. } if num > 0.0 => Some(f64::INFINITY),
+            Self { den: 0.0, num } if num < 0.0 => Some(f64::NEG_INFINITY),
+            _ => None,
+        }
     }
 }
 
