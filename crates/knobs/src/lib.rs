@@ -59,18 +59,27 @@
 
 mod client;
 mod connection;
+mod entry;
 mod error;
+mod held;
+mod journal;
 mod knob;
 mod protocol;
 mod registry;
 mod runtime_dir;
 mod server;
+mod setting;
+mod undo;
 
 pub use client::{Client, DEFAULT_TIMEOUT};
+pub use entry::MAX_HOLD;
 pub use error::{Error, ErrorKind, Result};
+pub use held::{Held, Subject};
 pub use kit::Field;
-pub use knob::{Current, Knob, KnobInfo, Values};
+pub use knob::{Current, HoldInfo, Knob, KnobInfo, Reach, Values};
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
 pub use registry::{MeterKind, Reading, Registry};
 pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
 pub use server::Server;
+pub use setting::Setting;
+pub use undo::{Outcome, Undone, undo, undo_in};
