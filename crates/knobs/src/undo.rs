@@ -189,10 +189,10 @@ impl Undone {
         self.outcome.keeps_journal().then(|| Error::new(ErrorKind::Held, message()))
     }
 
-    /// Says it in the log, in one line; nothing of what another process still has.
+    /// Says it in the log, in one line; what is not for this process to restore, quietly.
     pub fn log(&self) {
         match self.outcome {
-            Outcome::InUse => {}
+            Outcome::InUse | Outcome::Elsewhere => tracing::debug!("{self}"),
             _ if self.is_trouble() => tracing::warn!("{self}"),
             _ => tracing::info!("{self}"),
         }

@@ -65,7 +65,8 @@ fn digits(word: &str) -> String {
         return word.to_owned();
     }
     let digits = word.replace(',', "").to_ascii_lowercase();
-    digits.trim_start_matches('0').to_owned()
+    // With a mark that no word has: nine digits are no mask.
+    format!(" {}", digits.trim_start_matches('0'))
 }
 
 #[cfg(test)]
