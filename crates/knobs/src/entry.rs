@@ -377,3 +377,6 @@ fn check_holder(holder: &str) -> Result<()> {
         format!("holder {holder:?}: expected 1 to {MAX_HOLDER} printable ASCII characters");
     Err(Error::new(ErrorKind::BadValue, message))
 }
+
+#[cfg(test)]
+mod tests;

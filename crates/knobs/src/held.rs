@@ -120,7 +120,7 @@ impl Subject {
                 (before, How::Knob { client, token, lasts })
             }
             What::Setting(setting, dir) => {
-                let mut journal = Journal::claim(dir, setting)?;
+                let mut journal = Box::new(Journal::claim(dir, setting)?);
                 let begun = setting.read().and_then(|before| {
                     journal.begin(&before)?;
                     Ok(before)
@@ -128,7 +128,7 @@ impl Subject {
                 match begun {
                     Ok(before) => {
                         let (setting, last) = (setting.clone(), before.clone());
-                        (before, How::Setting { setting, journal: Some(journal), last })
+                        (before, How::Setting { setting, journal, last })
                     }
                     Err(error) => {
                         journal.remove()?;
@@ -166,8 +166,7 @@ enum How {
     },
     Setting {
         setting: Setting,
-        /// None once it has been removed.
-        journal: Option<Journal>,
+        journal: Box<Journal>,
         /// The value in force if nobody else has changed it.
         last: String,
     },
@@ -206,7 +205,6 @@ impl Held {
             How::Knob { client, token, .. } => client.set_held(&self.name, value, token),
             How::Setting { setting, journal, last } => {
                 check_last(setting, last)?;
-                let Some(journal) = journal else { return Err(ended(&self.name)) };
                 set_setting(setting, journal, last, value)
             }
         }
@@ -256,10 +254,11 @@ impl Held {
             }
             How::Setting { setting, journal, last } => {
                 // Of a write that could not be read back nobody knows what the kernel made of it.
-                let is_known = journal.as_ref().is_none_or(|j| j.record.writing.is_none());
+                let is_known = journal.record.writing.is_none();
+                let ours = is_known.then_some(last.as_str());
                 let restored = match keep {
                     true => Ok(()),
-                    false => restore_setting(setting, is_known.then_some(last), &self.before),
+                    false => restore_setting(setting, ours, &self.before),
                 };
                 let is_settled = restored.as_ref().map_or_else(
                     |e| matches!(e.kind(), ErrorKind::Changed | ErrorKind::NoSetting),
@@ -272,9 +271,7 @@ impl Held {
                         Error::new(error.kind(), message)
                     });
                 }
-                if let Some(journal) = journal.take() {
-                    journal.remove()?;
-                }
+                journal.remove()?;
                 restored
             }
         }
@@ -322,7 +319,7 @@ fn set_setting(
 }
 
 /// `ours` is the only value that may be overwritten; without it, any may.
-fn restore_setting(setting: &Setting, ours: Option<&mut String>, before: &str) -> Result<()> {
+fn restore_setting(setting: &Setting, ours: Option<&str>, before: &str) -> Result<()> {
     let now = setting.read()?;
     if same(&now, before) {
         return Ok(());
@@ -390,8 +387,4 @@ fn changed(name: &str, now: &str, ours: &str) -> Error {
                            is left as it is"
     );
     Error::new(ErrorKind::Changed, message)
-}
-
-fn ended(name: &str) -> Error {
-    Error::new(ErrorKind::NotHeld, format!("the hold on {name} has ended"))
 }

@@ -167,7 +167,7 @@ impl Journal {
     }
 
     /// Removes the journal, for there is nothing to restore.
-    pub(crate) fn remove(self) -> Result<()> {
+    pub(crate) fn remove(&self) -> Result<()> {
         fs::remove_file(&self.path).context(format!("remove the journal {}", self.path.display()))
     }
 
@@ -306,7 +306,9 @@ fn write(path: &Path, record: &Record, how: RenameFlags) -> Result<File, Errno> 
     let text = serde_json::to_string(record).map_err(|_| Errno::INVAL)?;
     let written = (|| {
         // What is there already is an earlier process's with our id.
-        let mut file = OpenOptions::new().write(true).create(true).mode(0o600).open(new)?;
+        let mut options = OpenOptions::new();
+        // Emptied only once it is ours.
+        let mut file = options.write(true).create(true).truncate(false).mode(0o600).open(new)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.set_len(0)?;
         file.write_all(text.as_bytes())?;

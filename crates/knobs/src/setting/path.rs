@@ -157,7 +157,7 @@ fn step(from: impl AsFd, to: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
 }
 
 fn is_kernels(file: impl AsFd) -> rustix::io::Result<bool> {
-    let sort = fstatfs(file)?.f_type as i64;
+    let sort = fstatfs(file)?.f_type;
     let kernels = [
         libc::SYSFS_MAGIC,
         libc::PROC_SUPER_MAGIC,
@@ -166,7 +166,7 @@ fn is_kernels(file: impl AsFd) -> rustix::io::Result<bool> {
         libc::DEBUGFS_MAGIC,
         libc::TRACEFS_MAGIC,
     ];
-    Ok(kernels.iter().any(|&kernel| kernel as i64 == sort))
+    Ok(kernels.contains(&sort))
 }
 
 /// What speaks against a file.
