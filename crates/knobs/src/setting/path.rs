@@ -80,7 +80,7 @@ impl Place {
             Self::Sysctl(_) => within | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
             Self::File(_) => within,
         };
-        let looked = openat2(&top, &rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), within)?;
+        let looked = look(&top, &rest, within)?;
         if let Err(trouble) = check_file(&looked)? {
             return Ok(Err(trouble));
         }
@@ -148,6 +148,21 @@ fn kernel_part(path: &Path) -> rustix::io::Result<Option<(OwnedFd, PathBuf)>> {
         }
     }
     Ok(None)
+}
+
+/// Looks a file up. A link that goes up cannot be followed safely while a mount or a rename is under
+/// way anywhere on the machine: the kernel then asks to try again.
+fn look(top: &OwnedFd, path: &Path, within: ResolveFlags) -> rustix::io::Result<OwnedFd> {
+    const TRIES: u32 = 1_000;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let looks = || openat2(top, path, flags, Mode::empty(), within);
+    for _ in 1..TRIES {
+        match looks() {
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            looked => return looked,
+        }
+    }
+    looks()
 }
 
 /// A directory, not by a link.
