@@ -13,6 +13,7 @@ mod lend;
 mod man;
 mod relay;
 mod steer;
+mod undo;
 mod xsk;
 
 use crate::exit::Exit;
@@ -30,14 +31,25 @@ pub(crate) enum Command {
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
     Knob(knob::Args),
+    Undo(undo::Args),
     #[cfg(feature = "measure")]
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether it begins with restoring what dead processes left.
+    fn restores(&self) -> bool {
+        !matches!(self, Command::Undo(_) | Command::Completions(_) | Command::Man(_))
+    }
+}
+
 /// Runs one subcommand.
 pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
+    if command.restores() {
+        undo::at_start();
+    }
     match command {
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "measure")]
@@ -49,6 +61,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),
         Command::Knob(args) => knob::run(args),
+        Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),

@@ -30,13 +30,14 @@ use exit::Exit;
     propagate_version = true,
     after_long_help = "\
 A lane is a set of CPUs that share a last-level cache. A knob is a setting of a running process, \
-which `cachelane knob` changes while traffic flows.
+which `cachelane knob` changes while traffic flows. What a killed process left changed on the host, \
+the next command restores first; `cachelane undo` says what that is.
 
 Exit codes: 0: success; 1: something failed, or a check found something; 2: an argument is wrong; \
 3: this host lacks something that is needed; 4: not permitted.
 
 Environment: CACHELANE_LOG is a log filter such as debug; CACHELANE_RUNTIME_DIR is the directory of \
-control sockets; NO_COLOR turns colours off."
+control sockets and of what undo restores; NO_COLOR turns colours off."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -199,6 +199,32 @@ fn a_knob_that_does_not_take_a_value_stays_as_it_was() {
 }
 
 #[test]
+fn a_held_knob_is_listed_as_such_and_set_only_by_force() {
+    let dir = runtime_dir();
+    let _relay = Relay::start(dir.path(), echo(), &["--engine", "copy"]);
+    let subject = knobs::Subject::find_in("relay.engine", None, dir.path()).unwrap();
+    assert_eq!(subject.reach(), knobs::Reach::NewConnections);
+    let mut held = subject.hold("a test", knobs::MAX_HOLD).unwrap();
+    held.set("splice").unwrap();
+    let listed = stdout(&run(dir.path(), &["knob", "list"]));
+    assert!(listed.contains("splice (held by a test)"), "{listed}");
+    let json = run(dir.path(), &["knob", "list", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let engine = &json["processes"][0]["knobs"][1];
+    assert_eq!(
+        (&engine["held"]["holder"], &engine["held"]["before"]),
+        (&"a test".into(), &"copy".into())
+    );
+    let refused = run(dir.path(), &["knob", "set", "relay.engine", "auto"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("is held by a test, for "), "{}", stderr(&refused));
+    let forced = run(dir.path(), &["knob", "set", "--force", "relay.engine", "auto"]);
+    assert_eq!((forced.status.code(), stdout(&forced).trim()), (Some(0), "auto"));
+    assert_eq!(held.restore().unwrap_err().kind(), knobs::ErrorKind::NotHeld);
+    assert_eq!(stdout(&run(dir.path(), &["knob", "get", "relay.engine"])).trim(), "auto");
+}
+
+#[test]
 fn without_a_process_knobs_say_so() {
     let dir = runtime_dir();
     let listed = run(dir.path(), &["knob", "list"]);

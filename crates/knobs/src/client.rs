@@ -72,10 +72,59 @@ impl Client {
     /// Sets a knob and returns the value that is then in force, as the process writes it.
     ///
     /// # Errors
-    /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected.
+    /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected;
+    /// [`ErrorKind::Held`], with who holds it.
     pub fn set(&mut self, knob: &str, value: &str) -> Result<String> {
+        self.set_by(knob, value, None, false)
+    }
+
+    /// As [`set`](Self::set), also if somebody holds the knob: that ends the hold, and the knob
+    /// stays as it is set here.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected.
+    pub fn set_by_force(&mut self, knob: &str, value: &str) -> Result<String> {
+        self.set_by(knob, value, None, true)
+    }
+
+    /// Sets a knob that one holds.
+    pub(crate) fn set_held(&mut self, knob: &str, value: &str, hold: &str) -> Result<String> {
+        self.set_by(knob, value, Some(hold.to_owned()), false)
+    }
+
+    /// Holds a knob for a while; its value at that moment.
+    pub(crate) fn hold(
+        &mut self,
+        knob: &str,
+        hold: &str,
+        holder: &str,
+        lasts: Duration,
+    ) -> Result<String> {
+        let (knob, hold, holder) = (knob.to_owned(), hold.to_owned(), holder.to_owned());
+        self.call(&Request::Hold { knob, hold, holder, ms: milliseconds(lasts) }, "value")
+    }
+
+    /// Lets a hold last longer; the knob's value.
+    pub(crate) fn renew(&mut self, knob: &str, hold: &str, lasts: Duration) -> Result<String> {
+        let (knob, hold) = (knob.to_owned(), hold.to_owned());
+        self.call(&Request::Renew { knob, hold, ms: milliseconds(lasts) }, "value")
+    }
+
+    /// Ends a hold; the knob's value.
+    pub(crate) fn release(&mut self, knob: &str, hold: &str, keep: bool) -> Result<String> {
+        let (knob, hold) = (knob.to_owned(), hold.to_owned());
+        self.call(&Request::Release { knob, hold, keep }, "value")
+    }
+
+    fn set_by(
+        &mut self,
+        knob: &str,
+        value: &str,
+        hold: Option<String>,
+        force: bool,
+    ) -> Result<String> {
         let (knob, value) = (knob.to_owned(), value.to_owned());
-        self.call(&Request::Set { knob, value }, "value")
+        self.call(&Request::Set { knob, value, hold, force }, "value")
     }
 
     /// All counters and gauges of the process, by name.
@@ -150,6 +199,10 @@ impl Client {
         }
         Ok(answer)
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {

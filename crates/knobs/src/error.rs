@@ -16,6 +16,16 @@ kit::error! {
         UnknownKnob => BadInput,
         /// The knob does not take the value.
         BadValue => BadInput,
+        /// Somebody else holds the knob or the setting.
+        Held => Failed,
+        /// The hold has ended, by its time or by somebody's force.
+        NotHeld => Failed,
+        /// Somebody else has changed the value, which is left alone.
+        Changed => Failed,
+        /// What was named is no knob, sysctl or file that can be set and set back.
+        BadSubject => BadInput,
+        /// This kernel, or this host, has no such setting, or has it no longer.
+        NoSetting => HostCannot,
         /// The process cannot read the knob's own value.
         Unreadable => Failed,
         /// The request is not one.
@@ -24,7 +34,8 @@ kit::error! {
         TooLarge => Failed,
         /// The other side speaks another version of the protocol.
         Schema => Failed,
-        /// The other process belongs to another user, or the runtime directory is open to others.
+        /// The other process belongs to another user, the runtime directory is open to others, or
+        /// this user may not read or write something.
         NotPermitted => NotPermitted,
         /// The process is gone.
         Gone => Failed,
@@ -38,5 +49,10 @@ kit::error! {
         #[serde(other)]
         Other => Failed,
     }
-    io: |_| ErrorKind::Io,
+    io: |source| match source.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            ErrorKind::NotPermitted
+        }
+        _ => ErrorKind::Io,
+    },
 }

@@ -13,6 +13,7 @@ pub struct Knob {
     help: String,
     values: Values,
     pub(crate) default: String,
+    reach: Reach,
     read: Box<Getter>,
     pub(crate) set: Box<Setter>,
 }
@@ -62,6 +63,7 @@ impl Knob {
             help: help.to_owned(),
             values,
             default: default.to_string(),
+            reach: Reach::AtOnce,
             read: Box::new(move || get().map(text).map_err(text)),
             set: Box::new(move |new| set(parse(new)?).map_err(text)),
         }
@@ -85,9 +87,15 @@ impl Knob {
             help: help.to_owned(),
             values: Values::Text(form.to_owned()),
             default: default.to_owned(),
+            reach: Reach::AtOnce,
             read: Box::new(move || get().map(text).map_err(text)),
             set: Box::new(move |new| set(new.parse().map_err(text)?).map_err(text)),
         }
+    }
+
+    /// Says what a new value reaches; [`Reach::AtOnce`] where this is not called.
+    pub fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// The value in force.
@@ -98,12 +106,14 @@ impl Knob {
         })
     }
 
-    pub(crate) fn info(&self) -> KnobInfo {
+    pub(crate) fn info(&self, held: Option<HoldInfo>) -> KnobInfo {
         KnobInfo {
             name: self.name.clone(),
             help: self.help.clone(),
             values: self.values.clone(),
             default: self.default.clone(),
+            reach: self.reach,
+            held,
             value: Current::of((self.read)()),
         }
     }
@@ -152,6 +162,32 @@ impl fmt::Display for Values {
     }
 }
 
+/// What a new value of a knob reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reach {
+    /// All that flows, as soon as the setter has returned.
+    AtOnce,
+    /// What connects after the setter has returned. What was connected before may keep what it had.
+    NewConnections,
+    /// Nobody has said: a process of another version, or a setting of the host.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// Who holds a knob. See [`Subject::hold`](crate::Subject::hold).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldInfo {
+    /// Who it is in a few words, such as `trial, pid 123`.
+    pub holder: String,
+    /// How long the hold lasts unless it is renewed, in milliseconds.
+    pub left_ms: u64,
+    /// What the knob is set back to when the hold ends.
+    pub before: String,
+}
+
 /// A knob as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnobInfo {
@@ -163,6 +199,12 @@ pub struct KnobInfo {
     pub values: Values,
     /// What it is when nobody has set it.
     pub default: String,
+    /// What a new value reaches.
+    #[serde(default)]
+    pub reach: Reach,
+    /// Who holds it, if somebody does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HoldInfo>,
     /// What it is now; on the wire as a field `value` or `error` of this.
     #[serde(flatten)]
     pub value: Current<String>,

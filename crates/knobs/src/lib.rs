@@ -5,6 +5,10 @@
 //! command with a [`Server`]; a [`Client`] finds and drives such processes. Both ends are for the
 //! same user, or root.
 //!
+//! A [`Subject`] is a knob or a [`Setting`] of the host, such as a sysctl: [`Held`], it is set and
+//! set back, whatever happens to the process that does so. [`undo`](undo()) restores settings that
+//! killed processes left.
+//!
 //! # Protocol
 //!
 //! One JSON object per line each way over a Unix stream socket, `NAME-PID.sock` in the
@@ -13,7 +17,8 @@
 //! ```text
 //! {"schema":1,"op":"list"}
 //! {"schema":1,"ok":{"process":"relay","pid":42,"knobs":[{"name":"relay.engine","help":"how bytes
-//!     move","values":{"one_of":["copy","splice"]},"default":"copy","value":"splice"}]}}
+//!     move","values":{"one_of":["copy","splice"]},"default":"copy","reach":"new_connections",
+//!     "value":"splice"}]}}
 //! {"schema":1,"op":"get","knob":"relay.engine"}
 //! {"schema":1,"ok":{"knob":"relay.engine","value":"splice"}}
 //! {"schema":1,"op":"set","knob":"relay.engine","value":"copy"}
@@ -24,6 +29,23 @@
 //! {"schema":1,"op":"get","knob":"relay.x"}
 //! {"schema":1,"error":{"kind":"unknown_knob","message":"..."}}
 //! ```
+//!
+//! To **hold** a knob is to keep it from everybody else for a while: a trial does so. The holder
+//! makes up a token, and says how many milliseconds the hold lasts (at most [`MAX_HOLD`]):
+//!
+//! ```text
+//! {"schema":1,"op":"hold","knob":"relay.engine","hold":"TOKEN","holder":"trial, pid 7","ms":10000}
+//! {"schema":1,"ok":{"knob":"relay.engine","value":"copy"}}
+//! {"schema":1,"op":"set","knob":"relay.engine","value":"splice","hold":"TOKEN"}
+//! {"schema":1,"op":"renew","knob":"relay.engine","hold":"TOKEN","ms":10000}
+//! {"schema":1,"op":"release","knob":"relay.engine","hold":"TOKEN"}
+//! ```
+//!
+//! All are answered like `get`. A `release` puts the knob back to what it was before the hold,
+//! unless it has `"keep":true`; so does the process itself when a hold is not renewed in time.
+//! While a knob is held, a `set` without the token gets the error `held`, and with `"force":true`
+//! it ends the hold. A holder whose hold has ended gets `not_held`. In a list, a knob that is held
+//! has a field `held`.
 //!
 //! A knob or counter whose value the process cannot read has a field `error` in place of `value`, with
 //! the reason. (Lines are broken here to be read.) A request is at most [`MAX_LINE`] bytes. Fields of an
@@ -59,18 +81,27 @@
 
 mod client;
 mod connection;
+mod entry;
 mod error;
+mod held;
+mod journal;
 mod knob;
 mod protocol;
 mod registry;
 mod runtime_dir;
 mod server;
+mod setting;
+mod undo;
 
 pub use client::{Client, DEFAULT_TIMEOUT};
+pub use entry::MAX_HOLD;
 pub use error::{Error, ErrorKind, Result};
+pub use held::{Held, Subject};
 pub use kit::Field;
-pub use knob::{Current, Knob, KnobInfo, Values};
+pub use knob::{Current, HoldInfo, Knob, KnobInfo, Reach, Values};
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
 pub use registry::{MeterKind, Reading, Registry};
 pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
 pub use server::Server;
+pub use setting::Setting;
+pub use undo::{Outcome, Undone, undo, undo_in};

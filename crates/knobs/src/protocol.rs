@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::entry::By;
 use crate::{Error, ErrorKind, Registry, Result};
 
 /// The version of the protocol.
@@ -31,6 +32,42 @@ pub enum Request {
         knob: String,
         /// The new value.
         value: String,
+        /// The token of the hold that one has on it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<String>,
+        /// End the hold that somebody else has on it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        force: bool,
+    },
+    /// Keep one knob from everybody else for a while. To ask again with the same token does no harm.
+    Hold {
+        /// Its name.
+        knob: String,
+        /// A token of the holder's making, which nobody else has.
+        hold: String,
+        /// Who the holder is in a few words.
+        holder: String,
+        /// How long the hold lasts unless it is renewed, in milliseconds.
+        ms: u64,
+    },
+    /// Let a hold last longer.
+    Renew {
+        /// The knob's name.
+        knob: String,
+        /// The hold's token.
+        hold: String,
+        /// How long it lasts from now on, in milliseconds.
+        ms: u64,
+    },
+    /// End a hold, and put the knob back to what it was before.
+    Release {
+        /// The knob's name.
+        knob: String,
+        /// The hold's token.
+        hold: String,
+        /// Leave the knob as it is.
+        #[serde(default, skip_serializing_if = "is_false")]
+        keep: bool,
     },
     /// All counters and gauges.
     Counters {},
@@ -97,12 +134,37 @@ fn answer(registry: &Registry, request: Request) -> Result<Value> {
             let value = registry.get(&knob)?;
             json!({"knob": knob, "value": value})
         }
-        Request::Set { knob, value } => {
-            let value = registry.set(&knob, &value)?;
+        Request::Set { knob, value, hold, force } => {
+            let by = match &hold {
+                Some(_) if force => {
+                    return Err(malformed("\"force\" and \"hold\" exclude each other"));
+                }
+                Some(token) => By::Holder(token),
+                None if force => By::Force,
+                None => By::Anybody,
+            };
+            let value = registry.set_by(&knob, &value, by)?;
+            json!({"knob": knob, "value": value})
+        }
+        Request::Hold { knob, hold, holder, ms } => {
+            let value = registry.hold(&knob, &hold, &holder, ms)?;
+            json!({"knob": knob, "value": value})
+        }
+        Request::Renew { knob, hold, ms } => {
+            let value = registry.renew(&knob, &hold, ms)?;
+            json!({"knob": knob, "value": value})
+        }
+        Request::Release { knob, hold, keep } => {
+            let value = registry.release(&knob, &hold, keep)?;
             json!({"knob": knob, "value": value})
         }
         Request::Counters {} => json!({"counters": registry.readings()}),
     })
+}
+
+/// What serde leaves out.
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The line that reports an error.

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kit::Field;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
+use crate::entry::{By, Entry};
 use crate::{Current, Error, ErrorKind, Knob, KnobInfo, Result};
 
 /// The knobs and counters of one process. Clones are handles to the same registry.
@@ -22,12 +24,6 @@ struct Inner {
     process: String,
     knobs: RwLock<BTreeMap<String, Arc<Entry>>>,
     meters: RwLock<Vec<Arc<Meters>>>,
-}
-
-struct Entry {
-    knob: Knob,
-    /// Held while the knob is set, so that the setter sees one caller at a time.
-    setting: Mutex<()>,
 }
 
 /// Counters, or gauges, that are read together.
@@ -63,7 +59,7 @@ impl Registry {
         check_name("knob", &knob.name)?;
         knob.check(&knob.default)?;
         let name = knob.name.clone();
-        let entry = Arc::new(Entry { knob, setting: Mutex::new(()) });
+        let entry = Arc::new(Entry::new(knob));
         match self.0.knobs.write().entry(name) {
             btree_map::Entry::Occupied(taken) => return Err(duplicate("knob", taken.key())),
             btree_map::Entry::Vacant(free) => free.insert(entry),
@@ -100,8 +96,7 @@ impl Registry {
 
     /// All knobs with their present values, by name.
     pub fn list(&self) -> Vec<KnobInfo> {
-        let entries: Vec<_> = self.0.knobs.read().values().cloned().collect();
-        entries.iter().map(|entry| entry.knob.info()).collect()
+        self.entries().iter().map(|entry| entry.info()).collect()
     }
 
     /// The present value of a knob.
@@ -115,18 +110,37 @@ impl Registry {
     /// Sets a knob and returns the value that is then in force, as the knob writes it.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownKnob`], and [`ErrorKind::BadValue`] with what was expected; the knob is
-    /// then as it was. [`ErrorKind::Unreadable`] if it was set and what it is now cannot be read.
+    /// [`ErrorKind::UnknownKnob`], [`ErrorKind::Held`] while somebody holds it, and
+    /// [`ErrorKind::BadValue`] with what was expected; the knob is then as it was.
+    /// [`ErrorKind::Unreadable`] if it was set and what it is now cannot be read.
     pub fn set(&self, knob: &str, value: &str) -> Result<String> {
-        let entry = self.entry(knob)?;
-        let knob = &entry.knob;
-        knob.check(value)?;
-        // The lock guards no data, so a setter that panicked has left nothing half done in it.
-        let _one_at_a_time = entry.setting.lock();
-        (knob.set)(value).map_err(|trouble| knob.refuse(value, Some(&trouble)))?;
-        let now = knob.value()?;
-        tracing::info!(knob = knob.name, value = now, "knob set");
-        Ok(now)
+        self.set_by(knob, value, By::Anybody)
+    }
+
+    pub(crate) fn set_by(&self, knob: &str, value: &str, by: By<'_>) -> Result<String> {
+        self.entry(knob)?.set(value, by)
+    }
+
+    pub(crate) fn hold(&self, knob: &str, token: &str, holder: &str, ms: u64) -> Result<String> {
+        self.entry(knob)?.hold(token, holder, Duration::from_millis(ms))
+    }
+
+    pub(crate) fn renew(&self, knob: &str, token: &str, ms: u64) -> Result<String> {
+        self.entry(knob)?.renew(token, Duration::from_millis(ms))
+    }
+
+    pub(crate) fn release(&self, knob: &str, token: &str, keep: bool) -> Result<String> {
+        self.entry(knob)?.release(token, keep)
+    }
+
+    /// Ends the holds whose time is over. When to do so again, if ever.
+    pub(crate) fn tend(&self, now: Instant) -> Option<Instant> {
+        self.entries().iter().filter_map(|entry| entry.tend(now)).min()
+    }
+
+    /// Ends all holds, since nobody will tend them any more.
+    pub(crate) fn abandon_holds(&self) {
+        self.entries().iter().for_each(|entry| entry.abandon());
     }
 
     /// All counters and gauges, by name. Those that were added together are read at one moment,
@@ -136,6 +150,10 @@ impl Registry {
         let mut readings: Vec<_> = meters.iter().flat_map(|meters| meters.readings()).collect();
         readings.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         readings
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.0.knobs.read().values().cloned().collect()
     }
 
     fn entry(&self, knob: &str) -> Result<Arc<Entry>> {
@@ -225,6 +243,8 @@ fn duplicate(what: &str, name: &str) -> Error {
 mod tests {
     use std::result::Result;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use parking_lot::Mutex;
 
     use super::*;
 

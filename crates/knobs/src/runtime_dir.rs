@@ -133,7 +133,8 @@ fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> PathBuf {
     }
 }
 
-fn check(dir: &Path) -> Result<()> {
+/// Refuses a directory that others could tamper with.
+pub(crate) fn check(dir: &Path) -> Result<()> {
     // Not following a link: in /tmp, somebody else may have planted one.
     let metadata = fs::symlink_metadata(dir)
         .map_err(|error| Error::io(format!("look at {}", dir.display()), error))?;

@@ -5,6 +5,8 @@
 //! in the kernel's queue until a client leaves or has been silent for [`GRACE`], and then the one
 //! that has been silent longest gives way. So nobody is locked out by clients that sit idle, and
 //! [`Client`](crate::Client) connects again when that happens to it.
+//!
+//! The thread also ends holds whose time is over, all of them when it ends itself.
 
 use std::fs;
 use std::io;
@@ -127,6 +129,8 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
     let mut accept_from = Instant::now();
     loop {
         let now = Instant::now();
+        // Before requests are answered: one that waited while this process was stopped is too late.
+        registry.tend(now);
         let mut turn_due = false;
         clients.retain_mut(|client| {
             let next = client.advance(registry, now);
@@ -135,13 +139,14 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
         });
         let room_at = room_at(&clients).map_or(accept_from, |room_at| room_at.max(accept_from));
         let accepting = room_at <= now;
-        let deadlines = clients.iter().filter_map(Connection::deadline);
+        let hold_due = registry.tend(now);
+        let deadlines = clients.iter().filter_map(Connection::deadline).chain(hold_due);
         let wake_at = match turn_due {
             true => Some(now),
             false => deadlines.chain((!accepting).then_some(room_at)).min(),
         };
         match wait(&clients, listener, stopped, accepting, wake_at) {
-            Ok(Event::Stopped) => return,
+            Ok(Event::Stopped) => return registry.abandon_holds(),
             Ok(Event::Newcomer) => {
                 if let Err(error) = accept(&mut clients, listener) {
                     tracing::warn!(%error, "control socket: a client was not accepted");
@@ -151,7 +156,7 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
             Ok(Event::Other) => {}
             Err(error) => {
                 tracing::error!(%error, "control socket: closed, for poll fails");
-                return;
+                return registry.abandon_holds();
             }
         }
     }

@@ -17,6 +17,27 @@ fn requests_are_answered() {
             json!({"knob": "t.mode", "value": "on"}),
         ),
         (
+            r#"{"schema":1,"op":"hold","knob":"t.mode","hold":"x","holder":"me","ms":60000}"#,
+            json!({"knob": "t.mode", "value": "on"}),
+        ),
+        (
+            r#"{"schema":1,"op":"set","knob":"t.mode","value":"off","hold":"x"}"#,
+            json!({"knob": "t.mode", "value": "off"}),
+        ),
+        (
+            r#"{"schema":1,"op":"renew","knob":"t.mode","hold":"x","ms":60000}"#,
+            json!({"knob": "t.mode", "value": "off"}),
+        ),
+        (
+            r#"{"schema":1,"op":"release","knob":"t.mode","hold":"x"}"#,
+            json!({"knob": "t.mode", "value": "on"}),
+        ),
+        (
+            // Asked again, for the first answer was lost.
+            r#"{"schema":1,"op":"release","knob":"t.mode","hold":"x","keep":false}"#,
+            json!({"knob": "t.mode", "value": "on"}),
+        ),
+        (
             r#" {"op":"counters" , "schema":1} "#,
             json!({"counters": [{
                 "name": "t.bytes", "unit": "bytes", "help": "sent", "kind": "counter",
@@ -27,9 +48,9 @@ fn requests_are_answered() {
             "{\"schema\":1,\"op\":\"list\"}\r\n",
             json!({"process": "test", "pid": std::process::id(), "knobs": [
                 {"name": "t.mode", "help": "a test", "values": {"one_of": ["off", "on", "panic"]},
-                 "default": "off", "value": "on"},
+                 "default": "off", "reach": "at_once", "value": "on"},
                 {"name": "t.text", "help": "a test", "values": {"text": "any text"},
-                 "default": "", "value": ""},
+                 "default": "", "reach": "at_once", "value": ""},
             ]}),
         ),
     ] {
@@ -73,6 +94,22 @@ fn what_is_not_a_request_gets_an_error_that_says_why() {
             "internal",
             "test panicked while it answered",
         ),
+        (
+            r#"{"schema":1,"op":"set","knob":"t.mode","value":"on","hold":"x","force":true}"#,
+            "malformed",
+            "\"force\" and \"hold\" exclude each other",
+        ),
+        (
+            r#"{"schema":1,"op":"set","knob":"t.mode","value":"on","hold":"x"}"#,
+            "not_held",
+            "the process knows no such hold",
+        ),
+        (
+            r#"{"schema":1,"op":"hold","knob":"t.mode","hold":"x","holder":"","ms":1}"#,
+            "bad_value",
+            "expected 1 to 80 printable",
+        ),
+        (r#"{"schema":1,"op":"hold","knob":"t.mode"}"#, "malformed", "missing field `hold`"),
         (&long, "too_large", "longer than 65536 bytes"),
     ] {
         let answer = answered(&registry, request.as_bytes());
@@ -87,7 +124,7 @@ fn what_is_not_a_request_gets_an_error_that_says_why() {
 fn a_line_may_be_exactly_as_long_as_the_limit() {
     let request = |value: &str| {
         let (knob, value) = ("t.text".to_owned(), value.to_owned());
-        Request::Set { knob, value }.to_line()
+        Request::Set { knob, value, hold: None, force: false }.to_line()
     };
     let room = MAX_LINE + 1 - request("").len();
     let line = request(&"x".repeat(room));
@@ -131,8 +168,22 @@ fn any_request() -> impl Strategy<Value = Request> {
         Just(Request::List {}),
         Just(Request::Counters {}),
         ".*".prop_map(|knob| Request::Get { knob }),
-        ("t\\.(mode|text)", "off|on|.*").prop_map(|(knob, value)| Request::Set { knob, value }),
+        ("t\\.(mode|text)", "off|on|.*", any_hold(), any::<bool>())
+            .prop_map(|(knob, value, hold, force)| Request::Set { knob, value, hold, force }),
+        ("t\\.(mode|text)", "x|.*", "me|.*", any::<u64>())
+            .prop_map(|(knob, hold, holder, ms)| Request::Hold { knob, hold, holder, ms }),
+        ("t\\.(mode|text)", "x|.*", any::<u64>()).prop_map(|(knob, hold, ms)| Request::Renew {
+            knob,
+            hold,
+            ms
+        }),
+        ("t\\.(mode|text)", "x|.*", any::<bool>())
+            .prop_map(|(knob, hold, keep)| Request::Release { knob, hold, keep }),
     ]
+}
+
+fn any_hold() -> impl Strategy<Value = Option<String>> {
+    prop::option::of("x|.*")
 }
 
 fn check_one_reply(line: &[u8]) -> Result<(), TestCaseError> {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use knobs::MeterKind::{Counter, Gauge};
-use knobs::{Knob, Registry};
+use knobs::{Knob, Reach, Registry};
 use lanes::{CpuSpec, LaneMap};
 
 use crate::{Engine, Relay, Stats};
@@ -37,7 +37,9 @@ fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {
     };
     let form = "a CPU list such as 0-3,8, or lane:N, or all";
     let help = "where forwarding runs; workers move at once, with their connections";
+    // A connection stays with its worker: a larger set adds workers, which get new connections only.
     Knob::parsed("relay.cpus", help, form, "all", move || Ok(reader.cpus()), set)
+        .reaching(Reach::NewConnections)
 }
 
 fn engine_knob(relay: &Arc<Relay>) -> Knob {
@@ -45,4 +47,5 @@ fn engine_knob(relay: &Arc<Relay>) -> Knob {
     let help = "how bytes move, for new connections";
     let (get, set) = (move || Ok(reader.engine()), move |engine| writer.set_engine(engine));
     Knob::choice("relay.engine", help, &Engine::ALL, Engine::Auto, get, set)
+        .reaching(Reach::NewConnections)
 }

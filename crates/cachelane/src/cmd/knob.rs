@@ -42,6 +42,9 @@ enum Action {
         knob: String,
         /// The new value; `cachelane knob list` shows what a knob takes
         value: String,
+        /// Set it also while somebody, such as a trial, holds it; that ends the hold
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -51,8 +54,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     match &args.action {
         Action::List { counters } => list(&processes, *counters, args.json),
         Action::Get { knob } => each(&processes, knob, |client| client.get(knob), args.json),
-        Action::Set { knob, value } => {
-            each(&processes, knob, |client| client.set(knob, value), args.json)
+        Action::Set { knob, value, force } => {
+            let set = |client: &mut Client| match force {
+                true => client.set_by_force(knob, value),
+                false => client.set(knob, value),
+            };
+            each(&processes, knob, set, args.json)
         }
     }
 }
@@ -109,7 +116,11 @@ fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<
         let counted = if counters { client.counters()? } else { Vec::new() };
         let Process { name, pid, .. } = process;
         list.push(json!({"process": name, "pid": pid, "knobs": has, "counters": counted}));
-        let knob = |k: KnobInfo| [label.clone(), k.name, k.value.to_string(), k.values.to_string()];
+        let knob = |k: KnobInfo| {
+            let held = k.held.map(|held| format!(" (held by {})", held.holder));
+            let value = format!("{}{}", k.value, held.unwrap_or_default());
+            [label.clone(), k.name, value, k.values.to_string()]
+        };
         knobs.extend(has.into_iter().map(knob));
         let reading = |r: Reading| [label.clone(), r.name, r.value.to_string(), r.help];
         readings.extend(counted.into_iter().map(reading));
