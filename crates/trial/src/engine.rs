@@ -344,7 +344,10 @@ mod tests {
     fn a_bad_value_is_named_with_its_place() {
         let bad = Some(vec![Value::Part(Part { num: 1.0, den: -2.0 })]);
         for (subject, expected) in [
-            (Fake { value: Some(f64::NAN), ..Fake::default() }, "measure 'rate' gave NaN in window"),
+            (
+                Fake { value: Some(f64::NAN), ..Fake::default() },
+                "measure 'rate' gave NaN in window",
+            ),
             (
                 Fake { sample: Sample { early: bad, ..Sample::default() }, ..Fake::default() },
                 "measure 'rate' gave -2 in window 1 of 32, arm '",

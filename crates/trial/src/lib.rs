@@ -63,7 +63,6 @@ pub use outcome::{Ended, Judged, Outcome};
 pub use pilot::{Hold, Pilot, pilot};
 pub use plan::{Guard, Plan, Reach, Slot};
 pub use stats::{
-    Comparison, Interval, Ratio, Rules, Verdict, compare, paired_difference,
-    paired_ratio,
+    Comparison, Interval, Ratio, Rules, Verdict, compare, paired_difference, paired_ratio,
 };
 pub use value::{Histogram, Part, Value};

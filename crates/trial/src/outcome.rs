@@ -110,7 +110,8 @@ impl Outcome {
         let arms = 1..self.plan.arms.len();
         let pairs: Vec<_> = measures.flat_map(|m| arms.clone().map(move |arm| (m, arm))).collect();
         let alone = |&(measure, arm): &(usize, usize)| self.compare_by(measure, arm, 1);
-        let p: Vec<f64> = pairs.iter().map(|pair| Ok(alone(pair)?.p)).collect::<Result<_, Error>>()?;
+        let p: Vec<f64> =
+            pairs.iter().map(|pair| Ok(alone(pair)?.p)).collect::<Result<_, Error>>()?;
         let mut order: Vec<usize> = (0..pairs.len()).collect();
         order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
         let mut judged = Vec::new();
@@ -143,10 +144,14 @@ impl Outcome {
         if look.is_none() {
             found.verdict = Verdict::Inconclusive;
             let first = self.plan.looks_after()[0];
-            notes.insert(0, format!("ended after {blocks} blocks; the first look is after {first}"));
+            notes
+                .insert(0, format!("ended after {blocks} blocks; the first look is after {first}"));
         } else if blocks < self.plan.blocks {
             let planned = self.plan.blocks;
-            notes.insert(0, format!("judged after {blocks} of {planned} blocks, by a stricter rule"));
+            notes.insert(
+                0,
+                format!("judged after {blocks} of {planned} blocks, by a stricter rule"),
+            );
         }
         if let Some(reason) = self.withheld(measure, arm, &found) {
             found.verdict = Verdict::Withheld;
@@ -177,7 +182,10 @@ impl Outcome {
             (Values::Histograms(base), Values::Histograms(other)) => {
                 compare_quantiles(&base, &other, self.measures[measure].quantile, rules)
             }
-            _ => Err(self.mixed(measure, "it is a number under one arm, a histogram under the other")),
+            _ => {
+                Err(self
+                    .mixed(measure, "it is a number under one arm, a histogram under the other"))
+            }
         }
     }
 
@@ -210,8 +218,12 @@ impl Outcome {
     fn withheld(&self, measure: usize, arm: usize, found: &Comparison) -> Option<String> {
         let void = self.void_blocks();
         if void as f64 > MOST_VOID * f64::from(self.blocks()) {
-            let why = self.windows.iter().find_map(|w| w.void.as_deref()).unwrap_or("no reason given");
-            return Some(format!("{void} of {} blocks are void, the first because {why}", self.blocks()));
+            let why =
+                self.windows.iter().find_map(|w| w.void.as_deref()).unwrap_or("no reason given");
+            return Some(format!(
+                "{void} of {} blocks are void, the first because {why}",
+                self.blocks()
+            ));
         }
         if let Some(exposure) = self.exposure().filter(|share| *share < LEAST_EXPOSURE) {
             return Some(format!(

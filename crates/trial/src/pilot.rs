@@ -268,7 +268,10 @@ impl Hold {
         let Interval { low, high } = self.interval?;
         let larger = if seen.low > 1.0 { low > seen.high } else { high < seen.low };
         larger.then(|| {
-            format!("effects last longer than the windows; held for long, the ratio was {:.3}", self.ratio)
+            format!(
+                "effects last longer than the windows; held for long, the ratio was {:.3}",
+                self.ratio
+            )
         })
     }
 }
@@ -289,7 +292,8 @@ mod tests {
     fn the_time_constant_of_an_effect_is_found() {
         for constant in [2.0, 8.0, 30.0] {
             let rise = |t: f64| 1.0 + 0.1 * (1.0 - (-t / constant).exp());
-            let fall = |t: f64| 1.0 + 0.1 * (1.0 - (-120.0 / constant).exp()) * (-t / constant).exp();
+            let fall =
+                |t: f64| 1.0 + 0.1 * (1.0 - (-120.0 / constant).exp()) * (-t / constant).exp();
             let (before, held) = (series(60, |_| 1.0), series(120, rise));
             let found = time_constant(&before, &held, &series(60, fall), 1.0).unwrap();
             assert!(found > constant / 2.0 && found < constant * 2.0, "{constant}: {found}");

@@ -138,7 +138,9 @@ impl Plan {
         if !(0.5..=0.999).contains(confidence) {
             return invalid(format!("confidence: {confidence}; expected 0.5 to 0.999"));
         }
-        if let Some(Guard { limit, .. }) = guards.iter().find(|guard| !(guard.limit > 0.0)) {
+        if let Some(Guard { limit, .. }) =
+            guards.iter().find(|guard| guard.limit.is_nan() || guard.limit <= 0.0)
+        {
             return invalid(format!("guard: {limit}; expected a ratio above 0, such as 1.05"));
         }
         if *looks == 0 {

@@ -62,7 +62,9 @@ pub(crate) fn remarks(windows: &[Window], measure: &Measure) -> Vec<String> {
     let name = &measure.name;
     let drift = slope(&series).filter(|(_, p)| *p < REMARKED).map(|(slope, _)| {
         let change = 100.0 * slope * series.len() as f64;
-        format!("{name} changed by {change:+.0} % over the trial under every arm; blocks cancel that")
+        format!(
+            "{name} changed by {change:+.0} % over the trial under every arm; blocks cancel that"
+        )
     });
     let correlation = autocorrelation(&series).filter(|(r, p)| *p < REMARKED && *r > 0.2);
     let correlation = correlation.map(|(r, _)| {
@@ -157,7 +159,8 @@ mod tests {
     /// has changed.
     fn windows(halves: impl Fn(usize, bool) -> [f64; 2]) -> Vec<Window> {
         let mut before = 0;
-        let arms = (0..20).flat_map(|block| if block % 3 == 0 { [1, 0, 0, 1] } else { [0, 1, 1, 0] });
+        let arms =
+            (0..20).flat_map(|block| if block % 3 == 0 { [1, 0, 0, 1] } else { [0, 1, 1, 0] });
         let window = |(i, arm): (usize, usize)| {
             let [early, late] = halves(arm, arm != std::mem::replace(&mut before, arm));
             let part = |num| Value::Part(Part { num, den: 0.5 });

@@ -328,7 +328,8 @@ fn three_arms_are_each_compared_with_the_first() {
 fn piloted(traffic: &mut Traffic, seed: u64) -> Outcome {
     let plan = Plan { reach: Reach::Unknown, ..plan(None, seed) };
     let seen = pilot(&plan, traffic, 10, Duration::from_secs(60), on).unwrap();
-    let settle = seen.settle().map_or(plan.settle, |s| Duration::from_secs_f64(s.clamp(0.25, 10.0)));
+    let settle =
+        seen.settle().map_or(plan.settle, |s| Duration::from_secs_f64(s.clamp(0.25, 10.0)));
     let outcome = run(&Plan { settle, ..plan }, traffic, on).unwrap();
     Outcome { pilot: Some(seen), ..outcome }
 }
@@ -344,7 +345,8 @@ fn slow_effects_are_never_called_no_difference() {
             });
             let verdicts: Vec<Verdict> = verdicts.collect();
             let count = |of: Verdict| verdicts.iter().filter(|verdict| **verdict == of).count();
-            let (wrong, better) = (count(Verdict::NoDifference) + count(Verdict::Worse), count(Verdict::Better));
+            let (wrong, better) =
+                (count(Verdict::NoDifference) + count(Verdict::Worse), count(Verdict::Better));
             println!("{slowness} s, {weather:?}: {wrong} wrong, {better} better, of {TRIALS}");
             assert!(wrong as u64 * 100 <= TRIALS * 5, "{slowness} s, {weather:?}: {wrong} wrong");
         }
@@ -444,7 +446,8 @@ fn many_comparisons_raise_no_more_false_alarms() {
         };
         first += usize::from(differs(true) > 0);
         others += usize::from(differs(false) > 0);
-        careless += usize::from((1..3).any(|arm| is_difference(outcome.compare(arm).unwrap().verdict)));
+        careless +=
+            usize::from((1..3).any(|arm| is_difference(outcome.compare(arm).unwrap().verdict)));
     }
     println!("{first} by the first measure, {others} by others, {careless} uncorrected, of 400");
     // What 5 % of 400 exceeds once in 40 times.

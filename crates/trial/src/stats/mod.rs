@@ -346,7 +346,8 @@ mod tests {
     #[test]
     fn denominators_that_differ_between_arms_do_not_bias() {
         // The arm got twice the work in every other block, at the same cost.
-        let base = bursts(1.0).iter().map(|p| Part { num: 2.0 * p.den, den: p.den }).collect::<Vec<_>>();
+        let base =
+            bursts(1.0).iter().map(|p| Part { num: 2.0 * p.den, den: p.den }).collect::<Vec<_>>();
         let mut other = base.clone();
         other.iter_mut().step_by(2).for_each(|p| *p = Part { num: 2.0 * p.num, den: 2.0 * p.den });
         let found = super::compare(&base, &other, &rules(Better::Lower)).unwrap();

@@ -34,7 +34,8 @@ pub(crate) fn compare_quantiles(
     };
     let at_null = judge(1.0);
     // The most extreme pattern of n blocks has probability 2 / 2^n.
-    let bounded = centre.is_finite() && centre > 0.0 && (-(base.len() as f64)).exp2() <= alpha / 2.0;
+    let bounded =
+        centre.is_finite() && centre > 0.0 && (-(base.len() as f64)).exp2() <= alpha / 2.0;
     let bound = |direction: f64| {
         let rejects = |factor: f64| judge(centre * factor.powf(direction)).p <= alpha;
         let (mut inside, mut outside) = (1.0, 1.001);
@@ -132,7 +133,8 @@ mod tests {
     #[test]
     fn equal_arms_differ_as_rarely_as_the_confidence_says() {
         let differ = (0..200).filter(|&seed| {
-            let found = compare_quantiles(&blocks(1.0, seed), &blocks(1.0, seed + 1000), 0.9, &rules());
+            let found =
+                compare_quantiles(&blocks(1.0, seed), &blocks(1.0, seed + 1000), 0.9, &rules());
             found.unwrap().p < 0.05
         });
         // Of 200 trials at 5 %, more than 18 are seen once in 40 times.

@@ -59,17 +59,14 @@ fn statistic(items: &[Item], null: f64) -> f64 {
         return mean.signum() * f64::INFINITY;
     }
     let (w, skew) = (mean / deviation, moment(3) / deviation.powi(3));
-    let corrected =
-        w + skew * w * w / 3.0 + skew * skew * w.powi(3) / 27.0 + skew / (6.0 * n);
+    let corrected = w + skew * w * w / 3.0 + skew * skew * w.powi(3) / 27.0 + skew / (6.0 * n);
     n.sqrt() * corrected
 }
 
 /// How far from the centre the statistic is at most this, upwards or downwards; infinite where it
 /// always is.
 fn bound(items: &[Item], centre: f64, direction: f64, most: f64) -> f64 {
-    let rejects = |distance: f64| {
-        statistic(items, centre + direction * distance).abs() > most
-    };
+    let rejects = |distance: f64| statistic(items, centre + direction * distance).abs() > most;
     let mut inside = 0.0;
     let mut outside = centre.abs().max(1e-9) * 1e-4;
     while !rejects(outside) {
