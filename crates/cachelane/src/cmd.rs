@@ -41,7 +41,10 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it begins with restoring what dead processes left.
     fn restores(&self) -> bool {
-        !matches!(self, Command::Undo(_) | Command::Completions(_) | Command::Man(_))
+        !matches!(
+            self,
+            Command::Doctor(_) | Command::Undo(_) | Command::Completions(_) | Command::Man(_)
+        )
     }
 }
 
