@@ -5,5 +5,4 @@
 
 pub mod bench;
 pub mod demo;
-mod pmu;
 mod simulation;

@@ -15,10 +15,10 @@ pub(crate) mod tcp;
 use std::time::Duration;
 
 use lab::Lab;
+use sources::pmu::Pmu;
 
 use super::experiment::{Experiment, Part, Plan, Step, in_random_order};
 use super::found::Found;
-use crate::pmu::Pmu;
 
 /// The experiment.
 #[derive(Clone, Debug)]

@@ -17,12 +17,12 @@ mod xsk;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use sources::pmu::Pmu;
 
 use super::experiment::{Experiment, Part, Plan, Step};
 use super::found::Found;
 use super::peer::Builder;
 use super::places::Places;
-use crate::pmu::Pmu;
 pub(crate) use passing::passing;
 pub(super) use pools::frame_pool;
 pub(crate) use xsk::sending;

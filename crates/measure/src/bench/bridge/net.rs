@@ -9,9 +9,9 @@ use anyhow::{Context as _, bail, ensure};
 use bridge::{Accelerator, Config, Counters, Reason, Table, Way};
 use lab::traffic::{FrameGenerator, FrameSink, Stations};
 use lab::{Bridge, BridgeOptions, End, Host, Lab};
+use sources::pmu::Pmu;
 
 use crate::bench::experiment::Absent;
-use crate::pmu::Pmu;
 
 /// Before each measurement.
 const WARM: Duration = Duration::from_millis(300);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use bpf::{RunTime, Statistics};
 use rand::seq::SliceRandom as _;
+use sources::pmu::Pmu;
 use steer::RunTimes;
 use trial::bench::Bar;
 use xsk::Device;
@@ -21,7 +22,6 @@ use super::rpc::STAY;
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Now, Part, Step, Time};
 use crate::bench::found::Found;
-use crate::pmu::Pmu;
 
 /// Times that a measurement is tried.
 const AGAIN: usize = 10;

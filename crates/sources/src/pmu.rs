@@ -10,6 +10,9 @@
 //!
 //! On other CPUs, and where a virtual machine hides the counters, there is no count, and a reason.
 
+mod event;
+mod source;
+
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,6 +21,9 @@ use std::thread;
 use perf_event::events::{Event, Hardware, Raw};
 use perf_event::{Builder, Counter};
 
+pub(crate) use event::{better, names};
+pub(crate) use source::Events;
+
 /// `ls_any_fills_from_sys` with the units for the same complex, another one, another node.
 const AMD: u64 = 0x1644;
 /// `MEM_LOAD_L3_HIT_RETIRED.XSNP_FWD`.
@@ -25,21 +31,23 @@ const INTEL: u64 = 0x04d2;
 
 /// The CPUs' counters, once they have been seen to count.
 #[derive(Clone, Debug)]
-pub(crate) struct Pmu {
+pub struct Pmu {
     fills: Raw,
     cpus: Vec<usize>,
 }
 
 /// Counters that run, on every CPU, for every process and the kernel.
-pub(crate) struct Counting([Vec<Counter>; 3]);
+pub struct Counting([Vec<Counter>; 3]);
 
 /// What all CPUs together have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Cache lines fetched from another CPU's cache.
-    pub(crate) fills: f64,
-    pub(crate) cycles: f64,
-    pub(crate) instructions: f64,
+    pub fills: f64,
+    /// Cycles in which the CPUs were not halted.
+    pub cycles: f64,
+    /// Instructions retired.
+    pub instructions: f64,
 }
 
 impl Pmu {
@@ -47,18 +55,11 @@ impl Pmu {
     ///
     /// # Errors
     /// Why nothing can be counted here, for people.
-    pub(crate) fn detect() -> Result<Pmu, String> {
-        let text =
-            fs::read_to_string("/proc/cpuinfo").map_err(|e| format!("/proc/cpuinfo: {e}"))?;
-        let fills = fills_event(&text)?;
+    pub fn detect() -> Result<Pmu, String> {
+        let fills = fills()?;
         let map = lanes::LaneMap::detect().map_err(|error| error.to_string())?;
         let pmu = Pmu { fills, cpus: map.online().iter().collect() };
-        let counting = pmu.start().map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => "counting on all CPUs needs root".into(),
-            _ => format!(
-                "the CPU's counters cannot be opened ({error}): a virtual machine mostly hides them"
-            ),
-        })?;
+        let counting = pmu.start().map_err(|error| refused(&error))?;
         share_a_line();
         let counts = counting.stop().map_err(|error| error.to_string())?;
         match counts.fills as u64 {
@@ -72,7 +73,10 @@ impl Pmu {
     }
 
     /// Starts counting.
-    pub(crate) fn start(&self) -> io::Result<Counting> {
+    ///
+    /// # Errors
+    /// Those of `perf_event_open(2)`.
+    pub fn start(&self) -> io::Result<Counting> {
         let mut counters = [
             on_all(&self.cpus, self.fills)?,
             on_all(&self.cpus, Hardware::CPU_CYCLES)?,
@@ -85,10 +89,34 @@ impl Pmu {
 
 impl Counting {
     /// What has been counted since the start.
-    pub(crate) fn stop(self) -> io::Result<Counts> {
+    ///
+    /// # Errors
+    /// Those of `read(2)`.
+    pub fn stop(self) -> io::Result<Counts> {
         let [mut fills, mut cycles, mut instructions] = self.0;
         let (fills, cycles) = (sum(&mut fills)?, sum(&mut cycles)?);
         Ok(Counts { fills, cycles, instructions: sum(&mut instructions)? })
+    }
+}
+
+/// The event for fills from another cache, of the CPU at hand.
+fn fills() -> Result<Raw, String> {
+    let text = fs::read_to_string("/proc/cpuinfo").map_err(|e| format!("/proc/cpuinfo: {e}"))?;
+    fills_event(&text)
+}
+
+/// Why a counter cannot be opened, for people.
+fn refused(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            "counting on all CPUs needs root, or kernel.perf_event_paranoid at 0 or less".into()
+        }
+        Some(libc::EMFILE) => {
+            format!("{error}: each event takes a file on each CPU; raise the limit (ulimit -n)")
+        }
+        _ => format!(
+            "the CPU's counters cannot be opened ({error}): a virtual machine mostly hides them"
+        ),
     }
 }
 
