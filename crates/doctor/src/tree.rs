@@ -77,7 +77,17 @@ impl Tree {
             fs::File::open(self.at_path(path))?.take(LONGEST).read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let text = keep(self.seen(path, read())?.trim());
+        self.kept(path, record_at, keep, read())
+    }
+
+    fn kept(
+        &self,
+        path: &str,
+        record_at: &str,
+        keep: impl Fn(&str) -> String,
+        read: io::Result<String>,
+    ) -> Option<String> {
+        let text = keep(self.seen(path, read)?.trim());
         self.remember(record_at, Entry::Text(text.clone()));
         Some(text)
     }
@@ -95,9 +105,7 @@ impl Tree {
             flate2::read::GzDecoder::new(file).take(LONGEST).read_to_string(&mut text)?;
             Ok(text)
         };
-        let text = keep(self.seen(path, read())?.trim());
-        self.remember(record_at, Entry::Text(text.clone()));
-        Some(text)
+        self.kept(path, record_at, keep, read())
     }
 
     /// What a file says, if that has this form.
