@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::text;
 use common::xsk::{Running, Scene, has_program, number};
 use lab::Link;
-use lab::testing::{comes_true, root};
+use lab::testing::{End, comes_true, root};
 use lab::traffic::UdpSender;
 use lend::{Borrower, BorrowerOptions, Loan, Wait};
 use rustix::process::Signal;
@@ -100,6 +100,7 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
         let mut borrowers = ["one", "two"].map(|name| lending.borrow(name, 256));
         let done = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
+            let end = End(&done);
             let work = |borrower: &mut Borrower| {
                 let mut last: HashMap<u32, u64> = HashMap::new();
                 let each = |bytes: &[u8]| {
@@ -116,12 +117,12 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
             assert!(comes_true(|| lending.counter("lend.lent") >= 5_000));
             drop(sender);
             let quiet = || {
-                let [lent, returned, dropped] = ["lent", "returned", "dropped"]
-                    .map(|of| lending.counter(&format!("lend.{of}")));
-                dropped == 0 && lent == returned
+                let [lent, returned] =
+                    ["lent", "returned"].map(|of| lending.counter(&format!("lend.{of}")));
+                lent == returned
             };
             assert!(comes_true(quiet));
-            done.store(true, Relaxed);
+            drop(end);
             threads.into_iter().map(|thread| thread.join().expect("flows")).collect::<Vec<_>>()
         });
         let all: usize = seen.iter().map(HashMap::len).sum();
@@ -130,7 +131,9 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
         let got = lending.lender.object();
         assert_eq!((&got["schema"], &got["command"]), (&1.into(), &"lend".into()));
         assert_eq!(number(&got, "/lend/lent"), number(&got, "/lend/returned"), "{got:#}");
-        assert_eq!(number(&got, "/lend/lent"), number(&got, "/rx/packets"), "{got:#}");
+        // A borrower that waits for its CPU fills its quota.
+        let [lent, dropped] = ["/lend/lent", "/lend/dropped"].map(|of| number(&got, of));
+        assert_eq!(lent + dropped, number(&got, "/rx/packets"), "{got:#}");
         assert_eq!(number(&got, "/frames/leaked"), 0);
         assert_eq!(got["lend"]["autorelease"], autorelease);
         let names: Vec<_> = got["borrowers"].as_array().expect("a list").iter().collect();
@@ -154,6 +157,7 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
         assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
         let (done, sender) = (AtomicBool::new(false), lending.send(20_000));
         let flows = std::thread::scope(|scope| {
+            let end = End(&done);
             let living = scope.spawn(|| {
                 let mut flows: HashMap<u32, Instant> = HashMap::new();
                 let each = |bytes: &[u8]| {
@@ -171,7 +175,7 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
             assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
             drop(sender);
             assert!(comes_true(|| lending.counter("lend.on_loan") == 0));
-            done.store(true, Relaxed);
+            drop(end);
             let flows = living.join().expect("flows");
             flows.into_values().filter(|last| *last > killed).count()
         });

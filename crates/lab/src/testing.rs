@@ -1,6 +1,7 @@
 //! What tests with hosts begin with and wait for.
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -36,4 +37,14 @@ pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bo
         thread::sleep(LOOK);
     }
     true
+}
+
+/// Sets a flag when it is dropped, also by a panic: threads of a scope that go on until then would
+/// keep a failed test from ending.
+pub struct End<'a>(pub &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }

@@ -12,6 +12,7 @@ use cachelane_lend::Offences;
 use cachelane_lend::layout::Loan;
 use common::*;
 use frames::Accounting;
+use lab::testing::End;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate};
@@ -352,6 +353,7 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
                 assert!(lives > 1, "{lives} lives, {refusals} refusals");
                 writes
             });
+            let end = End(&over);
             let start = Instant::now();
             let mut last = None;
             // A second, and on a busy machine until both kinds of garbage were noticed.
@@ -374,7 +376,7 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
                 rig.collect();
                 assert_eq!(good.dropped(0), 0);
             }
-            over.store(true, Ordering::Relaxed);
+            drop(end);
             // One more turn, so that whoever waits for a slot gets it.
             while !garbage.is_finished() {
                 rig.collect();

@@ -8,6 +8,7 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use cachelane_steer::{Counters, SteerOptions, Steering};
+use lab::testing::End;
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::LaneMap;
 use parking_lot::{Mutex, MutexGuard};
@@ -220,10 +221,9 @@ fn root_nothing_is_lost_beside_programs_that_spin() {
     let steering = world.steer(&SteerOptions::default());
     let over = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
+        let _end = End(&over);
         spin(scope, &over);
-        let outcome = world.exchange(&steering, 60, Duration::from_secs(2), WAITS);
-        over.store(true, Relaxed);
-        outcome
+        world.exchange(&steering, 60, Duration::from_secs(2), WAITS)
     });
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
     assert!(outcome.counters.steered > outcome.sent / 2, "{outcome:?}");
@@ -361,8 +361,9 @@ fn root_a_thread_that_never_sleeps_leaves_its_cpu_to_programs_now_and_then() {
             }
             longest
         });
+        let end = End(&over);
         let outcome = world.exchange(&steering, 1000, Duration::from_secs(4), ordinary);
-        over.store(true, Relaxed);
+        drop(end);
         (program.join().expect("it runs"), outcome)
     });
     let rests = steering.rests();

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use cachelane_steer::{Counters, SteerOptions, Steering};
+use lab::testing::End;
 use lab::{Host, Lab, Link, LinkOptions};
 use lanes::{CpuSet, LaneMap};
 use xsk::Device;
@@ -190,15 +191,6 @@ impl World {
         if matches!(scenario.meanwhile, Meanwhile::Flip) {
             assert!(counters.same_lane > 100 && counters.written > 100, "{counters:?}");
         }
-    }
-}
-
-/// Ends an exchange when it is dropped.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
