@@ -74,10 +74,15 @@ fn without_privileges_it_runs_what_needs_none_and_says_what_it_left_out() {
     for row in rows {
         let positive = |figure: &serde_json::Value| figure.as_f64().is_some_and(|v| v > 0.0);
         assert!(["off", "on", "ratio"].iter().all(|&figure| positive(&row[figure])), "{row:#}");
-        let [low, high] = ["low", "high"].map(|bound| row["interval"][bound].as_f64().unwrap());
-        assert!((low..=high).contains(&row["ratio"].as_f64().unwrap()), "{row:#}");
         let verdict = row["verdict"].as_str().expect("a word").replace('_', " ");
         assert!(VERDICTS.contains(&verdict.as_str()), "{row:#}");
+        // On a busy machine a block may have nothing under one arm: then there are no bounds.
+        match ["low", "high"].map(|bound| row["interval"][bound].as_f64()) {
+            [Some(low), Some(high)] => {
+                assert!((low..=high).contains(&row["ratio"].as_f64().unwrap()), "{row:#}");
+            }
+            bounds => assert_eq!(bounds, [None, None], "{row:#}"),
+        }
         let windows = row["windows"].as_array().expect("a list");
         assert_eq!(windows.len() as u64, 4 * row["blocks"].as_u64().expect("a number"));
         // A busy machine may let nothing happen in one of them.
