@@ -1,7 +1,8 @@
-//! Builds the BPF programs that steering's are measured against.
+//! Builds the BPF programs that steering's and doctor's are measured against.
 
 fn main() {
     // They parse packets and sockets with steering's headers.
     println!("cargo::rerun-if-changed=../steer/src/bpf");
     bpf::build::skeletons(&["least"], &["-mcpu=v3", "-I../steer/src/bpf"]);
+    bpf::build::objects(&["empty"], &[]);
 }

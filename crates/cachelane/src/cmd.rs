@@ -13,6 +13,7 @@ mod lend;
 mod man;
 mod relay;
 mod steer;
+mod trial;
 mod undo;
 mod xsk;
 
@@ -22,6 +23,7 @@ use crate::exit::Exit;
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
     Doctor(doctor::Args),
+    Trial(Box<trial::Args>),
     #[cfg(feature = "measure")]
     Demo(demo::Args),
     Relay(Box<relay::Args>),
@@ -55,6 +57,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
     }
     match command {
         Command::Doctor(args) => doctor::run(&args),
+        Command::Trial(args) => trial::run(&args, quiet),
         #[cfg(feature = "measure")]
         Command::Demo(args) => demo::run(args, quiet),
         Command::Relay(args) => relay::run(*args),

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     HostCannot = 3,
     /// This user may not.
     NotPermitted = 4,
+    /// A trial cannot tell.
+    Inconclusive = 5,
 }
 
 impl From<Exit> for ExitCode {
@@ -68,8 +70,8 @@ const OURS: &[ClassOf] = &[
     class_of::<lanes::Error>,
     class_of::<lend::Error>,
     class_of::<relay::Error>,
+    class_of::<sources::Error>,
     class_of::<steer::Error>,
-    #[cfg(feature = "measure")]
     class_of::<trial::Error>,
     class_of::<xsk::Error>,
 ];

@@ -34,7 +34,7 @@ which `cachelane knob` changes while traffic flows. What a killed process left c
 the next command restores first; `cachelane undo` says what that is.
 
 Exit codes: 0: success; 1: something failed, or a check found something; 2: an argument is wrong; \
-3: this host lacks something that is needed; 4: not permitted.
+3: this host lacks something that is needed; 4: not permitted; 5: a trial cannot tell.
 
 Environment: CACHELANE_LOG is a log filter such as debug; CACHELANE_RUNTIME_DIR is the directory of \
 control sockets and of what undo restores; NO_COLOR turns colours off."

@@ -2,7 +2,9 @@
 //! wrong is an error that names stdout.
 
 use std::fmt::Display;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
 
 use anyhow::Context as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,4 +53,16 @@ fn write(bytes: &[u8]) -> io::Result<()> {
         }
     }
     out.write_all(bytes).and_then(|()| out.flush())
+}
+
+/// Whether a file can be written there, found out before there is something to write. Leaves
+/// everything as it was.
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            OpenOptions::new().write(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use knobs::{Registry, Server};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 pub(crate) use view::{Log, View};
@@ -62,6 +62,21 @@ static ASKED_TO_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 pub(crate) fn is_asked_to_end() -> bool {
     // Relaxed: it orders nothing.
     ASKED_TO_END.load(Relaxed)
+}
+
+/// Makes a lost terminal and SIGQUIT ask this process to end as well, unless whoever started it has them
+/// ignored (nohup).
+pub(crate) fn end_on_hangup() -> anyhow::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").context("cannot read signals")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    for signal in [SIGHUP, SIGQUIT] {
+        if ignored & (1 << (signal - 1)) == 0 {
+            signal_hook::flag::register(signal, Arc::clone(&ASKED_TO_END))
+                .context("cannot catch signals")?;
+        }
+    }
+    Ok(())
 }
 
 /// This process in the foreground, with its signals caught.

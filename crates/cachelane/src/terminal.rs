@@ -51,14 +51,12 @@ pub(crate) fn wrap(text: &str, width: usize) -> String {
 }
 
 /// Whether stdout is a terminal that may be coloured.
-#[cfg(feature = "measure")]
 pub(crate) fn colour() -> bool {
     use std::io::IsTerminal as _;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// The command line that this process was started with, for reports.
-#[cfg(feature = "measure")]
 pub(crate) fn command_line() -> String {
     let quote = |word: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);

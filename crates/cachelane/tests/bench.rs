@@ -3,12 +3,11 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
-use common::{PROGRAM, Place, ends_within, text};
+use common::{PROGRAM, Place, ends_within, says, text};
 use lab::testing::{comes_true, root};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
@@ -86,10 +85,12 @@ fn root_every_experiment_gives_each_ratio_or_the_reason_why_not() {
     let found = std::fs::read_to_string(entries).unwrap();
     for (experiment, args) in [
         ("bridge", &["--window", "200ms", "--entries", "1000"][..]),
+        ("doctor", &["--window", "50ms"]),
         ("frames", &["--window", "10ms"]),
         ("lend", &["--window", "100ms"]),
         ("relay", &["--window", "100ms", "--memory-time", "1s", "--idle", "200"]),
         ("steer", &["--window", "200ms"]),
+        ("trial", &["--window", "100ms"]),
     ] {
         let json = bench(experiment, &[args, &["--rounds", "1"]].concat(), None);
         assert_complete(&json, &listed(experiment));
@@ -177,26 +178,15 @@ fn root_borrowers_whose_language_is_not_there_are_absent_with_the_reason() {
     }
 }
 
-/// Starts a bench of many rounds, and waits until it is in its second one.
-fn in_its_second_round(place: &Place, args: &[&str]) -> (Child, impl std::io::Read + use<>) {
-    let bench = ["-v", "bench", "frames", "--only", "homes", "--rounds", "1000"];
-    let mut child = place.command(&[&bench[..], args].concat()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("round 2 of 1000") {
-        line.clear();
-        assert!(lines.read_line(&mut line).unwrap() > 0, "it has ended");
-    }
-    (child, lines)
-}
-
 #[test]
 fn an_interrupted_bench_prints_what_it_has_and_says_that_it_is_incomplete() {
     let _turn = turn();
     for signal in [Signal::INT, Signal::TERM] {
         let place = Place::new();
+        let bench = ["-v", "bench", "frames", "--only", "homes", "--rounds", "1000"];
         let args = ["--window", "1ms", "--json", "--html", "page.html"];
-        let (child, _stderr) = in_its_second_round(&place, &args);
+        let mut bench = place.command(&[&bench[..], &args].concat());
+        let (child, _stderr) = says(&mut bench, "round 2 of 1000");
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = ends_within(child, Duration::from_secs(30));
         assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -4,15 +4,41 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
 
 use common::xsk::Scene;
-use common::{Place, text};
-use lab::testing::root;
+use common::{Place, ends_within, text};
+use lab::testing::{comes_true, root};
+use lanes::LaneMap;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn run(place: &Place, args: &[&str]) -> Output {
     place.command(&[&["doctor"], args].concat()).output().expect("it runs")
+}
+
+/// Lanes that this machine does not have: its first CPU, and the others. None, and why, where it has
+/// one CPU.
+fn two_lanes(test: &str) -> Option<String> {
+    let found = LaneMap::detect().expect("this machine");
+    let first = found.online().first()?;
+    let others = found.online().difference(&[first].into_iter().collect());
+    if others.is_empty() {
+        eprintln!("skipped: {test}: needs two CPUs");
+        return None;
+    }
+    Some(format!("{first}|{others}"))
+}
+
+/// The numbers of the BPF programs that a process has.
+fn programs(of: &Child) -> Vec<u32> {
+    let files = fs::read_dir(format!("/proc/{}/fdinfo", of.id())).expect("it runs");
+    let number = |file: std::io::Result<fs::DirEntry>| {
+        let text = fs::read_to_string(file.ok()?.path()).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
+    };
+    files.filter_map(number).collect()
 }
 
 fn object(output: &Output) -> Value {
@@ -82,6 +108,10 @@ fn a_finding_is_explained_and_a_wrong_value_is_named() {
         (&["--pid", "4294967295"], "there is no process 4294967295"),
         (&["--pid", "0"], "0 is not in 1.."),
         (&["--root", "a", "--record", "b"], "--record"),
+        (&["--root", "a", "--watch", "1s"], "--watch"),
+        (&["--watch", "1s", "--no-watch"], "--no-watch"),
+        (&["--watch", "soon"], "expected a time such as"),
+        (&["--lanes", "0|0"], "cpu 0 is named twice"),
         (&["CL012", "--json"], "--json"),
     ] {
         let output = run(&place, args);
@@ -117,6 +147,61 @@ fn without_privileges_it_says_what_it_could_not_see() {
         assert!(not_seen.contains(says), "{says}: {not_seen}");
     }
     assert!(object["host"]["devices"].as_array().is_some_and(|devices| !devices.is_empty()));
+    let Some(lanes) = two_lanes("without_privileges_it_says_what_it_could_not_see") else { return };
+    let args = ["doctor", "--json", "--lanes", &lanes];
+    let output = Place::new().unprivileged(&args).output().expect("it runs");
+    let not_seen = self::object(&output)["not_seen"].to_string();
+    assert!(not_seen.contains("what traffic does: "), "{not_seen}");
+    assert!(not_seen.contains("needs CAP_BPF and CAP_PERFMON"), "{not_seen}");
+}
+
+#[test]
+fn root_what_watches_ends_with_the_command_however_that_ends() {
+    let test = "root_what_watches_ends_with_the_command_however_that_ends";
+    let Some(lanes) = two_lanes(test).filter(|_| root(test)) else { return };
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let place = Place::new();
+        let child = place.command(&["doctor", "--lanes", &lanes, "--watch", "1h"]).spawn();
+        let child = child.expect("it starts");
+        assert!(comes_true(|| programs(&child).len() >= 3), "it watches");
+        let watching = programs(&child);
+        kill_process(Pid::from_child(&child), signal).expect("it runs");
+        let output = ends_within(child, Duration::from_secs(30));
+        assert!(!output.status.success(), "{output:?}");
+        let gone = || watching.iter().all(|program| bpf::program_name(*program).is_none());
+        assert!(comes_true(gone), "after {signal:?}: {watching:?}");
+    }
+}
+
+#[test]
+fn root_what_was_seen_of_traffic_is_said() {
+    let test = "root_what_was_seen_of_traffic_is_said";
+    let Some(lanes) = two_lanes(test).filter(|_| root(test)) else { return };
+    let place = Place::new();
+    let args = ["--lanes", &lanes, "--watch", "200ms"];
+    let output = run(&place, &args);
+    let line = text(&output.stdout).lines().find(|line| line.starts_with("traffic of "));
+    assert!(line.is_some_and(|line| line.contains("receives: ")), "{output:?}");
+    let object = object(&run(&place, &[&args[..], &["--json"]].concat()));
+    assert!(object["host"]["watch"]["receives"].is_u64(), "{object}");
+}
+
+#[test]
+fn it_does_not_wait_for_what_nobody_asked_for() {
+    let Some(lanes) = two_lanes("it_does_not_wait_for_what_nobody_asked_for") else { return };
+    let place = Place::new();
+    for args in [
+        &["--watch", "10h", "--only", "CL001"][..],
+        &["--watch", "10h", "--severity", "problem"],
+        &["--no-watch"],
+        &["--watch", "0"],
+    ] {
+        let all = [&["doctor", "--json", "--lanes", &lanes], args].concat();
+        let child = place.command(&all).spawn().expect("it starts");
+        let output = ends_within(child, Duration::from_secs(60));
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {output:?}");
+        assert_eq!(object(&output)["host"]["watch"], Value::Null, "{args:?}");
+    }
 }
 
 #[test]

@@ -39,6 +39,8 @@ fn every_subcommand_gets_a_manual_page() {
     let dir = place.path().join("made/pages");
     for (page, word) in [
         ("cachelane.1", "cachelane\\-demo"),
+        ("cachelane-doctor.1", "\\-\\-watch"),
+        ("cachelane-bench-doctor.1", "\\-\\-rounds"),
         ("cachelane-demo.1", "\\-\\-quick"),
         ("cachelane-relay.1", "\\-\\-listen"),
         ("cachelane-steer.1", "\\-\\-llc\\-affinity"),

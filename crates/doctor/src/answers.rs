@@ -3,7 +3,6 @@
 
 mod ask;
 mod cgroup;
-mod netdev;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +24,7 @@ pub struct Answers {
     pub xsk: Option<XskAnswer>,
     /// The limit on CPU time of the process that was looked at: the tightest above it.
     pub cpu_limit: Option<Limit>,
-    /// What traffic was seen to do; none if nobody watched.
+    /// What traffic was seen to do; none if it was not watched.
     pub watch: Option<Watch>,
 }
 
@@ -125,16 +124,21 @@ pub struct Limit {
     pub throttled: u64,
 }
 
-/// What traffic was seen to do for a while.
+/// What traffic was seen to do for a while, on the whole machine. One of
+/// [`EVERY`](Watch::EVERY) events was looked at: the counts are estimates of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
     /// How long, in seconds.
     pub seconds: f64,
-    /// Receives of sockets whose packets' CPU is known.
+    /// Receives of TCP sockets and connected UDP sockets.
     pub receives: u64,
-    /// Those by a consumer in another lane than the softirq that delivered.
+    /// Those by a consumer in another lane than the softirq that last delivered to the socket.
     pub receives_other_lane: u64,
-    /// Packet buffers that were freed.
+    /// Of these, those of what was sent on this host, by loopback.
+    #[serde(default)]
+    pub receives_other_lane_local: u64,
+    /// Buffers of IP packets that were freed, as far as the kernel says so: not those of which
+    /// there were clones, nor those that a TCP socket's consumer frees as it reads.
     pub frees: u64,
     /// Those freed in another lane than the one they were allotted in.
     pub frees_other_lane: u64,

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use lanes::LaneMap;
 use serde::{Deserialize, Serialize};
 
 use crate::answers::ask;
 use crate::error::Context as _;
 use crate::tree::Tree;
-use crate::{Answers, Error, ErrorKind, Facts, Result, XskAnswer, read};
+use crate::{Answers, Error, ErrorKind, Facts, Result, Watching, XskAnswer, read};
 
 /// The file of a record that has what no file of the host says.
 const ANSWERS: &str = "cachelane-doctor.json";
@@ -28,6 +30,16 @@ pub enum Place {
     Recorded(PathBuf),
 }
 
+/// How to look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LookOptions {
+    /// The lanes, such as `0-7|8-15`; none: as the machine reports them, or as they were given when
+    /// it was recorded.
+    pub lanes: Option<String>,
+    /// For how long to watch this host's traffic; none: not at all. Looking takes no less.
+    pub watch: Option<Duration>,
+}
+
 /// A host that was looked at.
 #[derive(Debug)]
 pub struct Host {
@@ -35,6 +47,8 @@ pub struct Host {
     pub facts: Facts,
     /// What could not be read, and why; in order.
     pub not_seen: Vec<String>,
+    /// The lanes that were given.
+    lanes: Option<String>,
     tree: Tree,
 }
 
@@ -42,6 +56,9 @@ pub struct Host {
 #[derive(Debug, Serialize, Deserialize)]
 struct Beside {
     schema: u32,
+    /// The lanes that were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lanes: Option<String>,
     #[serde(flatten)]
     answers: Answers,
     #[serde(default)]
@@ -52,34 +69,41 @@ impl Host {
     /// Looks at a host. It takes what it can get; see [`not_seen`](Self::not_seen).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if there is no such process or the folder has no record, and what
-    /// the system reports of files without which nothing can be said (the CPUs that are online).
-    pub fn look(place: &Place) -> Result<Self> {
+    /// [`ErrorKind::Invalid`] if there is no such process, the folder has no record or the lanes
+    /// are not the machine's, and what the system reports of files without which nothing can be
+    /// said (the CPUs that are online).
+    pub fn look(place: &Place, options: &LookOptions) -> Result<Self> {
         match place {
-            Place::Here { pid } => Self::here(*pid),
-            Place::Recorded(folder) => Self::recorded(folder),
+            Place::Here { pid } => Self::here(*pid, options),
+            Place::Recorded(folder) => Self::recorded(folder, options),
         }
     }
 
-    fn here(pid: Option<u32>) -> Result<Self> {
+    fn here(pid: Option<u32>, options: &LookOptions) -> Result<Self> {
         let tree = Tree::here();
         let name = pid.map_or("self".into(), |pid| pid.to_string());
         if !tree.at_path(&format!("proc/{name}/status")).exists() {
             let message = format!("there is no process {name} here");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let cpus = read::cpus(&tree)?;
+        let cpus = read::cpus(&tree, options.lanes.as_deref())?;
+        let watching = options.watch.and_then(|time| Some((watching(&tree, &cpus.lanes)?, time)));
         let names = read::names(&tree);
         let mut answers = ask(&tree, &names, &cpus.lanes, &name);
         if pid.is_some() && matches!(answers.xsk, Some(XskAnswer::Memlock(_))) {
             // That is this process's own limit.
             answers.xsk = None;
         }
-        let facts = facts(&tree, cpus, &names, &name, answers);
-        Ok(Self { facts, not_seen: tree.not_seen(), tree })
+        let mut facts = facts(&tree, cpus, &names, &name, answers);
+        // Last, so that all else is read meanwhile.
+        let watch = watching.map(|(watching, time)| watching.until(time));
+        facts.answers.watch = watch.and_then(|seen| {
+            seen.inspect_err(|error| tree.note(format!("what traffic does: {error}"))).ok()
+        });
+        Ok(Self { facts, not_seen: tree.not_seen(), lanes: options.lanes.clone(), tree })
     }
 
-    fn recorded(folder: &Path) -> Result<Self> {
+    fn recorded(folder: &Path, options: &LookOptions) -> Result<Self> {
         let path = folder.join(ANSWERS);
         let text = fs::read(&path).map_err(|error| {
             let message =
@@ -98,14 +122,15 @@ impl Host {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let tree = Tree::at(folder);
-        let cpus = read::cpus(&tree)?;
+        let lanes = options.lanes.clone().or(beside.lanes);
+        let cpus = read::cpus(&tree, lanes.as_deref())?;
         let names = read::names(&tree);
         let facts = facts(&tree, cpus, &names, "self", beside.answers);
         // What the recording could not read is absent here, and known by its own words.
         let mut not_seen = [beside.not_seen, tree.not_seen()].concat();
         not_seen.sort_unstable();
         not_seen.dedup();
-        Ok(Self { facts, not_seen, tree })
+        Ok(Self { facts, not_seen, lanes, tree })
     }
 
     /// Writes what was read into a folder that is not there yet, or is empty.
@@ -129,11 +154,25 @@ impl Host {
         let hide = |text: &str| hidden(text, &names);
         self.tree.write(folder, hide)?;
         let (answers, not_seen) = (self.facts.answers.clone(), self.not_seen.clone());
-        let beside = Beside { schema: SCHEMA, answers, not_seen };
+        let beside = Beside { schema: SCHEMA, lanes: self.lanes.clone(), answers, not_seen };
         let text = serde_json::to_string_pretty(&beside)
             .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", folder.display())))?;
         fs::write(folder.join(ANSWERS), hide(&text) + "\n").context(what())
     }
+}
+
+/// Starts to watch traffic; none, and a note, where that cannot be or could show nothing.
+fn watching(tree: &Tree, lanes: &LaneMap) -> Option<Watching> {
+    if lanes.lanes().len() < 2 {
+        let why = "all CPUs are in one lane, and nothing can cross lanes";
+        tree.note(format!("what traffic does: {why}; --lanes says that there are others"));
+        return None;
+    }
+    let watching = Watching::start(lanes)
+        .inspect_err(|error| tree.note(format!("what traffic does: {error}")))
+        .ok()?;
+    watching.not_seen().iter().for_each(|what| tree.note(what.clone()));
+    Some(watching)
 }
 
 fn facts(tree: &Tree, cpus: crate::Cpus, names: &[String], pid: &str, answers: Answers) -> Facts {

@@ -6,17 +6,17 @@
 //! so that findings can be made and tested on another machine.
 //!
 //! Nothing on the host is changed, and nothing stays loaded. What cannot be read is said
-//! ([`Host::not_seen`]), and the findings that need it are silent. The crate does not watch traffic:
-//! [`Facts::watch`] has what somebody else has counted.
+//! ([`Host::not_seen`]), and the findings that need it are silent. Traffic is watched for as long as
+//! [`LookOptions`] say, by programs that end with the look ([`Watching`]).
 //!
 //! What keeps a mechanism from a device or a bridge, the mechanism's own crate says
 //! (`steer::inspect`, `bridge::inspect`, `xsk`). The findings quote it, so that doctor and the
 //! mechanisms' `--check` agree.
 //!
 //! ```no_run
-//! use cachelane_doctor::{Host, Place, findings};
+//! use cachelane_doctor::{Host, LookOptions, Place, findings};
 //!
-//! let host = Host::look(&Place::Here { pid: None })?;
+//! let host = Host::look(&Place::Here { pid: None }, &LookOptions::default())?;
 //! for finding in findings() {
 //!     if let Some(found) = finding.check(&host.facts) {
 //!         println!("{} {}: {}", finding.id, finding.title, found.evidence.join("; "));
@@ -31,9 +31,9 @@ mod facts;
 mod finding;
 mod findings;
 mod host;
-mod mask;
 mod read;
 mod tree;
+mod watch;
 
 pub use answers::{
     Answers, BridgeAnswer, Channels, DeviceAnswer, Limit, PortAnswer, Said, Watch, XskAnswer,
@@ -45,4 +45,5 @@ pub use facts::{
 };
 pub use finding::{Finding, Found, Severity, Subject};
 pub use findings::{find, findings};
-pub use host::{Host, Place};
+pub use host::{Host, LookOptions, Place};
+pub use watch::Watching;

@@ -170,6 +170,14 @@ impl Tree {
         }
     }
 
+    /// Drops what was read of a folder and all below it, which is gone.
+    pub(crate) fn forget(&self, path: &str) {
+        let is_below = |entry: &str| {
+            entry.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.read.borrow_mut().retain(|entry, _| !is_below(entry));
+    }
+
     /// Remembers what could not be read.
     pub(crate) fn note(&self, what: String) {
         self.not_seen.borrow_mut().insert(what);

@@ -91,6 +91,25 @@ fn a_thousand_devices_are_not_a_thousand_lines() {
 }
 
 #[test]
+fn what_helps_follows_from_what_traffic_does() {
+    let found = |lines: &str, id: &str| {
+        let mut made = Made::new("pod");
+        made.change(lines);
+        find(id).and_then(|finding| finding.check(&made.look().facts)).expect("it is found")
+    };
+    let steered = found("", "CL048");
+    assert!(steered.command.starts_with("cachelane steer "), "{steered:?}");
+    assert_eq!(steered.evidence.len(), 1, "{steered:?}");
+    let local = found("json /watch/receives_other_lane_local 8000", "CL048");
+    assert!(local.command.contains("in one lane"), "{local:?}");
+    assert!(local.evidence[1].starts_with("89 % of these"), "{local:?}");
+    let newer = found("", "CL049");
+    assert_eq!(newer.command, "sysctl -w net.core.skb_defer_max=256");
+    let older = found("proc/sys/kernel/osrelease 6.18.1", "CL049");
+    assert!(older.command.contains("XPS"), "{older:?}");
+}
+
+#[test]
 fn values_that_make_no_sense_are_said_and_not_guessed() {
     let mut made = Made::new("quiet");
     made.change("sys/class/net/eth0/mtu many\nsys/class/net/eth0/gro_flush_timeout -5");

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use cachelane_doctor::{ErrorKind, Host, Place};
+use cachelane_doctor::{ErrorKind, Host, LookOptions, Place, Result};
 use common::{Made, found, hosts};
 use tempfile::TempDir;
 
@@ -29,6 +29,14 @@ fn files(folder: &Path) -> Vec<(String, String)> {
     all
 }
 
+fn here(pid: Option<u32>) -> Result<Host> {
+    Host::look(&Place::Here { pid }, &LookOptions::default())
+}
+
+fn recorded(folder: &Path) -> Result<Host> {
+    Host::look(&Place::Recorded(folder.to_owned()), &LookOptions::default())
+}
+
 fn record(host: &Host) -> TempDir {
     let dir = TempDir::new().expect("a folder");
     host.record(dir.path()).expect("it records");
@@ -40,7 +48,7 @@ fn a_record_says_what_the_host_said() {
     for (name, _) in hosts() {
         let host = Made::new(&name).look();
         let dir = record(&host);
-        let again = Host::look(&Place::Recorded(dir.path().to_owned())).expect("a record");
+        let again = recorded(dir.path()).expect("a record");
         let facts = |host: &Host| serde_json::to_value(&host.facts).expect("facts");
         assert_eq!(facts(&again), facts(&host), "{name}");
         assert_eq!(found(&again.facts), found(&host.facts), "{name}");
@@ -105,7 +113,7 @@ fn what_is_private_is_not_in_a_record() {
         }
     }
     // The device is still there, under another name.
-    let again = Host::look(&Place::Recorded(dir.path().to_owned())).expect("a record");
+    let again = recorded(dir.path()).expect("a record");
     assert_eq!(found(&again.facts), found(&host.facts));
     assert!(again.facts.devices.iter().any(|device| device.name == "enx0"));
 }
@@ -126,7 +134,7 @@ fn a_folder_with_something_in_it_is_not_written_to() {
 #[test]
 fn what_is_no_record_is_named() {
     let dir = TempDir::new().expect("a folder");
-    let look = || Host::look(&Place::Recorded(dir.path().to_owned())).map(drop);
+    let look = || recorded(dir.path()).map(drop);
     let path = dir.path().display().to_string();
     let error = look().expect_err("it is empty");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -149,18 +157,18 @@ fn what_is_no_record_is_named() {
 
 #[test]
 fn this_host_is_looked_at_and_its_record_says_the_same() {
-    let host = Host::look(&Place::Here { pid: None }).expect("this host");
+    let host = here(None).expect("this host");
     assert!(host.facts.kernel.release.is_some());
     assert!(host.facts.devices.iter().any(|device| device.name == "lo"));
     assert!(host.facts.process.allowed.as_ref().is_some_and(|cpus| !cpus.is_empty()));
     let dir = record(&host);
-    let again = Host::look(&Place::Recorded(dir.path().to_owned())).expect("a record");
+    let again = recorded(dir.path()).expect("a record");
     assert_eq!(found(&again.facts), found(&host.facts));
     assert_eq!(again.not_seen, host.not_seen);
-    let mine = Host::look(&Place::Here { pid: Some(std::process::id()) }).expect("this process");
+    let mine = here(Some(std::process::id())).expect("this process");
     assert_eq!(mine.facts.process.allowed, host.facts.process.allowed);
     // PIDs end below that.
-    let gone = Host::look(&Place::Here { pid: Some(u32::MAX) }).expect_err("no such process");
+    let gone = here(Some(u32::MAX)).expect_err("no such process");
     assert_eq!(gone.kind(), ErrorKind::Invalid);
     assert!(gone.to_string().contains("no process 4294967295"), "{gone}");
 }

@@ -9,7 +9,7 @@ pub use attributes::{
     attributes, attributes_after, big_endian, emitted, find, find_after, message, nested_attribute,
     number, number_attribute, string, string_attribute,
 };
-pub use ethtool::Features;
+pub use ethtool::{Channels, Features};
 use netlink_packet_core::{
     DefaultNla, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
     NetlinkHeader,

@@ -9,9 +9,12 @@
 //! its value is none that the holder set.
 //!
 //! A hold also runs out: [`Entry::tend`] ends it when its time is over, so a holder that was
-//! killed, stopped or starved leaves the knob as it found it. A setter that fails then is tried
-//! again, and until that succeeds or is given up, the knob is free for [`Entry::set`] but not for
-//! another hold, whose value before would be wrong.
+//! killed, stopped or starved leaves the knob as it found it. Nothing else looks at the time, and the
+//! server tends after it has answered what waited: a renewal that came in time counts, however long
+//! another knob's setter kept it waiting. What the holder's own setter takes is added to its hold,
+//! because the holder waits for the answer. A setter that fails when a hold runs out is tried again,
+//! and until that succeeds or is given up, the knob is free for [`Entry::set`] but not for another
+//! hold, whose value before would be wrong.
 //!
 //! # Locks
 //!
@@ -108,7 +111,6 @@ impl Entry {
     pub(crate) fn set(&self, value: &str, by: By<'_>) -> Result<String> {
         self.knob.check(value)?;
         let _one_at_a_time = self.setting.lock();
-        self.end_if_due(Instant::now());
         match by {
             By::Anybody => self.check_free()?,
             By::Holder(token) => self.check_held(token)?,
@@ -118,24 +120,18 @@ impl Entry {
             // Before it is set: a setter that panics may have set it.
             note(&mut hold.set, value);
         }
-        self.apply(value)?;
-        let now = self.knob.value();
-        let is_running_out = match by {
-            By::Anybody | By::Force => {
+        let began = Instant::now();
+        let applied = self.apply(value);
+        let now = applied.and_then(|()| {
+            let now = self.knob.value();
+            if !matches!(by, By::Holder(_)) {
                 self.end(Ended::Forced);
-                false
             }
-            By::Holder(_) => match &mut self.slot.lock().hold {
-                Some(hold) => {
-                    now.iter().for_each(|now| note(&mut hold.set, now));
-                    hold.until <= Instant::now()
-                }
-                None => false,
-            },
-        };
-        if let (true, By::Holder(token)) = (is_running_out, by) {
-            self.end_if_due(Instant::now());
-            self.check_held(token)?;
+            now
+        });
+        if let (By::Holder(_), Some(hold)) = (by, &mut self.slot.lock().hold) {
+            now.iter().for_each(|now| note(&mut hold.set, now));
+            hold.until += began.elapsed();
         }
         let now = now?;
         tracing::info!(knob = self.knob.name, value = now, "knob set");
@@ -146,9 +142,9 @@ impl Entry {
     /// a client asks again when its connection was lost. The value before.
     pub(crate) fn hold(&self, token: &str, holder: &str, lasts: Duration) -> Result<String> {
         check_holder(holder)?;
-        let until = Instant::now() + check_time(lasts)?;
+        let lasts = check_time(lasts)?;
         let _one_at_a_time = self.setting.lock();
-        self.end_if_due(Instant::now());
+        let until = Instant::now() + lasts;
         if let Some(hold) = &mut self.slot.lock().hold {
             if hold.token != token || hold.failures > 0 {
                 return Err(self.held_by(hold));
@@ -173,7 +169,6 @@ impl Entry {
     pub(crate) fn renew(&self, token: &str, lasts: Duration) -> Result<String> {
         let lasts = check_time(lasts)?;
         let _one_at_a_time = self.setting.lock();
-        self.end_if_due(Instant::now());
         self.check_held(token)?;
         if let Some(hold) = &mut self.slot.lock().hold {
             hold.until = Instant::now() + lasts;
@@ -195,7 +190,6 @@ impl Entry {
             // Asked for twice, for the first answer was lost.
             return self.knob.value();
         }
-        self.end_if_due(Instant::now());
         self.check_held(token)?;
         if !keep {
             self.restore(Instant::now(), Ended::Released)?;
@@ -204,7 +198,7 @@ impl Entry {
         self.knob.value()
     }
 
-    /// Ends the hold if its time is over. When to look again, if there is one.
+    /// Ends the hold if its time was over at `now`. When to look again, if there is one.
     pub(crate) fn tend(&self, now: Instant) -> Option<Instant> {
         let until = self.slot.lock().hold.as_ref()?.until;
         if until > now {

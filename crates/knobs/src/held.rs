@@ -21,8 +21,8 @@ use crate::error::Context as _;
 use crate::journal::Journal;
 use crate::setting::same;
 use crate::{
-    Client, Error, ErrorKind, KnobInfo, Process, Reach, Result, Setting, Values, discover_in,
-    runtime_dir,
+    Client, Error, ErrorKind, Exposure, KnobInfo, Process, Reach, Result, Setting, Values,
+    discover_in, runtime_dir,
 };
 
 /// What can be held: a knob of one running process, or a setting of the host.
@@ -97,6 +97,15 @@ impl Subject {
         match &self.what {
             What::Knob(_, info) => info.reach,
             What::Setting(..) => Reach::Unknown,
+        }
+    }
+
+    /// The counters of its [`process`](Self::process) that tell which share of the work runs under
+    /// the present value; none of a setting of the host, or where all work does at once.
+    pub fn exposure(&self) -> Option<&Exposure> {
+        match &self.what {
+            What::Knob(_, info) => info.exposure.as_ref(),
+            What::Setting(..) => None,
         }
     }
 

@@ -14,6 +14,7 @@ pub struct Knob {
     values: Values,
     pub(crate) default: String,
     reach: Reach,
+    pub(crate) exposure: Option<Exposure>,
     read: Box<Getter>,
     pub(crate) set: Box<Setter>,
 }
@@ -64,6 +65,7 @@ impl Knob {
             values,
             default: default.to_string(),
             reach: Reach::AtOnce,
+            exposure: None,
             read: Box::new(move || get().map(text).map_err(text)),
             set: Box::new(move |new| set(parse(new)?).map_err(text)),
         }
@@ -88,6 +90,7 @@ impl Knob {
             values: Values::Text(form.to_owned()),
             default: default.to_owned(),
             reach: Reach::AtOnce,
+            exposure: None,
             read: Box::new(move || get().map(text).map_err(text)),
             set: Box::new(move |new| set(new.parse().map_err(text)?).map_err(text)),
         }
@@ -96,6 +99,13 @@ impl Knob {
     /// Says what a new value reaches; [`Reach::AtOnce`] where this is not called.
     pub fn reaching(self, reach: Reach) -> Self {
         Self { reach, ..self }
+    }
+
+    /// Names the counters, registered beside the knob, that say which share of the work runs under
+    /// the present value: for a knob that does not reach all of it at once. See [`Exposure`].
+    pub fn exposed(self, under: &str, of: &str) -> Self {
+        let exposure = Some(Exposure { under: under.to_owned(), of: of.to_owned() });
+        Self { exposure, ..self }
     }
 
     /// The value in force.
@@ -113,6 +123,7 @@ impl Knob {
             values: self.values.clone(),
             default: self.default.clone(),
             reach: self.reach,
+            exposure: self.exposure.clone(),
             held,
             value: Current::of((self.read)()),
         }
@@ -177,6 +188,21 @@ pub enum Reach {
     Unknown,
 }
 
+/// What tells which share of a knob's work ran under its present value: two counters of the same
+/// process. Over a stretch of time in which the knob was not set, the share is the growth of `under`
+/// by the growth of `of`; if nothing was done, there is none.
+///
+/// The two are read one after the other while work goes on, so a share may come out a little above 1,
+/// which means 1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exposure {
+    /// Counts work that is done as the knob's present value wants it, such as
+    /// `relay.bytes_under_engine`.
+    pub under: String,
+    /// Counts all such work, such as `relay.bytes`.
+    pub of: String,
+}
+
 /// Who holds a knob. See [`Subject::hold`](crate::Subject::hold).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldInfo {
@@ -202,6 +228,9 @@ pub struct KnobInfo {
     /// What a new value reaches.
     #[serde(default)]
     pub reach: Reach,
+    /// What tells how much of the work runs under the present value, if something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<Exposure>,
     /// Who holds it, if somebody does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<HoldInfo>,

@@ -18,7 +18,7 @@
 //! {"schema":1,"op":"list"}
 //! {"schema":1,"ok":{"process":"relay","pid":42,"knobs":[{"name":"relay.engine","help":"how bytes
 //!     move","values":{"one_of":["copy","splice"]},"default":"copy","reach":"new_connections",
-//!     "value":"splice"}]}}
+//!     "exposure":{"under":"relay.bytes_under_engine","of":"relay.bytes"},"value":"splice"}]}}
 //! {"schema":1,"op":"get","knob":"relay.engine"}
 //! {"schema":1,"ok":{"knob":"relay.engine","value":"splice"}}
 //! {"schema":1,"op":"set","knob":"relay.engine","value":"copy"}
@@ -29,6 +29,10 @@
 //! {"schema":1,"op":"get","knob":"relay.x"}
 //! {"schema":1,"error":{"kind":"unknown_knob","message":"..."}}
 //! ```
+//!
+//! A knob that does not reach all work at once may have a field `exposure`: the names of two counters
+//! of the process, whose growths' ratio is the share of the work that ran under the knob's present
+//! value ([`Exposure`]).
 //!
 //! To **hold** a knob is to keep it from everybody else for a while: a trial does so. The holder
 //! makes up a token, and says how many milliseconds the hold lasts (at most [`MAX_HOLD`]):
@@ -42,7 +46,8 @@
 //! ```
 //!
 //! All are answered like `get`. A `release` puts the knob back to what it was before the hold,
-//! unless it has `"keep":true`; so does the process itself when a hold is not renewed in time.
+//! unless it has `"keep":true`; so does the process itself when a hold is not renewed in time. A `renew`
+//! counts from when it is answered, and is in time if it was sent in time.
 //! While a knob is held, a `set` without the token gets the error `held`, and with `"force":true`
 //! it ends the hold. A holder whose hold has ended gets `not_held`. In a list, a knob that is held
 //! has a field `held`.
@@ -98,7 +103,7 @@ pub use entry::MAX_HOLD;
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Held, Subject};
 pub use kit::Field;
-pub use knob::{Current, HoldInfo, Knob, KnobInfo, Reach, Values};
+pub use knob::{Current, Exposure, HoldInfo, Knob, KnobInfo, Reach, Values};
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
 pub use registry::{MeterKind, Reading, Registry};
 pub use runtime_dir::{Process, discover, discover_in, runtime_dir};

@@ -53,10 +53,13 @@ impl Registry {
     /// Adds a knob.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`], and [`ErrorKind::BadValue`] for a default
-    /// that the knob does not take.
+    /// [`ErrorKind::BadName`], also for the counters of its [`Exposure`](crate::Exposure);
+    /// [`ErrorKind::Duplicate`], and [`ErrorKind::BadValue`] for a default that the knob does not
+    /// take.
     pub fn register(&self, knob: Knob) -> Result<()> {
         check_name("knob", &knob.name)?;
+        let counters = knob.exposure.iter().flat_map(|exposure| [&exposure.under, &exposure.of]);
+        counters.into_iter().try_for_each(|counter| check_name("counter", counter))?;
         knob.check(&knob.default)?;
         let name = knob.name.clone();
         let entry = Arc::new(Entry::new(knob));
@@ -133,7 +136,8 @@ impl Registry {
         self.entry(knob)?.release(token, keep)
     }
 
-    /// Ends the holds whose time is over. When to do so again, if ever.
+    /// Ends the holds whose time was over at `now`, which is when whoever calls began to answer what
+    /// waited. When to do so again, if ever.
     pub(crate) fn tend(&self, now: Instant) -> Option<Instant> {
         self.entries().iter().filter_map(|entry| entry.tend(now)).min()
     }
@@ -325,6 +329,9 @@ mod tests {
         }
         let again = registry.register(engine("relay.engine", "copy"));
         assert_eq!(again.unwrap_err().kind(), ErrorKind::Duplicate);
+        let exposed = registry.register(engine("relay.x", "copy").exposed("relay.y", "bytes"));
+        let said = "counter name \"bytes\" is not lowercase words joined by dots";
+        assert_eq!(exposed.unwrap_err().to_string(), said);
         let error = registry.register(engine("relay.x", "warp")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadValue);
     }

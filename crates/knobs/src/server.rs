@@ -6,7 +6,9 @@
 //! that has been silent longest gives way. So nobody is locked out by clients that sit idle, and
 //! [`Client`](crate::Client) connects again when that happens to it.
 //!
-//! The thread also ends holds whose time is over, all of them when it ends itself.
+//! The thread also ends holds whose time is over, all of them when it ends itself. It answers before
+//! that what had been asked until then: a setter that takes long must not cost the holder of another
+//! knob its hold.
 
 use std::fs;
 use std::io;
@@ -129,17 +131,34 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
     let mut accept_from = Instant::now();
     loop {
         let now = Instant::now();
-        // Before requests are answered: one that waited while this process was stopped is too late.
-        registry.tend(now);
         let mut turn_due = false;
-        clients.retain_mut(|client| {
+        let mut stays = |client: &mut Connection| {
             let next = client.advance(registry, now);
             turn_due |= next == Next::Turn;
             next != Next::Close
-        });
+        };
+        clients.retain_mut(&mut stays);
+        // Bounded, so that holds end however many come.
+        for _ in 0..CLIENTS {
+            if accept_from.max(room_at(&clients).unwrap_or(now)) > now {
+                break;
+            }
+            match accept(listener, now) {
+                Ok(Some(mut newcomer)) => {
+                    if stays(&mut newcomer) {
+                        seat(&mut clients, newcomer);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "control socket: a client was not accepted");
+                    accept_from = Instant::now() + ACCEPT_PAUSE;
+                }
+            }
+        }
+        let hold_due = registry.tend(now);
         let room_at = room_at(&clients).map_or(accept_from, |room_at| room_at.max(accept_from));
         let accepting = room_at <= now;
-        let hold_due = registry.tend(now);
         let deadlines = clients.iter().filter_map(Connection::deadline).chain(hold_due);
         let wake_at = match turn_due {
             true => Some(now),
@@ -147,12 +166,6 @@ fn serve(registry: &Registry, listener: &UnixListener, stopped: &UnixStream) {
         };
         match wait(&clients, listener, stopped, accepting, wake_at) {
             Ok(Event::Stopped) => return registry.abandon_holds(),
-            Ok(Event::Newcomer) => {
-                if let Err(error) = accept(&mut clients, listener) {
-                    tracing::warn!(%error, "control socket: a client was not accepted");
-                    accept_from = Instant::now() + ACCEPT_PAUSE;
-                }
-            }
             Ok(Event::Other) => {}
             Err(error) => {
                 tracing::error!(%error, "control socket: closed, for poll fails");
@@ -172,7 +185,6 @@ fn room_at(clients: &[Connection]) -> Option<Instant> {
 
 enum Event {
     Stopped,
-    Newcomer,
     Other,
 }
 
@@ -191,17 +203,18 @@ fn wait(
     let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) if !fds[0].revents().is_empty() => Ok(Event::Stopped),
-        Ok(_) if !fds[1].revents().is_empty() => Ok(Event::Newcomer),
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(Event::Other),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Takes one newcomer, in the place of the client that has been silent longest if need be.
-fn accept(clients: &mut Vec<Connection>, listener: &UnixListener) -> io::Result<()> {
+/// Takes one newcomer, if one waits who may come in.
+fn accept(listener: &UnixListener, now: Instant) -> io::Result<Option<Connection>> {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     let (stream, _) = match listener.accept() {
-        Err(e) if [ConnectionAborted, Interrupted, WouldBlock].contains(&e.kind()) => return Ok(()),
+        Err(e) if [ConnectionAborted, Interrupted, WouldBlock].contains(&e.kind()) => {
+            return Ok(None);
+        }
         accepted => accepted?,
     };
     stream.set_nonblocking(true)?;
@@ -209,16 +222,20 @@ fn accept(clients: &mut Vec<Connection>, listener: &UnixListener) -> io::Result<
         tracing::warn!(%error, "control socket: a client was refused");
         // It fits the socket's empty buffer; a client that does not read it misses nothing else.
         let _ = io::Write::write(&mut &stream, &error_line(&error));
-        return Ok(());
+        return Ok(None);
     }
+    Ok(Some(Connection::new(stream, now)))
+}
+
+/// Gives a newcomer a place, that of the client that has been silent longest if need be.
+fn seat(clients: &mut Vec<Connection>, newcomer: Connection) {
     if clients.len() >= CLIENTS {
         let silent = clients.iter().enumerate().min_by_key(|(_, client)| client.heard());
         if let Some((index, _)) = silent {
             clients.swap_remove(index);
         }
     }
-    clients.push(Connection::new(stream, Instant::now()));
-    Ok(())
+    clients.push(newcomer);
 }
 
 /// Refuses a client that is neither this user nor root.

@@ -2,15 +2,19 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cachelane_knobs::{
-    Client, Error, ErrorKind, Knob, KnobInfo, MAX_HOLD, Reach, Registry, Server, Subject,
+    Client, Error, ErrorKind, Exposure, Knob, KnobInfo, MAX_HOLD, Reach, Registry, Request, Server,
+    Subject,
 };
 use common::{child, work_of_child};
 use lab::testing::comes_true;
@@ -153,12 +157,76 @@ fn a_value_that_is_not_the_holders_is_left_alone() {
 }
 
 #[test]
-fn a_setter_that_outlasts_the_hold_sets_nothing() {
+fn a_setter_that_outlasts_the_hold_does_not_end_it() {
+    let host = Host::new();
+    let mut holder = host.line();
+    // In one go: between two requests, a crowded machine could let the hold run out.
+    let lines = [hold(SHORT), set("t.mode", "b", Some(TOKEN)), renew(LONG)];
+    host.slow.store(true, Relaxed);
+    holder.get_mut().write_all(lines.map(|request| request.to_line()).concat().as_bytes()).unwrap();
+    assert_eq!([(); 3].map(|()| answer(&mut holder)), ["a", "b", "b"]);
+    assert_eq!(host.value(), "b");
+    assert!(host.registry.list()[0].held.is_some());
+}
+
+#[test]
+fn a_hold_that_is_renewed_outlasts_another_knobs_setter() {
+    for reconnects in [false, true] {
+        let host = Host::new();
+        let (entered, go_on) = host.add_gate();
+        // Once more where a crowded machine let the hold run out before the setter began.
+        let mut holder = loop {
+            let (begun, mut holder) = (Instant::now(), host.line());
+            ask(&mut holder, &hold(SHORT * 5));
+            ask(&mut holder, &set("t.mode", "b", Some(TOKEN)));
+            let mut other = host.line();
+            send(&mut other, &set("t.gate", "on", None));
+            entered.recv().unwrap();
+            let is_in_time = begun.elapsed() < SHORT * 5;
+            if is_in_time {
+                if reconnects {
+                    holder = host.line();
+                }
+                send(&mut holder, &renew(LONG));
+                thread::sleep((SHORT * 6).saturating_sub(begun.elapsed()));
+            }
+            go_on.send(()).unwrap();
+            assert_eq!(answer(&mut other), "on");
+            if is_in_time {
+                break holder;
+            }
+            assert!(comes_true(|| host.value() == "a"), "the hold does not end");
+        };
+        assert_eq!(answer(&mut holder), "b", "the renewal was in time");
+        assert_eq!(host.value(), "b");
+        let mode = host.registry.list().into_iter().find(|knob| knob.name == "t.mode").unwrap();
+        assert!(mode.held.unwrap().left_ms > SHORT.as_millis() as u64 * 10);
+        assert_eq!(ask(&mut holder, &release()), "a");
+    }
+}
+
+#[test]
+fn a_hold_runs_out_while_others_ask_without_a_pause() {
     let host = Host::new();
     let mut held = host.hold("test", SHORT).unwrap();
-    host.slow.store(true, Relaxed);
-    let error = held.set("b").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotHeld, "{error}");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut line = host.line();
+                while !over.load(Relaxed) {
+                    let get = Request::Get { knob: "t.mode".into() }.to_line();
+                    line.get_mut().write_all(get.repeat(100).as_bytes()).unwrap();
+                    (0..100).for_each(|_| drop(answer(&mut line)));
+                }
+            });
+        }
+        // On a crowded machine it may have run out already.
+        let _ = held.set("b");
+        let ends = comes_true(|| host.registry.list()[0].held.is_none());
+        over.store(true, Relaxed);
+        assert!(ends, "the hold does not end");
+    });
     assert_eq!(host.value(), "a");
 }
 
@@ -281,10 +349,29 @@ fn a_knob_of_several_processes_is_found_by_its_process() {
 fn a_knob_of_another_version_has_an_unknown_reach() {
     let old = r#"{"name":"t.x","help":"","values":{"text":"any"},"default":"1","value":"1"}"#;
     let info: KnobInfo = serde_json::from_str(old).unwrap();
-    assert_eq!((info.reach, info.held), (Reach::Unknown, None));
+    assert_eq!((info.reach, info.exposure, info.held), (Reach::Unknown, None, None));
     let newer = old.replace("\"help\"", "\"reach\":\"next_week\",\"help\"");
     let info: KnobInfo = serde_json::from_str(&newer).unwrap();
     assert_eq!(info.reach, Reach::Unknown);
+}
+
+#[test]
+fn a_knob_says_which_counters_tell_its_exposure() {
+    let registry = Registry::new("test");
+    let knob = |name| Knob::off_on(name, "a test", false, || Ok::<_, String>(false), |_| Ok(()));
+    registry.register(knob("t.at_once")).unwrap();
+    registry.register(knob("t.later").exposed("t.bytes_under", "t.bytes")).unwrap();
+    let dir = TempDir::new().unwrap();
+    let server = Server::bind_in(registry, dir.path()).unwrap();
+    let find = |name: &str| Subject::find_in(name, None, dir.path()).unwrap();
+    assert_eq!(find("t.at_once").exposure(), None);
+    let (under, of) = ("t.bytes_under".to_owned(), "t.bytes".to_owned());
+    assert_eq!(find("t.later").exposure(), Some(&Exposure { under, of }));
+    // A reader that knows nothing of it sees what it always saw.
+    let list = Client::connect(server.path()).unwrap().list().unwrap();
+    let [at_once, later] = [0, 1].map(|place| serde_json::to_value(&list[place]).unwrap());
+    assert_eq!(at_once.get("exposure"), None);
+    assert_eq!(later["exposure"], serde_json::json!({"under": "t.bytes_under", "of": "t.bytes"}));
 }
 
 /// A process with one knob, whose code can be made slow or broken.
@@ -324,6 +411,28 @@ impl Host {
         Self { registry, mode, sets, slow, broken, server, dir }
     }
 
+    /// Adds a knob whose setter says that it was entered, and waits until it may go on.
+    fn add_gate(&self) -> (Receiver<()>, Sender<()>) {
+        let ((enter, entered), (go_on, may_go_on)) = (channel(), channel());
+        // Channels' ends are for one thread at a time.
+        let gate = Mutex::new((enter, may_go_on));
+        let set = move |_| {
+            let (enter, may_go_on) = &*gate.lock().unwrap();
+            enter.send(()).map_err(|e| e.to_string())?;
+            may_go_on.recv().map_err(|e| e.to_string())
+        };
+        let knob = Knob::off_on("t.gate", "a test", true, || Ok::<_, String>(true), set);
+        self.registry.register(knob).unwrap();
+        (entered, go_on)
+    }
+
+    /// A connection for requests that need not wait for each other.
+    fn line(&self) -> BufReader<UnixStream> {
+        let stream = UnixStream::connect(self.server.path()).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        BufReader::new(stream)
+    }
+
     fn client(&self) -> Client {
         Client::connect(self.server.path()).unwrap()
     }
@@ -340,6 +449,45 @@ impl Host {
         let mut command: Command = child("holder", self.dir.path().to_str().unwrap());
         Killed(command.stdout(Stdio::null()).spawn().unwrap())
     }
+}
+
+const TOKEN: &str = "token";
+
+fn hold(lasts: Duration) -> Request {
+    let (knob, hold, holder) = ("t.mode".into(), TOKEN.into(), "test".into());
+    Request::Hold { knob, hold, holder, ms: lasts.as_millis() as u64 }
+}
+
+fn renew(lasts: Duration) -> Request {
+    let (knob, hold) = ("t.mode".into(), TOKEN.into());
+    Request::Renew { knob, hold, ms: lasts.as_millis() as u64 }
+}
+
+fn release() -> Request {
+    Request::Release { knob: "t.mode".into(), hold: TOKEN.into(), keep: false }
+}
+
+fn set(knob: &str, value: &str, hold: Option<&str>) -> Request {
+    let (knob, value, hold) = (knob.into(), value.into(), hold.map(str::to_owned));
+    Request::Set { knob, value, hold, force: false }
+}
+
+fn send(line: &mut BufReader<UnixStream>, request: &Request) {
+    line.get_mut().write_all(request.to_line().as_bytes()).unwrap();
+}
+
+/// The value in the next answer, or the kind of the error.
+fn answer(line: &mut BufReader<UnixStream>) -> String {
+    let mut text = String::new();
+    line.read_line(&mut text).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let said = answer["ok"]["value"].as_str().or(answer["error"]["kind"].as_str());
+    said.expect(&text).to_owned()
+}
+
+fn ask(line: &mut BufReader<UnixStream>, request: &Request) -> String {
+    send(line, request);
+    answer(line)
 }
 
 /// A child that does not outlive its test.

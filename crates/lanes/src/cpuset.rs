@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::scan::Scanner;
+use crate::scan::{MASK_DIGITS, Scanner};
 use crate::{Error, Result};
 
 const WORDS: usize = 16;
@@ -12,7 +12,9 @@ const WORDS: usize = 16;
 ///
 /// It reads and prints as the kernel's lists: `0-3,8`. Reading also takes the kernel's stride
 /// form, `0-10:2/4` for the first two of every four, blanks around items, and the empty text for
-/// the empty set; printing gives the shortest ascending list.
+/// the empty set; printing gives the shortest ascending list. The kernel's masks, such as
+/// `1,0000000f`, are read by [`from_mask`](Self::from_mask) and printed by
+/// [`to_mask`](Self::to_mask), because `10` is a list and a mask of different CPUs.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct CpuSet {
     words: [u64; WORDS],
@@ -25,6 +27,44 @@ impl CpuSet {
     /// The empty set.
     pub const fn new() -> Self {
         Self { words: [0; WORDS] }
+    }
+
+    /// Reads a mask as the kernel prints it: hexadecimal, in groups of 32 CPUs, the last one first.
+    /// All groups but the first have eight digits. Blanks may be around it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Syntax`](crate::ErrorKind::Syntax) for anything else, and for CPUs above
+    /// [`CpuSet::MAX`].
+    pub fn from_mask(text: &str) -> Result<Self> {
+        let mut scanner = Scanner::new("CPU mask", text);
+        scanner.skip_blanks();
+        let start = scanner.offset();
+        let mut groups = vec![scanner.group(1)?];
+        while scanner.take(",") {
+            groups.push(scanner.group(MASK_DIGITS)?);
+        }
+        scanner.skip_blanks();
+        if !scanner.at_end() {
+            return Err(scanner.error("expected \",\" or the end"));
+        }
+        let mut set = Self::new();
+        for (group, bits) in groups.into_iter().rev().enumerate().filter(|(_, bits)| *bits != 0) {
+            let Some(word) = set.words.get_mut(group / 2) else {
+                let trouble = format_args!("a CPU is past the last possible one, {},", Self::MAX);
+                return Err(scanner.error_at(start, trouble));
+            };
+            *word |= u64::from(bits) << (group % 2 * 32);
+        }
+        Ok(set)
+    }
+
+    /// The mask of these CPUs as the kernel reads it, without leading zeros.
+    pub fn to_mask(&self) -> String {
+        let words = self.words.iter().rev();
+        let groups: Vec<u32> = words.flat_map(|word| [(word >> 32) as u32, *word as u32]).collect();
+        let first = groups.iter().position(|bits| *bits != 0).unwrap_or(groups.len() - 1);
+        let rest = groups[first + 1..].iter().map(|bits| format!(",{bits:08x}"));
+        format!("{:x}", groups[first]) + &rest.collect::<String>()
     }
 
     /// Adds a CPU; true if it was not there yet.
@@ -201,6 +241,44 @@ mod tests {
     }
 
     #[test]
+    fn masks_are_read_and_printed_as_the_kernel_does() {
+        for (mask, cpus, short) in [
+            ("0", "", "0"),
+            ("00000000,00000000", "", "0"),
+            ("f", "0-3", "f"),
+            ("F", "0-3", "f"),
+            ("10", "4", "10"),
+            ("00000001,0000000f\n", "0-3,32", "1,0000000f"),
+            ("80000000,00000000,00000000", "95", "80000000,00000000,00000000"),
+            (&format!("000,{}80000000", "00000000,".repeat(40)), "31", "80000000"),
+            (
+                &format!("80000000{}", ",00000000".repeat(31)),
+                "1023",
+                &format!("80000000{}", ",00000000".repeat(31)),
+            ),
+        ] {
+            let set = CpuSet::from_mask(mask).expect(mask);
+            assert_eq!((set.to_string().as_str(), set.to_mask().as_str()), (cpus, short), "{mask}");
+        }
+        let too_many = format!("1{}", ",00000000".repeat(32));
+        for (text, said) in [
+            ("", "CPU mask \"\": expected 1 to 8 hexadecimal digits at character 1"),
+            ("x", "expected 1 to 8 hexadecimal digits at character 1"),
+            ("+f", "expected 1 to 8 hexadecimal digits at character 1"),
+            ("fffffffff", "expected 1 to 8 hexadecimal digits at character 1"),
+            ("f,", "expected 8 hexadecimal digits at character 3"),
+            ("1,2", "expected 8 hexadecimal digits at character 3"),
+            ("0-3", "expected \",\" or the end at character 2"),
+            ("f f", "expected \",\" or the end at character 3"),
+            (&too_many, "a CPU is past the last possible one, 1023, at character 1"),
+        ] {
+            let error = CpuSet::from_mask(text).unwrap_err();
+            assert!(error.to_string().ends_with(said), "{error}");
+            assert_eq!(error.kind(), crate::ErrorKind::Syntax);
+        }
+    }
+
+    #[test]
     fn set_operations_agree_with_the_words() {
         let (a, b): (CpuSet, CpuSet) = ("0-3,100".parse().unwrap(), "2-5".parse().unwrap());
         assert_eq!(a.union(&b).to_string(), "0-5,100");
@@ -217,12 +295,14 @@ mod tests {
             let set: CpuSet = cpus.iter().copied().collect();
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.len(), cpus.len());
-            prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set);
+            prop_assert_eq!(&set.to_string().parse::<CpuSet>().unwrap(), &set);
+            prop_assert_eq!(CpuSet::from_mask(&set.to_mask()).unwrap(), set);
         }
 
         #[test]
-        fn any_text_is_read_or_refused_inside_it(text in "[0-9,:/ é-]{0,24}|.{0,24}") {
-            if let Err(error) = text.parse::<CpuSet>() {
+        fn any_text_is_read_or_refused_inside_it(text in "[0-9a-f,:/ é-]{0,24}|.{0,24}") {
+            for error in [text.parse::<CpuSet>().err(), CpuSet::from_mask(&text).err()] {
+                let Some(error) = error else { continue };
                 let offset = error.offset().unwrap();
                 prop_assert!(text.is_char_boundary(offset));
             }

@@ -1,6 +1,9 @@
-//! The parser that CPU sets, CPU specs and lane layouts share.
+//! The parser that CPU sets and their masks, CPU specs and lane layouts share.
 
 use crate::{CpuSet, Error, ErrorKind, Result};
+
+/// Digits of a group of a mask.
+pub(crate) const MASK_DIGITS: usize = 8;
 
 /// Reads a text from left to right and knows where it is, so that errors can point.
 pub(crate) struct Scanner<'a> {
@@ -100,6 +103,21 @@ impl<'a> Scanner<'a> {
         rest[..digits]
             .parse()
             .map_err(|_| self.error_at(start, format_args!("{} is too large", &rest[..digits])))
+    }
+
+    /// One group of a mask, of at least `least` digits: its bits.
+    pub(crate) fn group(&mut self, least: usize) -> Result<u32> {
+        let rest = &self.text[self.at..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()).len();
+        let read = u32::from_str_radix(&rest[..digits], 16).ok();
+        match read.filter(|_| (least..=MASK_DIGITS).contains(&digits)) {
+            Some(bits) => {
+                self.at += digits;
+                Ok(bits)
+            }
+            None if least == MASK_DIGITS => Err(self.error("expected 8 hexadecimal digits")),
+            None => Err(self.error("expected 1 to 8 hexadecimal digits")),
+        }
     }
 
     pub(crate) fn error(&self, trouble: impl std::fmt::Display) -> Error {

@@ -353,7 +353,7 @@ fn garbage_all_over_what_a_borrower_can_write_is_noticed_by_nobody_else() {
                 assert!(lives > 1, "{lives} lives, {refusals} refusals");
                 writes
             });
-            let end = End(&over);
+            let end = End(over);
             let start = Instant::now();
             let mut last = None;
             // A second, and on a busy machine until both kinds of garbage were noticed.

@@ -3,9 +3,12 @@
 //! An experiment's module has its parts, a file each; `experiment.rs` says what they are made of,
 //! and `driver.rs` runs them.
 
+pub mod all;
 pub mod bridge;
+pub mod bundle;
 mod claim;
 mod command;
+pub mod doctor;
 mod driver;
 pub(crate) mod exchanges;
 mod experiment;
@@ -17,9 +20,12 @@ mod peer;
 mod places;
 pub mod relay;
 pub(crate) mod relay_process;
+pub mod results;
 mod series;
+mod share;
 pub mod steer;
 mod stop;
+pub mod trial;
 mod worker;
 
 pub use driver::{Outcome, in_words, run};

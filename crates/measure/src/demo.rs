@@ -195,8 +195,8 @@ pub fn run(extent: Extent, seed: u64, quiet: bool, command: String) -> anyhow::R
             }
         }
     }
-    let windows = extent.windows();
-    let progress = Progress::new(windows * ready.len(), quiet);
+    let seconds = extent.windows() as f64 * (extent.window + extent.settle).as_secs_f64();
+    let progress = Progress::new(seconds * ready.len() as f64, quiet);
     let mut broken = Vec::new();
     for (number, (entry, mechanism)) in (0..).zip(ready) {
         let plan = trying::plan(extent, seed.wrapping_add(number));

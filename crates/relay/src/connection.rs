@@ -20,8 +20,7 @@ use crate::sockmap::Opened;
 pub(crate) struct Connection {
     pub(crate) client: Leg,
     pub(crate) phase: Phase,
-    /// Fixed when the connection was accepted.
-    pub(crate) engine: Engine,
+    pub(crate) origin: Origin,
     /// Tells a late event of an earlier connection in the same slot from one of this.
     pub(crate) generation: u32,
     /// Worker's tick of the last move, or of the last step before the relaying began.
@@ -30,6 +29,14 @@ pub(crate) struct Connection {
     pub(crate) queued: bool,
     /// Already in the worker's list of connections to look at.
     pub(crate) polled: bool,
+}
+
+/// What there was when the connection was accepted, which stays with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) engine: Engine,
+    /// Workers that it might have come to.
+    pub(crate) crew: usize,
 }
 
 #[derive(Debug)]
@@ -150,9 +157,15 @@ impl Relaying {
         Some(handed)
     }
 
-    /// Bytes that reached the other side, both ways, by user space or in the kernel.
-    pub(crate) fn moved(&self) -> u64 {
-        self.up.moved() + self.down.moved()
+    /// Client to backend, and backend to client.
+    pub(crate) fn flows(&self) -> [&Flow; 2] {
+        [&self.up, &self.down]
+    }
+
+    /// Bytes that reached the other side in each of the [`flows`](Self::flows), by user space or in
+    /// the kernel.
+    pub(crate) fn moved(&self) -> [u64; 2] {
+        self.flows().map(Flow::moved)
     }
 }
 

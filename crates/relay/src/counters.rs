@@ -17,6 +17,11 @@ kit::counters! {
         no_files: "times", "Times accepting or connecting failed because open files ran out.";
         bytes_up: "bytes", "Bytes forwarded from clients to backends.";
         bytes_down: "bytes", "Bytes forwarded from backends to clients.";
+        bytes: "bytes", "Bytes forwarded, both ways.";
+        bytes_under_engine: "bytes",
+            "Of these, bytes that moved as the present value of relay.engine has them move.";
+        bytes_under_cpus: "bytes",
+            "Of these, bytes of connections that run where the present value of relay.cpus has them.";
         bytes_copied: "bytes", "Bytes that the copy engine forwarded.";
         bytes_spliced: "bytes", "Bytes that the splice engine forwarded.";
         bytes_redirected: "bytes", "Bytes that the sockmap engine forwarded in the kernel.";

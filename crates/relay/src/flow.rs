@@ -30,6 +30,10 @@ pub(crate) use splice::Pipe;
 /// How many times a flow may read before others have their turn.
 const ROUNDS: usize = 8;
 
+/// Bytes after which the sockmap engine takes a flow over, once it is quiet: as much as a default
+/// socket buffer holds, so that it is no request.
+const TAKEN_OVER: u64 = 128 * 1024;
+
 /// One end of a connection, and what is known of it since the last edge-triggered event.
 #[derive(Debug)]
 pub(crate) struct Leg {
@@ -232,15 +236,26 @@ impl Flow {
 
     /// Whether the sockmap engine may take the flow over: bulk, and nothing under way.
     pub(crate) fn is_quiet_bulk(&self, source: &Leg) -> bool {
-        /// As much as a default socket buffer holds: a flow that sent it is no request.
-        const BULK: u64 = 128 * 1024;
         self.state == State::Open
             && matches!(self.engine, FlowEngine::Copy)
             && matches!(self.held, Held::Nothing)
             && !source.readable
             && !source.hup
             && !source.urgent
-            && self.written >= BULK
+            && self.written >= TAKEN_OVER
+    }
+
+    /// Whether the flow of a connection that was accepted under the engine `own` moves its bytes now
+    /// as one that was accepted under `other` would: they are the same engine, or one copies here as
+    /// the other does.
+    pub(crate) fn moves_as(&self, own: Engine, other: Engine) -> bool {
+        let copies = |engine| match engine {
+            Engine::Copy => true,
+            Engine::Splice => false,
+            Engine::Sockmap => self.written < TAKEN_OVER,
+            Engine::Auto => !self.bulk.is_batching(),
+        };
+        own == other || matches!(self.engine, FlowEngine::Copy) && copies(own) && copies(other)
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -332,4 +347,38 @@ fn chunk(shares: Shares) -> Box<[u8]> {
 /// Whether an errno means: not now.
 fn would_block(e: Errno) -> bool {
     e == Errno::AGAIN || e == Errno::INTR
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketType};
+
+    use super::*;
+
+    #[test]
+    fn engines_are_alike_while_they_copy_and_not_once_they_part() {
+        use Engine::{Auto, Copy, Sockmap, Splice};
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        for (written, alike) in [
+            (0, &[(Copy, Sockmap), (Copy, Auto), (Sockmap, Auto)][..]),
+            (TAKEN_OVER - 1, &[(Copy, Sockmap), (Copy, Auto), (Sockmap, Auto)]),
+            (TAKEN_OVER, &[(Copy, Auto)]),
+            (bulk::RUN, &[]),
+        ] {
+            for own in Engine::ALL {
+                let mut flow = Flow::new(own);
+                flow.written = written;
+                flow.bulk.moved(written, &socket, 1 << 20);
+                for other in Engine::ALL {
+                    let pair = |a, b| alike.contains(&(a, b));
+                    let expected = own == other || pair(own, other) || pair(other, own);
+                    assert_eq!(flow.moves_as(own, other), expected, "{own}, {other}, {written}");
+                }
+            }
+        }
+        let mut taken = Flow::new(Sockmap);
+        taken.engine = FlowEngine::Sockmap(Taken::default());
+        let like = Engine::ALL.map(|other| taken.moves_as(Sockmap, other));
+        assert_eq!(like, [Copy, Splice, Sockmap, Auto].map(|other| other == Sockmap));
+    }
 }

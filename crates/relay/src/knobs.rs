@@ -40,6 +40,7 @@ fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {
     // A connection stays with its worker: a larger set adds workers, which get new connections only.
     Knob::parsed("relay.cpus", help, form, "all", move || Ok(reader.cpus()), set)
         .reaching(Reach::NewConnections)
+        .exposed("relay.bytes_under_cpus", "relay.bytes")
 }
 
 fn engine_knob(relay: &Arc<Relay>) -> Knob {
@@ -48,4 +49,5 @@ fn engine_knob(relay: &Arc<Relay>) -> Knob {
     let (get, set) = (move || Ok(reader.engine()), move |engine| writer.set_engine(engine));
     Knob::choice("relay.engine", help, &Engine::ALL, Engine::Auto, get, set)
         .reaching(Reach::NewConnections)
+        .exposed("relay.bytes_under_engine", "relay.bytes")
 }

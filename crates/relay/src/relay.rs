@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,6 +57,8 @@ struct Hand {
     thread: JoinHandle<()>,
     tid: Pid,
     counters: Arc<Counters>,
+    /// The CPU that it was given. Relaxed: see `worker/exposure.rs`.
+    cpu: Arc<AtomicUsize>,
 }
 
 impl Relay {
@@ -170,7 +173,9 @@ impl Relay {
         let round: Vec<usize> = cpus.iter().collect();
         for (hand, cpu) in crew.workers.iter().zip(round.iter().cycle()) {
             lanes::pin_thread(hand.tid, *cpu).map_err(unusable)?;
+            hand.cpu.store(*cpu, Relaxed);
         }
+        self.shared.set_cpus(cpus.len());
         crew.cpus = cpus.clone();
         Ok(())
     }
@@ -215,12 +220,16 @@ impl Relay {
         let wake = new_wake()?;
         let counters = Arc::new(Counters::default());
         let shared = Arc::clone(&self.shared);
-        let worker = Worker::new(shared, listeners, wake.clone(), counters.clone(), index)?;
-        let announce = self.announce.clone();
+        let cpu = Arc::new(AtomicUsize::new(usize::MAX));
+        let (counts, place) = (Arc::clone(&counters), Arc::clone(&cpu));
+        let worker = Worker::new(shared, listeners, wake.clone(), counts, place, index)?;
+        let (shared, announce) = (Arc::clone(&self.shared), self.announce.clone());
         let (say, hear) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("relay-{index}"))
             .spawn(move || {
+                // Before it accepts anybody.
+                shared.join();
                 // The receiver waits for it, and for `gone` until the relay is dropped.
                 let _ = say.send(gettid());
                 worker.run();
@@ -229,7 +238,7 @@ impl Relay {
             .map_err(|e| Error::io("cannot start a worker's thread", e))?;
         let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
         self.shared.add_wake(wake);
-        Ok(Hand { thread, tid, counters })
+        Ok(Hand { thread, tid, counters, cpu })
     }
 }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::backend::Backends;
 use crate::config::{Config, Engine};
+use crate::connection::Origin;
 use crate::socket::Shares;
 use crate::sockmap::Sockmap;
 
@@ -36,17 +37,26 @@ pub(crate) struct Shared {
     pub(crate) limit: usize,
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
     engine: AtomicU8,
+    /// CPUs that the relay was asked to run on, and workers that there are. Relaxed: they say what
+    /// is counted how, and no more.
+    cpus: AtomicUsize,
+    crew: AtomicUsize,
     /// Release when it is set, Acquire where workers read it: what was done before (counters,
     /// a closed resource) is seen by a worker that sees the new stage.
     stage: AtomicU8,
     /// Relaxed: a count. A worker that stopped accepting at the limit is woken through `wakes`
     /// by the one that brings the count below it.
-    active: AtomicUsize,
+    active: OwnLine<AtomicUsize>,
     /// Loaded when the engine is first asked for.
     sockmap: OnceLock<Arc<Sockmap>>,
     /// An eventfd for each worker.
     wakes: Mutex<Vec<Arc<OwnedFd>>>,
 }
+
+/// What all workers write stands apart from what all of them read at each wake-up.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 impl Shared {
     pub(crate) fn new(config: Config, limit: usize) -> Shared {
@@ -57,7 +67,9 @@ impl Shared {
             engine: AtomicU8::new(config.engine as u8),
             config,
             stage: AtomicU8::new(Stage::Run as u8),
-            active: AtomicUsize::new(0),
+            cpus: AtomicUsize::new(0),
+            crew: AtomicUsize::new(0),
+            active: OwnLine::default(),
             sockmap: OnceLock::new(),
             wakes: Mutex::new(Vec::new()),
         }
@@ -69,6 +81,25 @@ impl Shared {
 
     pub(crate) fn set_engine(&self, engine: Engine) {
         self.engine.store(engine as u8, Relaxed);
+    }
+
+    /// What a connection that is accepted now comes under.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { engine: self.engine(), crew: self.crew.load(Relaxed) }
+    }
+
+    /// CPUs that the relay was asked to run on.
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus.load(Relaxed)
+    }
+
+    pub(crate) fn set_cpus(&self, cpus: usize) {
+        self.cpus.store(cpus, Relaxed);
+    }
+
+    /// One more worker is there.
+    pub(crate) fn join(&self) {
+        self.crew.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -99,12 +130,12 @@ impl Shared {
         // Never above the limit, not even for a moment: who is woken because the count fell below
         // it, and then reads it too high, would not be woken again.
         let one_more = |active| (active < self.limit).then_some(active + 1);
-        self.active.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+        self.active.0.fetch_update(Relaxed, Relaxed, one_more).is_ok()
     }
 
     /// Counts a connection out. True: it was at the limit, and those who wait must be woken.
     pub(crate) fn leave(&self) -> bool {
-        self.active.fetch_sub(1, Relaxed) >= self.limit
+        self.active.0.fetch_sub(1, Relaxed) >= self.limit
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -112,7 +143,7 @@ impl Shared {
     }
 
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Relaxed)
+        self.active.0.load(Relaxed)
     }
 
     pub(crate) fn add_wake(&self, wake: Arc<OwnedFd>) {

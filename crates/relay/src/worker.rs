@@ -5,10 +5,12 @@
 //! every [`TICK`], not from a timer each: a connection costs nothing while it idles.
 
 mod admit;
+mod exposure;
 mod watch;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventFlags};
@@ -21,6 +23,7 @@ use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
 use crate::flow::Resources;
 use crate::shared::{Shared, Stage};
+use exposure::InForce;
 use watch::{SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
@@ -38,6 +41,8 @@ pub(crate) struct Worker {
     accept_again: Option<u32>,
     connections: Slab<Connection>,
     resources: Resources,
+    /// The CPU that it was given, which the relay changes.
+    cpu: Arc<AtomicUsize>,
     /// Connections with work left.
     again: Vec<(usize, u32)>,
     /// Connections to look at every [`POLL`], and when the next look is due.
@@ -59,6 +64,7 @@ impl Worker {
         listeners: Vec<OwnedFd>,
         wake: Arc<OwnedFd>,
         counters: Arc<Counters>,
+        cpu: Arc<AtomicUsize>,
         turn: usize,
     ) -> Result<Worker, Error> {
         let fail = |e: Errno| Error::io("cannot set up a worker's epoll", e);
@@ -75,6 +81,7 @@ impl Worker {
             accept_again: None,
             connections: Slab::new(),
             resources,
+            cpu,
             again: Vec::new(),
             polls: Vec::new(),
             look_at: now,
@@ -216,9 +223,11 @@ impl Worker {
         let next = relaying.advance(&mut connection.client, &mut self.resources);
         if relaying.moved() != before {
             connection.active = self.tick;
+            let in_force = InForce::now(&self.shared, &self.cpu);
+            in_force.count(connection.origin, relaying, before, &self.resources.counters);
         }
         let next = match next {
-            Next::Wait | Next::Poll if connection.engine == Engine::Sockmap => {
+            Next::Wait | Next::Poll if connection.origin.engine == Engine::Sockmap => {
                 match relaying.hand_over(&connection.client, &self.resources) {
                     Some(handed) => self.handed_over(key, handed),
                     None => next,

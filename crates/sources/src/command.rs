@@ -112,9 +112,31 @@ impl Running {
     /// killed.
     ///
     /// # Errors
+    /// As [`succeed`](Self::succeed), and [`ErrorKind::Command`] if it printed no number.
+    pub fn finish(mut self, stopped: impl FnMut() -> bool) -> Result<f64> {
+        self.complete(stopped)?;
+        let text = String::from_utf8_lossy(&self.stdout.text).into_owned();
+        last_number(&text).ok_or_else(|| {
+            let end = text.lines().rev().find(|line| !line.trim().is_empty());
+            self.failed(&match end {
+                Some(end) => format!("printed no number; its last line is {end:?}"),
+                None => "printed nothing".into(),
+            })
+        })
+    }
+
+    /// Waits for its end, whatever it prints. What it left running in its group is killed.
+    ///
+    /// `stopped` is asked several times a second whether to give up.
+    ///
+    /// # Errors
     /// [`ErrorKind::Command`]: it took longer than the window and its limit, `stopped` came to say
-    /// yes, it did not end well, or it printed no number; with what it wrote to stderr.
-    pub fn finish(mut self, stopped: impl Fn() -> bool) -> Result<f64> {
+    /// yes, or it did not end well; with what it wrote to stderr.
+    pub fn succeed(mut self, stopped: impl FnMut() -> bool) -> Result<()> {
+        self.complete(stopped)
+    }
+
+    fn complete(&mut self, mut stopped: impl FnMut() -> bool) -> Result<()> {
         while !self.wait().context(format_args!("waiting for `{}`", self.line))? {
             if stopped() {
                 return Err(self.failed("was stopped"));
@@ -126,17 +148,7 @@ impl Running {
         let status = self.end().context(format_args!("waiting for `{}`", self.line))?;
         self.stdout.read();
         self.stderr.read();
-        if !status.success() {
-            return Err(self.failed(&format!("ended with {status}")));
-        }
-        let text = String::from_utf8_lossy(&self.stdout.text).into_owned();
-        last_number(&text).ok_or_else(|| {
-            let end = text.lines().rev().find(|line| !line.trim().is_empty());
-            self.failed(&match end {
-                Some(end) => format!("printed no number; its last line is {end:?}"),
-                None => "printed nothing".into(),
-            })
-        })
+        if status.success() { Ok(()) } else { Err(self.failed(&format!("ended with {status}"))) }
     }
 
     /// Waits a while and takes what it prints; true once it has ended.

@@ -13,15 +13,16 @@
 //! A [`Command`] of the user's is different: it has one value for a window as a whole.
 //!
 //! ```
-//! use cachelane_sources::{Meter, Sample};
+//! use cachelane_sources::Meter;
+//! use cachelane_trial::Value;
 //!
 //! let mut meter = Meter::open(&["cpu.busy".parse()?, "cpu.busy/switches".parse()?])?;
 //! let start = meter.read()?;
 //! std::thread::sleep(std::time::Duration::from_millis(50)); // the window
 //! let end = meter.read()?;
-//! for (measure, sample) in meter.measures().iter().zip(meter.samples(&start, &end)) {
-//!     let Sample::Ratio { numerator, denominator } = sample? else { continue };
-//!     println!("{}: {} {}", measure.name, numerator / denominator, measure.unit);
+//! for (measure, value) in meter.measures().iter().zip(meter.values(&start, &end)) {
+//!     let Value::Part(part) = value? else { continue };
+//!     println!("{}: {} {}", measure.name, part.ratio(), measure.unit);
 //! }
 //! # Ok::<(), cachelane_sources::Error>(())
 //! ```
@@ -40,9 +41,8 @@ mod value;
 
 pub use command::{Command, Running};
 pub use error::{Error, ErrorKind, Result};
-pub use histogram::Histogram;
 pub use list::{Listed, list};
-pub use meter::{Meter, Reading, Sample};
+pub use meter::{Meter, Reading};
 pub use quantity::{Kind, Quantity};
 pub use spec::MeasureSpec;
 pub use trial::Better;

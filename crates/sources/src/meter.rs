@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use trial::Measure;
+use trial::{Measure, Part};
 
 use crate::pmu::Events;
 use crate::prom::{Prom, Selector};
@@ -11,7 +11,7 @@ use crate::quantity::Family;
 use crate::source::{self, Counters, Source};
 use crate::spec::{Named, Operand, What};
 use crate::value::Amount;
-use crate::{Error, Histogram, Kind, MeasureSpec, Quantity, Result};
+use crate::{Error, Kind, MeasureSpec, Quantity, Result};
 
 /// How many readings in a row a source may fail before that is an error: two windows, each with
 /// its start, middle and end.
@@ -60,21 +60,6 @@ struct Moment {
     values: Vec<crate::Value>,
 }
 
-/// What a measure comes to between two readings. Samples of several windows are put together by
-/// adding up numerators and denominators, or by [`Histogram::merge`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum Sample {
-    /// The value is the quotient. The denominator can be 0: nothing happened.
-    Ratio {
-        /// By how much the first quantity grew; of a level, its mean times the seconds.
-        numerator: f64,
-        /// The same of the second quantity, or the seconds.
-        denominator: f64,
-    },
-    /// The value is the [`quantile`](MeasureSpec::quantile).
-    Histogram(Histogram),
-}
-
 impl Meter {
     /// Opens the sources of these measures and reads each once.
     ///
@@ -115,7 +100,8 @@ impl Meter {
     pub fn measures(&self) -> Vec<Measure> {
         let measure = |measured: &Measured| {
             let spec = &measured.spec;
-            Measure::new(spec.name(), measured.unit.clone(), spec.better())
+            let measure = Measure::new(spec.name(), measured.unit.clone(), spec.better());
+            Measure { quantile: spec.quantile().unwrap_or(measure.quantile), ..measure }
         };
         self.measures.iter().map(measure).collect()
     }
@@ -127,7 +113,7 @@ impl Meter {
 
     /// Reads all sources now.
     ///
-    /// A source that fails leaves a hole in the reading: [`samples`](Self::samples) says why.
+    /// A source that fails leaves a hole in the reading: [`values`](Self::values) says why.
     ///
     /// # Errors
     /// The error of a source that failed in six readings in a row.
@@ -135,12 +121,14 @@ impl Meter {
         self.sources.iter_mut().map(Opened::read).collect::<Result<_>>().map(Reading)
     }
 
-    /// What each measure comes to between two readings of this meter.
+    /// What each measure comes to between two readings of this meter: of a ratio, by how much the two
+    /// quantities grew; of a quantity by second, by how much it grew and the seconds; of a level, its
+    /// mean times the seconds and what it is divided by. A denominator of 0 says that nothing happened.
     ///
     /// # Errors
-    /// Each sample has its own: [`ErrorKind::Void`](crate::ErrorKind::Void), with the reason.
-    pub fn samples(&self, from: &Reading, to: &Reading) -> Vec<Result<Sample>> {
-        self.measures.iter().map(|measured| measured.sample(from, to)).collect()
+    /// Each value has its own: [`ErrorKind::Void`](crate::ErrorKind::Void), with the reason.
+    pub fn values(&self, from: &Reading, to: &Reading) -> Vec<Result<trial::Value>> {
+        self.measures.iter().map(|measured| measured.value(from, to)).collect()
     }
 }
 
@@ -163,24 +151,24 @@ impl Opened {
 }
 
 impl Measured {
-    fn sample(&self, from: &Reading, to: &Reading) -> Result<Sample> {
+    fn value(&self, from: &Reading, to: &Reading) -> Result<trial::Value> {
         self.between(from, to)
             .map_err(|reason| Error::void(format!("{}: {reason}", self.spec.name())))
     }
 
-    fn between(&self, from: &Reading, to: &Reading) -> Hole<Sample> {
+    fn between(&self, from: &Reading, to: &Reading) -> Hole<trial::Value> {
         let (first, seconds) = amount(self.first, from, to)?;
         let second = self.second.map(|second| amount(second, from, to)).transpose()?;
-        Ok(match (first, second) {
-            (Amount::Histogram(histogram), _) => Sample::Histogram(histogram),
-            (Amount::Number(numerator), None) => Sample::Ratio { numerator, denominator: seconds },
-            (Amount::Number(numerator), Some((Amount::Number(denominator), _))) => {
-                Sample::Ratio { numerator, denominator }
-            }
-            (Amount::Number(numerator), Some((Amount::Histogram(histogram), _))) => {
-                Sample::Ratio { numerator, denominator: histogram.count() }
-            }
-        })
+        let num = match first {
+            Amount::Histogram(histogram) => return Ok(trial::Value::Histogram(histogram)),
+            Amount::Number(num) => num,
+        };
+        let den = match second {
+            None => seconds,
+            Some((Amount::Number(den), _)) => den,
+            Some((Amount::Histogram(histogram), _)) => histogram.count(),
+        };
+        Ok(trial::Value::Part(Part { num, den }))
     }
 }
 
@@ -336,15 +324,15 @@ mod tests {
     fn a_window_with_a_hole_is_void_and_the_next_one_is_not() {
         let mut meter = meter(&[true, false, true]);
         let readings: Vec<Reading> = (0..3).map(|_| meter.read().unwrap()).collect();
-        for sample in meter.samples(&readings[0], &readings[1]) {
-            let error = sample.unwrap_err();
+        for value in meter.values(&readings[0], &readings[1]) {
+            let error = value.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Void);
             assert!(error.to_string().ends_with(": it did not answer"), "{error}");
         }
-        let samples: Vec<_> = meter.samples(&readings[0], &readings[2]).into_iter().collect();
-        let ratios: Vec<(f64, f64)> = (samples.iter())
-            .map(|sample| match sample {
-                Ok(Sample::Ratio { numerator, denominator }) => (*numerator, *denominator),
+        let values = meter.values(&readings[0], &readings[2]).into_iter();
+        let ratios: Vec<(f64, f64)> = values
+            .map(|value| match value {
+                Ok(trial::Value::Part(Part { num, den })) => (num, den),
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -72,6 +72,29 @@ impl MeasureSpec {
         }
     }
 
+    /// Whether it is by second.
+    pub fn is_rate(&self) -> bool {
+        matches!(self.what, What::Ratio(_, None))
+    }
+
+    /// Whether both begin with one quantity, whatever it is taken by.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        self.operands().0 == other.operands().0
+    }
+
+    /// The same by what a quantity grew, if it is a total by second; else as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Syntax`] and [`ErrorKind::Unknown`] if `quantity` is none.
+    pub fn by(self, quantity: &str) -> Result<Self> {
+        let by = parse::quantity(quantity)?;
+        let what = match self.what {
+            What::Ratio(first, None) if !first.is_level() => What::Ratio(first, Some(by)),
+            what => what,
+        };
+        Ok(Self { what, ..self })
+    }
+
     /// The quantities in it.
     pub(crate) fn operands(&self) -> (&Operand, Option<&Operand>) {
         match &self.what {
@@ -119,6 +142,11 @@ impl fmt::Display for MeasureSpec {
 }
 
 impl Operand {
+    /// Whether it is known to be one that goes up and down.
+    fn is_level(&self) -> bool {
+        matches!(self, Self::Known(named) if named.known.kind == crate::Kind::Level)
+    }
+
     /// The good direction, where it follows from the name.
     fn better(&self) -> Option<Better> {
         match self {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{Error, Histogram, Result};
+use trial::Histogram;
+
+use crate::{Error, Result, histogram};
 
 /// What a quantity says at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,18 +125,23 @@ fn changed(now: &[Part], before: &[Part]) -> Error {
 }
 
 fn came(now: &[(String, Histogram)], before: &[(String, Histogram)]) -> Result<Amount> {
-    let mut sum = Histogram::default();
+    let mut sum: Option<Histogram> = None;
     let mut left = before.iter().peekable();
-    for (series, histogram) in now {
-        let earlier = left.next_if(|(of, _)| of == series);
-        let came = earlier.map(|(_, earlier)| histogram.since(earlier)).transpose();
+    for (series, now) in now {
+        let came = match left.next_if(|(of, _)| of == series) {
+            Some((_, earlier)) => histogram::since(now, earlier),
+            None => Ok(now.clone()),
+        };
         let came = came.map_err(|error| Error::void(format!("{series}: {error}")))?;
-        sum.merge(came.as_ref().unwrap_or(histogram))?;
+        match &mut sum {
+            Some(sum) => histogram::add(sum, &came)?,
+            None => sum = Some(came),
+        }
     }
-    match left.next() {
-        Some((gone, _)) => Err(Error::void(format!("{gone} is gone"))),
-        None => Ok(Amount::Histogram(sum)),
+    if let Some((gone, _)) = left.next() {
+        return Err(Error::void(format!("{gone} is gone")));
     }
+    sum.map(Amount::Histogram).ok_or_else(|| Error::void("there is no series"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cachelane_sources::{Error, ErrorKind, MeasureSpec, Meter, Result, Sample};
+use cachelane_sources::{Error, ErrorKind, MeasureSpec, Meter, Result};
+use trial::{Part, Value};
 
 /// What the server does with one connection after it has read the request.
 type Answer = Box<dyn Fn(&mut TcpStream) -> std::io::Result<()> + Send>;
@@ -47,11 +48,11 @@ fn spec(url: &str, selector: &str) -> MeasureSpec {
     format!("prom:{url}:{selector},higher").parse().expect("a measure")
 }
 
-fn ratio(sample: Result<Sample>) -> Result<f64> {
-    match sample? {
-        Sample::Ratio { numerator, denominator } => {
-            assert!(denominator > 0.0);
-            Ok(numerator)
+fn numerator(value: Result<Value>) -> Result<f64> {
+    match value? {
+        Value::Part(Part { num, den }) => {
+            assert!(den > 0.0);
+            Ok(num)
         }
         other => panic!("{other:?}"),
     }
@@ -68,9 +69,9 @@ fn after(answer: Answer) -> (Error, Duration) {
     let hole = meter.read().expect("one failure is none");
     let took = started.elapsed();
     let end = meter.read().expect("it behaves again");
-    let error = ratio(meter.samples(&start, &hole).remove(0)).expect_err("the window is void");
+    let error = numerator(meter.values(&start, &hole).remove(0)).expect_err("the window is void");
     assert_eq!(error.kind(), ErrorKind::Void);
-    let whole = ratio(meter.samples(&start, &end).remove(0));
+    let whole = numerator(meter.values(&start, &end).remove(0));
     assert_eq!(whole.expect("both ends were read"), 7.0);
     (error, took)
 }
@@ -95,22 +96,21 @@ fn a_counter_a_gauge_and_a_histogram_are_read_by_one_request() {
     // A request to find the metrics, and one to try them.
     let answers = [body(&text(1)), body(&text(1)), chunked(&text(10)), until_closed(&text(14))];
     let url = serve(answers.into());
-    let quantile = format!("p50:prom:{url}:h_seconds,lower").parse().expect("a measure");
+    let quantile = format!("p25:prom:{url}:h_seconds,lower").parse().expect("a measure");
     let specs = [spec(&url, "n_total"), spec(&url, "g"), quantile];
     let mut meter = Meter::open(&specs).expect("all are there");
     let (start, end) = (meter.read().expect("chunks"), meter.read().expect("until closed"));
-    let mut samples = meter.samples(&start, &end).into_iter();
-    assert_eq!(samples.next().map(ratio).expect("three samples").expect("a number"), 4.0);
-    match samples.next().expect("three samples").expect("a level") {
-        Sample::Ratio { numerator, denominator } => {
-            assert!((numerator / denominator - 12.0).abs() < 1e-9, "{numerator} {denominator}");
-        }
+    let mut values = meter.values(&start, &end).into_iter();
+    assert_eq!(values.next().map(numerator).expect("three values").expect("a number"), 4.0);
+    match values.next().expect("three values").expect("a level") {
+        Value::Part(part) => assert!((part.ratio() - 12.0).abs() < 1e-9, "{part:?}"),
         other => panic!("{other:?}"),
     }
-    match samples.next().expect("three samples").expect("a histogram") {
-        Sample::Histogram(histogram) => assert_eq!(histogram.quantile(0.5), Some(0.5)),
+    match values.next().expect("three values").expect("a histogram") {
+        Value::Histogram(histogram) => assert_eq!(histogram.quantile(0.25), Some(0.25)),
         other => panic!("{other:?}"),
     }
+    assert_eq!(meter.measures()[2].quantile, 0.25);
     let units: Vec<String> = meter.measures().into_iter().map(|measure| measure.unit).collect();
     assert_eq!(units, ["/s", "", "s"]);
 }

@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use cachelane_sources::{Error, ErrorKind, MeasureSpec, Meter, Reading, Sample, list};
+use cachelane_sources::{Error, ErrorKind, MeasureSpec, Meter, Reading, list};
 use lab::{Lab, LinkOptions};
 use rustix::time::{ClockId, clock_gettime};
+use trial::{Part, Value};
 
 fn specs(texts: &[&str]) -> Vec<MeasureSpec> {
     texts.iter().map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))).collect()
@@ -21,11 +22,11 @@ fn refused(texts: &[&str]) -> Error {
 
 /// Numerators and denominators.
 fn ratios(meter: &Meter, from: &Reading, to: &Reading) -> Vec<(f64, f64)> {
-    let ratio = |sample| match sample {
-        Ok(Sample::Ratio { numerator, denominator }) => (numerator, denominator),
+    let ratio = |value| match value {
+        Ok(Value::Part(Part { num, den })) => (num, den),
         other => panic!("{other:?}"),
     };
-    meter.samples(from, to).into_iter().map(ratio).collect()
+    meter.values(from, to).into_iter().map(ratio).collect()
 }
 
 fn cpu_time(clock: ClockId) -> Duration {
@@ -136,7 +137,7 @@ fn root_packets_of_a_namespace_are_counted_and_a_device_that_goes_is_said() {
     let device = link.a.device.clone();
     client.command("ip").args(["link", "delete", &device]).run().expect("it can be removed");
     let after = here.read().expect("one failure is none");
-    let error = here.samples(&here_end, &after).remove(0).expect_err("its device is gone");
+    let error = here.values(&here_end, &after).remove(0).expect_err("its device is gone");
     assert_eq!(error.kind(), ErrorKind::Void);
     assert!(error.to_string().contains(&format!("{device} is gone")), "{error}");
 }

@@ -8,8 +8,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use crate::host::Host;
+use crate::measure::Better;
 use crate::number;
-use crate::stats::{Ratio, median};
+use crate::stats::{Ratio, Verdict, median};
 use crate::table::{Align, Table, Tone, one_line};
 
 /// The version of the shape, in [`BenchOutput::schema`].
@@ -74,6 +75,10 @@ pub struct RatioOut {
     /// Whether the median meets the claim; the interval says how sure that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
+    /// Whether the first of the two is better or worse than the second; inconclusive where the
+    /// interval holds both. None where that is no question, as with a share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
 }
 
 /// What a ratio was claimed to be.
@@ -155,6 +160,7 @@ impl RatioOut {
             runs: ratio.runs,
             bar: None,
             met: None,
+            verdict: None,
         }
     }
 
@@ -165,13 +171,29 @@ impl RatioOut {
         Self { bar: Some(bar), met: Some(met), ..self }
     }
 
+    /// The same with its verdict, where the two are equal at `even`: 1 of a ratio, 0 of a difference.
+    #[must_use]
+    pub fn judged(self, better: Better, even: f64) -> Self {
+        let (above, below) = match better {
+            Better::Higher => (Verdict::Better, Verdict::Worse),
+            Better::Lower => (Verdict::Worse, Verdict::Better),
+        };
+        let verdict = match (self.low > even, self.high < even) {
+            (true, _) => above,
+            (_, true) => below,
+            _ => Verdict::Inconclusive,
+        };
+        Self { verdict: Some(verdict), ..self }
+    }
+
     /// What was claimed and whether it is met, in words and as such; none if nothing was.
     pub(crate) fn claim(&self) -> Option<(String, bool)> {
         let met = self.met == Some(true);
         Some((format!("{}: {}", self.bar?, if met { "met" } else { "not met" }), met))
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// The median and its interval, to the digits that this leaves certain: `1.42 [1.37, 1.48]`.
+    pub fn text(&self) -> String {
         number::ratio(self.median, Some((self.low, self.high)))
     }
 }
@@ -264,6 +286,7 @@ mod tests {
             cpus: 2,
             hz: Some(250),
             memory: 1 << 34,
+            id: None,
         };
         let mut output = BenchOutput::new("relay", host);
         output.cases = vec![copy, peer];
@@ -364,6 +387,25 @@ mod tests {
         for (ratio, met) in [(0.94, false), (0.95, true), (1.0, true), (1.05, true), (1.06, false)]
         {
             assert_eq!(Bar::Between(0.95, 1.05).is_met_by(ratio), met, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_needs_the_whole_interval_on_one_side() {
+        use Better::{Higher, Lower};
+        for (low, high, better, even, expected) in [
+            (1.01, 1.5, Higher, 1.0, Verdict::Better),
+            (1.01, 1.5, Lower, 1.0, Verdict::Worse),
+            (0.5, 0.99, Higher, 1.0, Verdict::Worse),
+            (0.5, 0.99, Lower, 1.0, Verdict::Better),
+            (0.99, 1.01, Higher, 1.0, Verdict::Inconclusive),
+            (1.0, 1.5, Higher, 1.0, Verdict::Inconclusive),
+            (0.1, 0.2, Higher, 0.0, Verdict::Better),
+            (0.0, 0.0, Lower, 0.0, Verdict::Inconclusive),
+        ] {
+            let ratio = Ratio { median: low, low, high, runs: 6, p: 1.0 };
+            let found = RatioOut::new("a / b", &ratio).judged(better, even).verdict;
+            assert_eq!(found, Some(expected), "{low} to {high}, {better:?}, {even}");
         }
     }
 

@@ -10,6 +10,8 @@ kit::error! {
         InvalidPlan => BadInput,
         /// A measured value is not a number, is infinite or negative, or values are missing.
         InvalidData => Failed,
+        /// A file is not the record of a trial, or contradicts itself.
+        InvalidRecord => BadInput,
         /// There is not one complete block, or not one pair of runs, to judge from.
         TooFewBlocks => Failed,
         /// The subject failed to set an arm or to measure.

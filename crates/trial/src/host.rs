@@ -4,6 +4,7 @@ use std::fs;
 use rustix::system::{sysinfo, uname};
 use rustix::time::{ClockId, clock_getres};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// The machine that something was measured on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,10 @@ pub struct Host {
     pub hz: Option<u32>,
     /// Memory in bytes.
     pub memory: u64,
+    /// Which machine it is, without saying who: a hash of `/etc/machine-id`, the same in everything
+    /// that is measured there. None where there is no such file, as in many containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 impl Host {
@@ -39,6 +44,7 @@ impl Host {
             cpus: count_cpus(online.trim()),
             hz,
             memory: sysinfo.totalram as u64 * u64::from(sysinfo.mem_unit),
+            id: id(&fs::read_to_string("/etc/machine-id").unwrap_or_default()),
         }
     }
 }
@@ -51,6 +57,15 @@ impl fmt::Display for Host {
         write!(f, "Linux {}, {}, {} CPU{plural}, {gib:.1} GiB", self.kernel, self.cpu, self.cpus)?;
         self.hz.map_or(Ok(()), |hz| write!(f, ", HZ={hz}"))
     }
+}
+
+/// The machine ID may not leave the machine, says machine-id(5), only a hash of it with a key of the
+/// application's own. None of what is not 32 digits: `uninitialized`, or nothing.
+fn id(machine: &str) -> Option<String> {
+    let machine = machine.trim();
+    let is_id = machine.len() == 32 && machine.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hash = || Sha256::digest(format!("cachelane host {}", machine.to_ascii_lowercase()));
+    is_id.then(|| hash()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
@@ -80,11 +95,24 @@ mod tests {
         let cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9B14\n";
         let (cpu, cpus) = (cpu_model(cpuinfo).unwrap().to_owned(), count_cpus("0-3,8"));
         let memory = 16_384_000 * 1024;
-        let host = Host { kernel: "6.18.5".into(), cpu, cpus, hz: Some(250), memory };
+        let host = Host { kernel: "6.18.5".into(), cpu, cpus, hz: Some(250), memory, id: None };
         let expected = "Linux 6.18.5, AMD EPYC 9B14, 5 CPUs, 15.6 GiB, HZ=250";
         assert_eq!(host.to_string(), expected);
         assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd0c\n"), None);
         assert_eq!(count_cpus(""), 0);
+    }
+
+    #[test]
+    fn a_machine_is_known_again_but_not_by_its_id() {
+        let machine = "0123456789abcdef0123456789abcdef";
+        let found = id(&format!("{machine}\n")).unwrap();
+        assert_eq!(found.len(), 32);
+        assert_eq!(id(machine), Some(found.clone()));
+        assert_ne!(id(&machine.replace('0', "1")), Some(found.clone()));
+        assert!(!found.contains(&machine[..8]));
+        for none in ["", "uninitialized\n", "0123456789abcdef0123456789abcdeg"] {
+            assert_eq!(id(none), None, "{none}");
+        }
     }
 
     #[test]

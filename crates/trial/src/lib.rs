@@ -9,7 +9,9 @@
 //! 2. [`run`] walks the plan; whoever is told of each window may stop it.
 //! 3. An [`Outcome`] compares each arm with the first one: a [`Comparison`] with a ratio, its
 //!    interval, a p-value and a [`Verdict`].
-//! 4. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
+//! 4. A [`Record`] keeps all that as JSON.
+//! 5. [`combine()`] makes one answer of the records of many hosts and hours.
+//! 6. A [`report::Page`] draws that as one HTML page or as a table for a terminal.
 //!
 //! [`mod@bench`] holds what benches print; [`paired_ratio`] does the statistics of their paired runs.
 //!
@@ -42,6 +44,7 @@
 //! Several trials are not corrected for each other: of twenty, expect one to stand out by chance.
 
 pub mod bench;
+mod combine;
 mod engine;
 mod error;
 mod host;
@@ -50,18 +53,21 @@ mod number;
 mod outcome;
 mod pilot;
 mod plan;
+pub mod record;
 pub mod report;
 mod series;
 mod stats;
 mod table;
 mod value;
 
+pub use combine::{Combined, CombinedReport, HostRatio, LeftOut, Source, combine};
 pub use engine::{Sample, Step, Subject, Window, run};
 pub use error::{BoxError, Error, ErrorKind};
 pub use measure::{Better, Measure};
 pub use outcome::{Ended, Judged, Outcome};
-pub use pilot::{Hold, Pilot, pilot};
+pub use pilot::{Hold, Pilot, pilot, pilot_time, pilot_windows};
 pub use plan::{Guard, Plan, Reach, Slot};
+pub use record::Record;
 pub use stats::{
     Comparison, Interval, Ratio, Rules, Verdict, compare, paired_difference, paired_ratio,
 };

@@ -12,6 +12,10 @@ pub struct Measure {
     /// Which quantile, in (0, 1), where windows give histograms.
     #[serde(default = "median")]
     pub quantile: f64,
+    /// Whether it is there for its guard alone: such measures are judged among themselves, so that they
+    /// do not make the rules for the others stricter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_guarded: bool,
 }
 
 fn median() -> f64 {
@@ -21,7 +25,14 @@ fn median() -> f64 {
 impl Measure {
     /// A measure of this name and unit; of a histogram, its median.
     pub fn new(name: impl Into<String>, unit: impl Into<String>, better: Better) -> Self {
-        Self { name: name.into(), unit: unit.into(), better, quantile: median() }
+        let (name, unit) = (name.into(), unit.into());
+        Self { name, unit, better, quantile: median(), only_guarded: false }
+    }
+
+    /// Whether the two measure one thing, for whatever purpose.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let what = |of: &Self| (of.better, of.quantile);
+        self.name == other.name && self.unit == other.unit && what(self) == what(other)
     }
 }
 

@@ -13,6 +13,14 @@ pub(crate) fn quantity_to(value: f64, unit: &str, digits: i32) -> String {
     if let Some(seconds) = seconds_per(unit) {
         return time(value * seconds, digits);
     }
+    // The measure's name says by what it is taken.
+    if unit.starts_with("CPU s/") {
+        return time(value, digits);
+    }
+    let unit = match unit.split_once('/') {
+        Some((one, other)) if one == other => "",
+        _ => unit,
+    };
     let fixed = has_prefix(unit) || unit == "%";
     let (scale, prefix) = if fixed { (1.0, "") } else { prefix(rounded_up(value, digits)) };
     let number = grouped(value / scale, digits);
@@ -155,6 +163,8 @@ mod tests {
             (1500.0, "ns", "1.50 µs"),
             (0.043, "ms", "43.0 µs"),
             (2.0, "s", "2.00 s"),
+            (1.95e-8, "CPU s/bytes", "19.5 ns"),
+            (0.0123, "segments/segments", "0.0123"),
             (12.5, "Mpps", "12.5 Mpps"),
             (0.0123, "", "0.0123"),
             (0.000_001, "", "1.00e-6"),

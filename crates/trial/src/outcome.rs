@@ -6,9 +6,12 @@ use crate::engine::Window;
 use crate::error::{Error, ErrorKind};
 use crate::measure::{Better, Measure};
 use crate::pilot::Pilot;
-use crate::plan::{Plan, Reach};
+use crate::plan::{Guard, Plan, Reach};
 use crate::series;
-use crate::stats::{Comparison, Rules, Verdict, compare, compare_quantiles};
+use crate::stats::{
+    self, Comparison, Estimate, Interval, Rules, Tested, Verdict, against_quantile,
+    estimate_quantile, holm, test_quantile,
+};
 use crate::value::{Histogram, Part, Value};
 
 /// The least share of a window's work that must have run under its arm.
@@ -16,9 +19,6 @@ const LEAST_EXPOSURE: f64 = 0.9;
 
 /// The largest share of blocks that may be void.
 const MOST_VOID: f64 = 0.1;
-
-/// How sure a guard is before it ends a trial.
-const GUARDED: f64 = 0.99;
 
 /// What a trial saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +72,13 @@ impl Outcome {
         Self { plan, measures, pilot: None, windows: Vec::new(), ended: Ended::Plan }
     }
 
+    /// Of a trial that ended with its pilot: by a guard, or as it was broken off.
+    pub fn of_pilot(plan: Plan, measures: Vec<Measure>, pilot: Pilot) -> Self {
+        let guard = pilot.harmed.map(|(measure, arm)| Ended::Guard { measure, arm });
+        let ended = guard.unwrap_or(Ended::Stopped);
+        Self { pilot: Some(pilot), ended, ..Self::new(plan, measures) }
+    }
+
     /// How many blocks are complete.
     pub fn blocks(&self) -> u32 {
         (self.windows.len() / self.plan.windows_per_block()) as u32
@@ -82,85 +89,88 @@ impl Outcome {
         self.all_blocks().filter(|block| is_void(block)).count()
     }
 
+    fn first_void(&self) -> Option<&str> {
+        self.windows.iter().find_map(|window| window.void.as_deref())
+    }
+
     /// Compares an arm, an index into the plan's, with the first one, by the first measure and as if
     /// there were no other arm.
     ///
     /// # Errors
-    /// [`ErrorKind::TooFewBlocks`] without a complete block; [`ErrorKind::InvalidData`] if there is
-    /// no such arm.
+    /// [`ErrorKind::TooFewBlocks`] without a complete block that counts; [`ErrorKind::InvalidData`] if
+    /// there is no such arm.
     pub fn compare(&self, arm: usize) -> Result<Comparison, Error> {
-        self.compare_by(0, arm, 1)
+        Ok(self.judge_family(&[(0, arm)])?.remove(0).comparison)
     }
 
     /// Compares every arm with the first one by every measure.
     ///
-    /// The comparisons by the first measure are one family, those by all others are another: in each
-    /// the error budget is shared out by Holm's procedure, and an interval has the confidence that its
-    /// comparison was tested at.
+    /// The comparisons by the first measure are one family, those by the others are another, and those
+    /// by measures that are only guarded are a third: in each the error budget is shared out by Holm's
+    /// procedure, and an interval has the confidence that its comparison was tested at.
     ///
     /// # Errors
     /// As [`compare`](Self::compare).
     pub fn judge(&self) -> Result<Vec<Judged>, Error> {
-        let mut all = self.judge_family(0..1)?;
-        all.extend(self.judge_family(1..self.measures.len())?);
+        let others = 1..self.measures.len();
+        let (guarded, others) = others.partition(|&measure| self.measures[measure].only_guarded);
+        let mut all = Vec::new();
+        for family in [vec![0], others, guarded] {
+            all.extend(self.judge_family(&self.pairs(&family))?);
+        }
+        all.sort_by_key(|judged| judged.measure);
         Ok(all)
     }
 
-    fn judge_family(&self, measures: std::ops::Range<usize>) -> Result<Vec<Judged>, Error> {
+    /// These measures with every arm but the first.
+    fn pairs(&self, measures: &[usize]) -> Vec<(usize, usize)> {
         let arms = 1..self.plan.arms.len();
-        let pairs: Vec<_> = measures.flat_map(|m| arms.clone().map(move |arm| (m, arm))).collect();
-        let alone = |&(measure, arm): &(usize, usize)| self.compare_by(measure, arm, 1);
-        let p: Vec<f64> =
-            pairs.iter().map(|pair| Ok(alone(pair)?.p)).collect::<Result<_, Error>>()?;
-        let mut order: Vec<usize> = (0..pairs.len()).collect();
-        order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
-        let mut judged = Vec::new();
-        let mut among = pairs.len();
-        for place in order {
-            let (measure, arm) = pairs[place];
-            let comparison = self.compare_by(measure, arm, among)?;
-            // Past the first that is not certain nothing is.
-            if comparison.p < 1.0 - self.plan.confidence {
-                among = among.saturating_sub(1).max(1);
-            }
-            judged.push(Judged { measure, arm, comparison });
-        }
-        judged.sort_by_key(|judged| (judged.measure, judged.arm));
-        Ok(judged)
+        measures.iter().flat_map(|&measure| arms.clone().map(move |arm| (measure, arm))).collect()
     }
 
-    /// Compares by one measure, as one of `among` comparisons that share the error budget.
-    fn compare_by(&self, measure: usize, arm: usize, among: usize) -> Result<Comparison, Error> {
-        if arm == 0 || arm >= self.plan.arms.len() {
-            let last = self.plan.arms.len() - 1;
-            let what = format!("no arm {arm} to compare with the first; expected 1 to {last}");
-            return Err(Error::new(ErrorKind::InvalidData, what));
-        }
-        let look = self.plan.look(self.blocks());
-        let (blocks, share) = look.unwrap_or((self.blocks(), 1.0));
-        let rules = self.rules(measure, share / among as f64);
-        let mut found = self.compare_blocks(blocks, measure, arm, &rules)?;
+    /// Compares by pairs of a measure and an arm, which share the error budget.
+    fn judge_family(&self, pairs: &[(usize, usize)]) -> Result<Vec<Judged>, Error> {
+        let (blocks, share) = self.plan.look(self.blocks()).unwrap_or((self.blocks(), 1.0));
+        let test = |&(measure, arm): &(usize, usize)| {
+            self.test(blocks, measure, arm, &self.rules(measure, share), pairs.len())
+        };
+        let tested: Vec<Tested> = pairs.iter().map(test).collect::<Result<_, _>>()?;
+        let judged = pairs.iter().zip(holm(tested)).map(|(&(measure, arm), found)| {
+            let comparison = self.with_notes(measure, arm, found);
+            Judged { measure, arm, comparison }
+        });
+        Ok(judged.collect())
+    }
+
+    /// The comparison with what else there is to say, which may take its verdict away.
+    fn with_notes(&self, measure: usize, arm: usize, mut found: Comparison) -> Comparison {
         let mut notes: Vec<String> = found.note.take().into_iter().collect();
-        if look.is_none() {
-            found.verdict = Verdict::Inconclusive;
-            let first = self.plan.looks_after()[0];
-            notes
-                .insert(0, format!("ended after {blocks} blocks; the first look is after {first}"));
-        } else if blocks < self.plan.blocks {
-            let planned = self.plan.blocks;
-            notes.insert(
-                0,
-                format!("judged after {blocks} of {planned} blocks, by a stricter rule"),
-            );
+        match (self.plan.look(self.blocks()), self.plan.blocks) {
+            (None, _) => {
+                found.verdict = Verdict::Inconclusive;
+                let (done, first) = (self.blocks(), self.plan.looks_after()[0]);
+                let early = format!("ended after {done} blocks; the first look is after {first}");
+                notes.insert(0, early);
+            }
+            (Some((blocks, _)), planned) if blocks < planned => {
+                let early =
+                    format!("judged after {blocks} of {planned} blocks, by a stricter rule");
+                notes.insert(0, early);
+            }
+            _ => {}
         }
-        if let Some(reason) = self.withheld(measure, arm, &found) {
+        let withheld = self.withheld().or_else(|| {
+            let none = found.verdict == Verdict::NoDifference;
+            none.then(|| self.hidden(measure, arm)).flatten()
+        });
+        if let Some(reason) = withheld {
             found.verdict = Verdict::Withheld;
             notes.insert(0, reason);
-        } else if let Some(reason) = self.lower_bound(measure, arm, &found) {
-            notes.push(reason);
+        } else if found.is_difference() {
+            notes.extend(found.interval.and_then(|seen| self.lower_bound(measure, arm, seen)));
         }
         found.note = (!notes.is_empty()).then(|| notes.join("; "));
-        Ok(found)
+        found
     }
 
     fn rules(&self, measure: usize, share: f64) -> Rules {
@@ -168,29 +178,53 @@ impl Outcome {
         Rules { better: self.measures[measure].better, margin, confidence, share, seed }
     }
 
-    fn compare_blocks(
+    /// Tests an arm by a measure, in the first blocks, as one of a family of so many comparisons.
+    fn test(
         &self,
         blocks: u32,
         measure: usize,
         arm: usize,
         rules: &Rules,
-    ) -> Result<Comparison, Error> {
-        let base = self.of_blocks(blocks, measure, 0)?;
-        let other = self.of_blocks(blocks, measure, arm)?;
-        match (base, other) {
-            (Values::Parts(base), Values::Parts(other)) => compare(&base, &other, rules),
-            (Values::Histograms(base), Values::Histograms(other)) => {
-                compare_quantiles(&base, &other, self.measures[measure].quantile, rules)
-            }
-            _ => {
-                Err(self
-                    .mixed(measure, "it is a number under one arm, a histogram under the other"))
+        family: usize,
+    ) -> Result<Tested, Error> {
+        if arm == 0 || arm >= self.plan.arms.len() {
+            let last = self.plan.arms.len() - 1;
+            let what = format!("no arm {arm} to compare with the first; expected 1 to {last}");
+            return Err(Error::new(ErrorKind::InvalidData, what));
+        }
+        let quantile = self.measures[measure].quantile;
+        match self.arms(blocks, measure, [0, arm])? {
+            Arms::Parts(base, other) => stats::test(&base, &other, rules, family),
+            Arms::Histograms(base, other) => test_quantile(base, other, quantile, rules, family),
+        }
+    }
+
+    /// What two arms come to by a measure, and the logarithm of the second's ratio to the first, from all
+    /// blocks that count; none if there is no such ratio.
+    ///
+    /// # Errors
+    /// As [`compare`](Self::compare).
+    pub(crate) fn estimate(
+        &self,
+        measure: usize,
+        arms: [usize; 2],
+    ) -> Result<([f64; 2], Option<Estimate>), Error> {
+        match self.arms(self.blocks(), measure, arms)? {
+            Arms::Parts(base, other) => Ok(stats::estimate(&base, &other)),
+            Arms::Histograms(base, other) => {
+                estimate_quantile(base, other, self.measures[measure].quantile)
             }
         }
     }
 
+    /// What two arms come to by a measure, block by block.
+    fn arms(&self, blocks: u32, measure: usize, arms: [usize; 2]) -> Result<Arms, Error> {
+        let [base, other] = arms.map(|arm| self.of_blocks(blocks, measure, arm));
+        Arms::of(base?, other?).map_err(|why| self.mixed(measure, why))
+    }
+
     /// What an arm's windows add up to in each block that is not void.
-    fn of_blocks(&self, blocks: u32, measure: usize, arm: usize) -> Result<Values, Error> {
+    fn of_blocks(&self, blocks: u32, measure: usize, arm: usize) -> Result<Vec<Value>, Error> {
         let mut all = Vec::new();
         for block in self.all_blocks().take(blocks as usize).filter(|block| !is_void(block)) {
             let mut values = block.iter().filter(|w| w.arm == arm).map(|w| &w.values[measure]);
@@ -199,10 +233,13 @@ impl Outcome {
             all.push(sum);
         }
         if all.is_empty() {
-            let what = "the trial ended before its first block was complete";
+            let what = match self.first_void() {
+                Some(why) => format!("every block is void, the first because {why}"),
+                None => "the trial ended before its first block was complete".into(),
+            };
             return Err(Error::new(ErrorKind::TooFewBlocks, what));
         }
-        Values::of(all).map_err(|why| self.mixed(measure, why))
+        Ok(all)
     }
 
     fn mixed(&self, measure: usize, why: &str) -> Error {
@@ -214,27 +251,27 @@ impl Outcome {
         self.windows.chunks_exact(self.plan.windows_per_block())
     }
 
-    /// Why what was measured does not answer the question, if it does not.
-    fn withheld(&self, measure: usize, arm: usize, found: &Comparison) -> Option<String> {
+    /// Why what was measured does not answer the question, whatever it says.
+    pub(crate) fn withheld(&self) -> Option<String> {
         let void = self.void_blocks();
         if void as f64 > MOST_VOID * f64::from(self.blocks()) {
-            let why =
-                self.windows.iter().find_map(|w| w.void.as_deref()).unwrap_or("no reason given");
+            let why = self.first_void().unwrap_or("no reason given");
             return Some(format!(
                 "{void} of {} blocks are void, the first because {why}",
                 self.blocks()
             ));
         }
-        if let Some(exposure) = self.exposure().filter(|share| *share < LEAST_EXPOSURE) {
-            return Some(format!(
+        self.exposure().filter(|share| *share < LEAST_EXPOSURE).map(|exposure| {
+            format!(
                 "only {:.0} % of the work ran under its arm, the rest under the other one; let arms \
                  settle for longer, or have connections renewed",
                 100.0 * exposure
-            ));
-        }
-        if found.verdict != Verdict::NoDifference {
-            return None;
-        }
+            )
+        })
+    }
+
+    /// Why there may be an effect that windows do not show, if anything says so.
+    pub(crate) fn hidden(&self, measure: usize, arm: usize) -> Option<String> {
         if let Some(trouble) = self.transient(measure, arm) {
             return Some(trouble);
         }
@@ -249,15 +286,9 @@ impl Outcome {
         }
     }
 
-    /// Why the effect may be larger than it was found to be, if anything says so.
-    fn lower_bound(&self, measure: usize, arm: usize, found: &Comparison) -> Option<String> {
-        if !matches!(found.verdict, Verdict::Better | Verdict::Worse) {
-            return None;
-        }
-        let held = || {
-            let hold = self.pilot.as_ref()?.hold(measure, arm)?;
-            hold.outlasts(found.interval?)
-        };
+    /// Why the effect may be larger than what was seen of it, if anything says so.
+    pub(crate) fn lower_bound(&self, measure: usize, arm: usize, seen: Interval) -> Option<String> {
+        let held = || self.pilot.as_ref()?.hold(measure, arm)?.outlasts(seen);
         self.transient(measure, arm).or_else(held).map(|why| format!("a lower bound: {why}"))
     }
 
@@ -289,10 +320,12 @@ impl Outcome {
         if done == self.plan.blocks {
             return Ok(None);
         }
-        for guard in &self.plan.guards {
-            for arm in 1..self.plan.arms.len() {
-                if self.is_harmed(guard.measure, arm, guard.limit)? {
-                    return Ok(Some(Ended::Guard { measure: guard.measure, arm }));
+        if let Some(alpha) = self.plan.guard_alpha(done) {
+            for guard in &self.plan.guards {
+                for arm in 1..self.plan.arms.len() {
+                    if self.is_harmed(guard, arm, alpha)? {
+                        return Ok(Some(Ended::Guard { measure: guard.measure, arm }));
+                    }
                 }
             }
         }
@@ -304,58 +337,113 @@ impl Outcome {
             use Verdict::{Better, NoDifference, Worse};
             matches!(judged.comparison.verdict, Better | Worse | NoDifference)
         };
-        Ok(self.judge_family(0..1)?.iter().all(is_clear).then_some(Ended::Decided))
+        let first = self.judge_family(&self.pairs(&[0]))?;
+        Ok(first.iter().all(is_clear).then_some(Ended::Decided))
     }
 
-    /// Whether an arm is certainly beyond a guard's limit, or harms where the baseline never did.
-    fn is_harmed(&self, measure: usize, arm: usize, limit: f64) -> Result<bool, Error> {
+    /// Whether an arm is certainly beyond a guard's limit, at a look with this error budget.
+    fn is_harmed(&self, guard: &Guard, arm: usize, alpha: f64) -> Result<bool, Error> {
         if self.void_blocks() as u32 == self.blocks() {
             return Ok(false);
         }
-        // Half of the budget is for the other side, which a guard does not look at.
-        let confidence = 1.0 - 2.0 * (1.0 - GUARDED);
-        let rules = Rules { confidence, share: 1.0, ..self.rules(measure, 1.0) };
-        let found = self.compare_blocks(self.blocks(), measure, arm, &rules)?;
-        let Some(interval) = found.interval else {
-            let from_nothing = found.ratio.is_none() && found.verdict == Verdict::Worse;
-            return Ok(from_nothing);
-        };
-        Ok(match self.measures[measure].better {
-            Better::Lower => interval.low > limit,
-            Better::Higher => interval.high < limit,
-        })
+        let arms = self.arms(self.blocks(), guard.measure, [0, arm])?;
+        guard.is_exceeded(arms, &self.measures[guard.measure], alpha, self.plan.seed)
     }
 }
 
-/// An arm's blocks by one measure.
-enum Values {
-    Parts(Vec<Part>),
-    Histograms(Vec<Histogram>),
+impl Guard {
+    /// Whether the second arm is certainly beyond the limit, with this error budget; an empty pair never
+    /// is.
+    pub(crate) fn is_exceeded(
+        &self,
+        arms: Arms,
+        of: &Measure,
+        alpha: f64,
+        seed: u64,
+    ) -> Result<bool, Error> {
+        let limit = self.limit;
+        // As much again is for the other side, which a guard does not look at.
+        let alpha = 2.0 * alpha;
+        let (p, is_above) = match arms {
+            Arms::Parts(base, other) if base.is_empty() || other.is_empty() => return Ok(false),
+            Arms::Parts(base, other) => stats::against(&base, &other, limit, alpha, seed)?,
+            Arms::Histograms(base, other) => {
+                against_quantile(base, other, of.quantile, limit, alpha, seed)?
+            }
+        };
+        Ok(p <= alpha && is_above == (of.better == Better::Lower))
+    }
 }
 
-impl Values {
-    fn of(all: Vec<Value>) -> Result<Self, &'static str> {
-        let mut parts = Vec::new();
-        let mut histograms: Vec<Histogram> = Vec::new();
-        for value in all {
-            match value {
-                Value::Part(part) => parts.push(part),
-                Value::Histogram(one) => {
-                    if histograms.first().is_some_and(|first| first.bounds != one.bounds) {
-                        return Err("its buckets changed");
-                    }
-                    histograms.push(one);
-                }
-            }
+/// Two arms' blocks by one measure.
+pub(crate) enum Arms {
+    Parts(Vec<Part>, Vec<Part>),
+    Histograms(Vec<Histogram>, Vec<Histogram>),
+}
+
+impl Arms {
+    /// # Errors
+    /// If they are not all of one kind, with the same buckets.
+    pub(crate) fn of(base: Vec<Value>, other: Vec<Value>) -> Result<Self, &'static str> {
+        let first = base.first().cloned();
+        if !base.iter().chain(&other).all(|value| first.as_ref().is_some_and(|f| f.is_like(value)))
+        {
+            return Err("its buckets changed, or it changed between a number and a histogram");
         }
-        match (parts.is_empty(), histograms.is_empty()) {
-            (_, true) => Ok(Self::Parts(parts)),
-            (true, false) => Ok(Self::Histograms(histograms)),
-            (false, false) => Err("it changed from a histogram to a number, or back"),
-        }
+        let parts = |values: Vec<Value>| values.into_iter().filter_map(Value::part).collect();
+        let histograms =
+            |values: Vec<Value>| values.into_iter().filter_map(Value::histogram).collect();
+        Ok(match first {
+            Some(Value::Histogram(_)) => Self::Histograms(histograms(base), histograms(other)),
+            _ => Self::Parts(parts(base), parts(other)),
+        })
     }
 }
 
 fn is_void(block: &[Window]) -> bool {
     block.iter().any(|window| window.void.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight blocks of two arms, whose first two measures differ by a fifth and the other seven not at
+    /// all.
+    fn outcome(only_guarded: bool) -> Outcome {
+        let plan = Plan { blocks: 8, seed: 1, ..Plan::new(["off", "on"]) };
+        let measure = |i: usize| {
+            let only_guarded = only_guarded && i > 1;
+            Measure { only_guarded, ..Measure::new(i.to_string(), "", Better::Higher) }
+        };
+        let measures: Vec<Measure> = (0..9).map(measure).collect();
+        let windows = plan.schedule().into_iter().map(|slot| {
+            let value =
+                |measure: usize| 100.0 + if measure < 2 { 20.0 * slot.arm as f64 } else { 0.0 };
+            let values = (0..measures.len()).map(|i| value(i).into()).collect();
+            Window { values, ..Window::simulated(slot.block, slot.arm, 0.0) }
+        });
+        Outcome { windows: windows.collect(), ..Outcome::new(plan, measures) }
+    }
+
+    #[test]
+    fn measures_that_are_only_guarded_do_not_weaken_the_others() {
+        for (only_guarded, second) in [(false, Verdict::Inconclusive), (true, Verdict::Better)] {
+            let judged = outcome(only_guarded).judge().unwrap();
+            assert!(judged.iter().map(|judged| judged.measure).eq(0..9), "in their order");
+            let verdicts: Vec<Verdict> = judged.iter().map(|j| j.comparison.verdict).collect();
+            assert_eq!(verdicts[..2], [Verdict::Better, second], "guarded: {only_guarded}");
+            assert_eq!(verdicts[2..], [Verdict::Inconclusive; 7]);
+        }
+    }
+
+    #[test]
+    fn a_measure_says_that_it_is_only_guarded_only_if_it_is() {
+        for guarded in [false, true] {
+            let measures = outcome(guarded).measures;
+            let text = serde_json::to_string(&measures).unwrap();
+            assert_eq!(text.matches("only_guarded").count(), if guarded { 7 } else { 0 });
+            assert_eq!(serde_json::from_str::<Vec<Measure>>(&text).unwrap(), measures);
+        }
+    }
 }

@@ -7,30 +7,29 @@
 //! is one long window, not a randomised trial: it is never a reason to call a difference, only to
 //! withhold "no difference", or to call an effect a lower bound.
 
+mod guard;
+mod hold;
+
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Step, Subject, Window, take};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::measure::Measure;
 use crate::outcome::Outcome;
-use crate::plan::{Plan, Reach, Slot};
-use crate::series::{self, Sample};
-use crate::stats::{Interval, t_quantile};
+use crate::plan::{MOST_BLOCKS, Plan, Reach, Slot, fewest_blocks};
+use crate::series;
+use crate::stats::{mean, t_quantile};
+pub use hold::Hold;
+use hold::{GROUPS, holds};
 
-/// How many margins an effect of a held arm may be away from none.
-const ROOM: f64 = 3.0;
-
-/// Into how many groups of windows a hold is split to see how it varies.
-const GROUPS: usize = 6;
+/// The most windows that a pilot may have.
+const MOST_WINDOWS: u64 = 100_000;
 
 /// How likely an effect of the size that was asked for is found.
 const POWER: f64 = 0.9;
-
-/// After so many time constants an effect is there but for a tenth.
-const SETTLED: f64 = 2.303;
 
 /// What a pilot saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,33 +43,23 @@ pub struct Pilot {
     pub holds: Vec<Hold>,
     /// The windows, in the order of time; their blocks count the stretches under one arm.
     pub windows: Vec<Window>,
-    /// Whether it was broken off.
+    /// Whether it was broken off, or ended by a guard.
     pub stopped: bool,
-}
-
-/// What an arm did when it was held.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Hold {
-    /// The measure, an index into the subject's.
-    pub measure: usize,
-    /// The arm.
-    pub arm: usize,
-    /// The ratio to the baseline at the end of the hold.
-    pub ratio: f64,
-    /// Its interval, 95 %; none if it could not be told.
-    pub interval: Option<Interval>,
-    /// How long the effect takes to build up but for a tenth, in seconds, where it is seen to build up.
-    pub settles: Option<f64>,
-    /// Whether it still built up at the end.
-    pub unsettled: bool,
+    /// The measure and the arm of the guard that ended it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harmed: Option<(usize, usize)>,
 }
 
 /// Looks at the traffic for `windows` windows under the baseline, then, if the plan's
 /// [`Reach`] is unknown, holds every arm twice as long as `hold`, with the baseline for `hold` before and
-/// after it. Windows are as long as the plan's, with no time to settle in between.
+/// after it; a hold has at least 12 windows. Windows are as long as the plan's, with no time to settle in
+/// between.
+///
+/// A guard whose measure was certainly beyond its limit while an arm was held ends the pilot, and
+/// [`Pilot::harmed`] names it: do not [`run`](crate::run) the trial then.
 ///
 /// # Errors
-/// As [`run`](crate::run).
+/// As [`run`](crate::run), and [`ErrorKind::InvalidPlan`] as [`pilot_windows`].
 pub fn pilot(
     plan: &Plan,
     subject: &mut dyn Subject,
@@ -79,24 +68,35 @@ pub fn pilot(
     mut before: impl FnMut(&Step<'_>) -> ControlFlow<()>,
 ) -> Result<Pilot, Error> {
     plan.check()?;
+    pilot_windows(plan, windows, hold)?;
     let measures = subject.measures();
-    let arms = stretches(plan, windows as usize, hold);
-    let schedule = arms.iter().enumerate().flat_map(|(block, &(arm, length))| {
-        std::iter::repeat_n(Slot { block: block as u32, arm }, length)
+    plan.check_guards(&measures)?;
+    let stretches = stretches(plan, windows, hold).enumerate();
+    let schedule = stretches.flat_map(|(block, (arm, length))| {
+        std::iter::repeat_n(Slot { block: block as u32, arm }, length as usize)
     });
     let schedule: Vec<Slot> = schedule.collect();
     let seen = Outcome::new(plan.clone(), measures.clone());
     let unsettled = Plan { settle: Duration::ZERO, ..plan.clone() };
-    let mut found = Vec::with_capacity(schedule.len());
+    let mut found: Vec<Window> = Vec::with_capacity(schedule.len());
+    let mut harmed = None;
     for (window, &slot) in schedule.iter().enumerate() {
         let (arm, windows) = (&plan.arms[slot.arm], schedule.len());
         if before(&Step { window, windows, slot, arm, seen: &seen }).is_break() {
             break;
         }
         let place = format!("window {} of {windows} of the pilot", window + 1);
-        found.push(take(&unsettled, subject, slot, &measures, &place)?);
+        let first = found.iter().find(|window| window.void.is_none());
+        let Some(taken) = take(&unsettled, subject, slot, &measures, first, &place)? else { break };
+        found.push(taken);
+        if schedule.get(window + 1).is_none_or(|next| next.block != slot.block) {
+            harmed = guard::harmed(&found, plan, &measures)?;
+            if harmed.is_some() {
+                break;
+            }
+        }
     }
-    let stopped = found.len() < schedule.len();
+    let stopped = found.len() < schedule.len() && harmed.is_none();
     let holds = if stopped { Vec::new() } else { holds(&found, plan, &measures) };
     let first = |window: &Window| Some(window.values.first()?.number(measures[0].quantile));
     let quiet: Vec<f64> = found.iter().filter(|w| w.block == 0).filter_map(first).collect();
@@ -105,112 +105,65 @@ pub fn pilot(
         autocorrelation: series::autocorrelation(&quiet).map_or(0.0, |(r, _)| r),
         holds,
         windows: found,
-        stopped,
+        stopped: stopped || harmed.is_some(),
+        harmed,
     })
 }
 
-/// The arms, and how many windows of each.
-fn stretches(plan: &Plan, windows: usize, hold: Duration) -> Vec<(usize, usize)> {
-    let held = (hold.as_secs_f64() / plan.window.as_secs_f64()).ceil().max(2.0 * GROUPS as f64);
-    let held = held as usize;
-    match plan.reach {
-        Reach::AtOnce => vec![(0, windows)],
-        Reach::Unknown => {
-            let arms = (1..plan.arms.len()).flat_map(|arm| [(arm, 2 * held), (0, held)]);
-            std::iter::once((0, windows.max(held))).chain(arms).collect()
+/// How many windows a [`pilot`] has.
+///
+/// # Errors
+/// [`ErrorKind::InvalidPlan`] if it has more than 100,000.
+pub fn pilot_windows(plan: &Plan, windows: u32, hold: Duration) -> Result<u32, Error> {
+    match total(plan, windows, hold) {
+        total @ 0..=MOST_WINDOWS => Ok(total as u32),
+        total => {
+            let window = plan.window;
+            let what = format!(
+                "pilot: {total} windows of {window:?}; expected at most {MOST_WINDOWS}: make windows \
+                 longer, or hold arms for less than {hold:?}"
+            );
+            Err(Error::new(ErrorKind::InvalidPlan, what))
         }
     }
+}
+
+/// How long the windows of a [`pilot`] last in all, whether or not it may have so many.
+pub fn pilot_time(plan: &Plan, windows: u32, hold: Duration) -> Duration {
+    let total = u32::try_from(total(plan, windows, hold));
+    total.map_or(Duration::MAX, |total| plan.window.saturating_mul(total))
+}
+
+/// In how many windows, at most as many as can be counted.
+fn total(plan: &Plan, windows: u32, hold: Duration) -> u64 {
+    stretches(plan, windows, hold).fold(0, |sum: u64, (_, length)| sum.saturating_add(length))
+}
+
+/// The arms, and how many windows of each.
+fn stretches(
+    plan: &Plan,
+    windows: u32,
+    hold: Duration,
+) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let held = hold.as_nanos().div_ceil(plan.window.as_nanos().max(1));
+    let held = u64::try_from(held).unwrap_or(u64::MAX).max(2 * GROUPS as u64);
+    let (quiet, others) = match plan.reach {
+        Reach::AtOnce => (u64::from(windows), 0),
+        Reach::Unknown => (held.max(windows.into()), plan.arms.len().saturating_sub(1)),
+    };
+    let arms = (1..=others).flat_map(move |arm| [(arm, held.saturating_mul(2)), (0, held)]);
+    std::iter::once((0, quiet)).chain(arms)
 }
 
 /// The standard deviation of a window as a share of the mean, from neighbours under one arm: slow
 /// changes, which blocks cancel, count little.
 fn noise(windows: &[Window], measure: usize, of: &Measure) -> f64 {
     let number = |window: &Window| Some(window.values.get(measure)?.number(of.quantile));
-    let mean = series::mean(windows.iter().filter_map(number));
+    let level = mean(windows.iter().filter_map(number));
     let pairs = windows.windows(2).filter(|pair| pair[0].block == pair[1].block);
     let squares = pairs.filter_map(|pair| Some((number(&pair[1])? - number(&pair[0])?).powi(2)));
-    let deviation = (series::mean(squares) / 2.0).sqrt() / mean;
+    let deviation = (mean(squares) / 2.0).sqrt() / level;
     if deviation.is_finite() { deviation } else { 0.0 }
-}
-
-fn holds(windows: &[Window], plan: &Plan, measures: &[Measure]) -> Vec<Hold> {
-    let stretches: Vec<&[Window]> = windows.chunk_by(|a, b| a.block == b.block).collect();
-    let arms = stretches.windows(3).step_by(2);
-    let each = arms.flat_map(|around| {
-        measures.iter().enumerate().map(|(i, measure)| hold(around, i, measure, plan))
-    });
-    each.collect()
-}
-
-/// What the arm in the middle of three stretches did.
-fn hold(around: &[&[Window]], measure: usize, of: &Measure, plan: &Plan) -> Hold {
-    let number = |window: &Window| Some(window.values.get(measure)?.number(of.quantile));
-    let numbers = |windows: &[Window]| windows.iter().filter_map(number).collect::<Vec<f64>>();
-    let [before, held, after] = [0, 1, 2].map(|i| numbers(around[i]));
-    let late = |numbers: &[f64]| numbers[numbers.len() / 2..].to_vec();
-    let base: Vec<f64> = before.iter().copied().chain(late(&after)).collect();
-    let (ratio, interval) = compare(&base, &late(&held));
-    let window = plan.window.as_secs_f64();
-    let times = [held.len(), after.len()].map(|n| n as f64 * window);
-    let constant = time_constant(&before, &held, &after, window);
-    Hold {
-        measure,
-        arm: around[1][0].arm,
-        ratio,
-        interval,
-        settles: constant.map(|constant| SETTLED * constant),
-        unsettled: constant.is_some_and(|constant| SETTLED * constant > times[1]),
-    }
-}
-
-/// The ratio of the means, and its interval from the spread of groups of neighbours.
-fn compare(base: &[f64], held: &[f64]) -> (f64, Option<Interval>) {
-    let of = |values: &[f64]| series::mean(values.iter().copied());
-    let ratio = of(held) / of(base);
-    let groups = |values: &[f64]| {
-        let size = values.len().div_ceil(GROUPS).max(1);
-        Sample::of(values.chunks(size).map(of).collect::<Vec<_>>())
-    };
-    let interval = || {
-        let (base, held) = (groups(base)?, groups(held)?);
-        let part = |sample: &Sample| sample.variance / sample.mean.powi(2);
-        let deviation = ratio * (part(&base) + part(&held)).sqrt();
-        let room = t_quantile(0.975, base.plus(&held, -1.0).freedom.max(1.0)) * deviation;
-        room.is_finite().then_some(Interval { low: ratio - room, high: ratio + room })
-    };
-    (ratio, interval())
-}
-
-/// With which time constant, in seconds, an effect builds up under the held arm and goes again after
-/// it, by least squares over a range of constants; none where it is there at once, or is not seen.
-fn time_constant(before: &[f64], held: &[f64], after: &[f64], window: f64) -> Option<f64> {
-    let fit = |constant: f64| {
-        let level = |windows: f64| 1.0 - (-(windows + 0.5) * window / constant).exp();
-        let full = level(held.len() as f64 - 0.5);
-        let rises = (0..held.len()).map(|i| if constant > 0.0 { level(i as f64) } else { 1.0 });
-        let falls = (0..after.len())
-            .map(|i| if constant > 0.0 { full * (1.0 - level(i as f64)) } else { 0.0 });
-        let xs: Vec<f64> = before.iter().map(|_| 0.0).chain(rises).chain(falls).collect();
-        let ys = before.iter().chain(held).chain(after).copied();
-        let n = xs.len() as f64;
-        let (x_mean, y_mean) = (series::mean(xs.iter().copied()), series::mean(ys.clone()));
-        let xx: f64 = xs.iter().map(|x| (x - x_mean).powi(2)).sum();
-        let xy: f64 = xs.iter().zip(ys.clone()).map(|(x, y)| (x - x_mean) * (y - y_mean)).sum();
-        let effect = xy / xx;
-        let left = |(x, y): (&f64, f64)| (y - y_mean - effect * (x - x_mean)).powi(2);
-        let left: f64 = xs.iter().zip(ys).map(left).sum();
-        let variance = left / (n - 3.0);
-        (left, variance, effect.abs() / (variance / xx).sqrt())
-    };
-    let longest = held.len() as f64 * window;
-    let constants = (0..).map(|i| 0.25 * window * 1.5_f64.powi(i));
-    let constants = constants.take_while(|constant| *constant <= longest);
-    let all = constants.map(|constant| (constant, fit(constant)));
-    let (constant, (left, variance, certain)) =
-        all.min_by(|(_, (a, ..)), (_, (b, ..))| a.total_cmp(b))?;
-    let (at_once, ..) = fit(0.0);
-    // Three deviations: better than at once, and an effect at all.
-    (at_once - left > 9.0 * variance && certain > 3.0).then_some(constant)
 }
 
 impl Pilot {
@@ -219,18 +172,32 @@ impl Pilot {
         self.holds.iter().find(|hold| (hold.measure, hold.arm) == (measure, arm))
     }
 
-    /// The smallest effect, as a share, that so many blocks find nine times out of ten at this
-    /// confidence, by the first measure.
-    pub fn smallest_effect(&self, blocks: u32, confidence: f64) -> f64 {
-        let freedom = f64::from(blocks.max(2) - 1);
-        let sure = t_quantile(1.0 - (1.0 - confidence) / 2.0, freedom);
-        (sure + t_quantile(POWER, freedom)) * self.noise[0] / f64::from(blocks).sqrt()
+    /// The smallest effect of an arm, as a share, that this plan finds nine times out of ten by the
+    /// first measure, where the other arms have none.
+    pub fn smallest_effect(&self, plan: &Plan) -> f64 {
+        self.found_in(plan.blocks, plan)
     }
 
-    /// How many blocks find an effect of this share nine times out of ten.
-    pub fn blocks_for(&self, effect: f64, confidence: f64) -> u32 {
-        let enough = |blocks: &u32| self.smallest_effect(*blocks, confidence) <= effect;
-        (6..10_000).find(enough).unwrap_or(10_000)
+    /// How many blocks such a plan needs to find an effect of this share nine times out of ten; none
+    /// where even 10,000, the most that it may have, are too few.
+    pub fn blocks_for(&self, effect: f64, plan: &Plan) -> Option<u32> {
+        let is_enough = |blocks: u32| self.found_in(blocks, plan) <= effect;
+        let (mut least, mut most) = (fewest_blocks(plan.alpha_of_end()), MOST_BLOCKS);
+        if !is_enough(most) {
+            return None;
+        }
+        while least < most {
+            let middle = u32::midpoint(least, most);
+            if is_enough(middle) { most = middle } else { least = middle + 1 }
+        }
+        Some(most)
+    }
+
+    /// The smallest effect that so many blocks of a plan find.
+    fn found_in(&self, blocks: u32, plan: &Plan) -> f64 {
+        let blocks = f64::from(blocks.max(2));
+        let sure = t_quantile(1.0 - plan.alpha_of_end() / 2.0, blocks - 1.0);
+        (sure + t_quantile(POWER, blocks - 1.0)) * self.noise[0] / blocks.sqrt()
     }
 
     /// How long arms should settle, in seconds: the longest that any held arm took by the first
@@ -241,73 +208,14 @@ impl Pilot {
     }
 }
 
-impl Hold {
-    /// Why "no difference" cannot be said, if it cannot: the held arm may have made one.
-    pub(crate) fn leaves_room(&self, margin: f64) -> Option<String> {
-        let room = ROOM * margin;
-        let within = |low: f64, high: f64| low > 1.0 - room && high < 1.0 + room;
-        match self.interval {
-            Some(Interval { low, high }) if within(low, high) => None,
-            Some(Interval { low, high }) if low > 1.0 || high < 1.0 => Some(format!(
-                "the arm makes no difference within a window, but one of {:+.1} % when it is held; \
-                 make windows longer",
-                100.0 * (self.ratio - 1.0)
-            )),
-            _ => Some(format!(
-                "an effect that takes longer than a window to appear cannot be excluded: held for \
-                 long, the arm's ratio lies between {}; hold it for longer, or say what it reaches",
-                self.interval.map_or("0 and infinity".into(), |Interval { low, high }| {
-                    format!("{low:.3} and {high:.3}")
-                })
-            )),
-        }
-    }
-
-    /// Why an effect seen in windows may be larger when the arm is held, if it was.
-    pub(crate) fn outlasts(&self, seen: Interval) -> Option<String> {
-        let Interval { low, high } = self.interval?;
-        let larger = if seen.low > 1.0 { low > seen.high } else { high < seen.low };
-        larger.then(|| {
-            format!(
-                "effects last longer than the windows; held for long, the ratio was {:.3}",
-                self.ratio
-            )
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise_at(i: usize) -> f64 {
-        0.01 * ((i * 37 % 11) as f64 - 5.0)
-    }
-
-    fn series(n: usize, level: impl Fn(f64) -> f64) -> Vec<f64> {
-        (0..n).map(|i| 100.0 * (level(i as f64 + 0.5) + noise_at(i))).collect()
-    }
-
-    #[test]
-    fn the_time_constant_of_an_effect_is_found() {
-        for constant in [2.0, 8.0, 30.0] {
-            let rise = |t: f64| 1.0 + 0.1 * (1.0 - (-t / constant).exp());
-            let fall =
-                |t: f64| 1.0 + 0.1 * (1.0 - (-120.0 / constant).exp()) * (-t / constant).exp();
-            let (before, held) = (series(60, |_| 1.0), series(120, rise));
-            let found = time_constant(&before, &held, &series(60, fall), 1.0).unwrap();
-            assert!(found > constant / 2.0 && found < constant * 2.0, "{constant}: {found}");
-        }
-    }
-
-    #[test]
-    fn an_effect_that_is_there_at_once_or_not_at_all_has_none() {
-        for effect in [0.0, 0.1] {
-            let held = series(120, |_| 1.0 + effect);
-            let found = time_constant(&series(60, |_| 1.0), &held, &series(60, |_| 1.0), 1.0);
-            assert_eq!(found, None, "{effect}");
-        }
-    }
+    use crate::engine::Sample;
+    use crate::error::BoxError;
+    use crate::measure::Better;
+    use crate::outcome::Ended;
+    use crate::plan::Guard;
 
     #[test]
     fn more_blocks_find_smaller_effects() {
@@ -317,30 +225,157 @@ mod tests {
             holds: Vec::new(),
             windows: Vec::new(),
             stopped: false,
+            harmed: None,
         };
-        let smallest = pilot.smallest_effect(44, 0.95);
+        let (two, many) = (Plan::new(["a", "b"]), Plan::new(["a", "b", "c", "d", "e"]));
+        let [smallest, among_many] = [&two, &many].map(|plan| pilot.smallest_effect(plan));
         assert!((0.02..0.03).contains(&smallest), "{smallest}");
-        let blocks = pilot.blocks_for(0.03, 0.95);
-        assert!(pilot.smallest_effect(blocks, 0.95) <= 0.03);
-        assert!(pilot.smallest_effect(blocks - 1, 0.95) > 0.03);
+        assert!(among_many > 1.1 * smallest, "arms share the error budget: {among_many}");
+        for plan in [two, many] {
+            let blocks = pilot.blocks_for(0.03, &plan).unwrap();
+            let with = |blocks| Plan { blocks, ..plan.clone() };
+            assert!(pilot.smallest_effect(&with(blocks)) <= 0.03);
+            assert!(pilot.smallest_effect(&with(blocks - 1)) > 0.03);
+            let fewest = pilot.blocks_for(10.0, &plan).unwrap();
+            assert!(with(fewest).check().is_ok() && with(fewest - 1).check().is_err());
+            for effect in [0.0001, 0.0, -1.0, f64::NAN] {
+                assert_eq!(pilot.blocks_for(effect, &plan), None, "{effect}");
+            }
+        }
     }
 
     #[test]
-    fn a_held_arm_says_whether_no_difference_can_be_said() {
-        let hold = |ratio, low, high| Hold {
-            measure: 0,
-            arm: 1,
-            ratio,
-            interval: Some(Interval { low, high }),
-            settles: None,
-            unsettled: false,
-        };
-        assert_eq!(hold(1.0, 0.98, 1.02).leaves_room(0.01), None);
-        let said = |hold: Hold| hold.leaves_room(0.01).unwrap();
-        assert!(said(hold(1.1, 1.05, 1.15)).contains("+10.0 % when it is held"));
-        assert!(said(hold(1.0, 0.9, 1.1)).contains("0.900 and 1.100"));
-        let seen = Interval { low: 1.01, high: 1.03 };
-        assert!(hold(1.1, 1.05, 1.15).outlasts(seen).unwrap().contains("1.100"));
-        assert_eq!(hold(1.02, 1.0, 1.04).outlasts(seen), None);
+    fn a_pilot_has_as_many_windows_as_it_says() {
+        struct Counting(u32);
+        impl Subject for Counting {
+            fn measures(&self) -> Vec<Measure> {
+                vec![Measure::new("rate", "/s", Better::Higher)]
+            }
+            fn set_arm(&mut self, _: usize) -> Result<(), BoxError> {
+                Ok(())
+            }
+            fn settle(&mut self, _: Duration) {}
+            fn measure(&mut self, _: Duration) -> Result<Sample, BoxError> {
+                self.0 += 1;
+                Ok(100.0.into())
+            }
+        }
+        let seconds = Duration::from_secs;
+        for (arms, reach, windows, hold, expected) in [
+            (2, Reach::AtOnce, 10, seconds(60), 10),
+            (2, Reach::AtOnce, 0, seconds(60), 0),
+            (2, Reach::Unknown, 10, seconds(1), 12 + 24 + 12),
+            (3, Reach::Unknown, 100, seconds(20), 100 + 2 * (40 + 20)),
+            (2, Reach::Unknown, 10, Duration::from_millis(20_001), 21 + 42 + 21),
+        ] {
+            let plan = Plan::new((0..arms).map(|arm| arm.to_string()));
+            let plan = Plan { reach, ..plan };
+            assert_eq!(pilot_windows(&plan, windows, hold).unwrap(), expected);
+            assert_eq!(pilot_time(&plan, windows, hold), seconds(expected.into()));
+            let mut subject = Counting(0);
+            let on = |_: &Step<'_>| ControlFlow::Continue(());
+            let found = pilot(&plan, &mut subject, windows, hold, on).unwrap();
+            assert_eq!((subject.0, found.windows.len()), (expected, expected as usize));
+            assert!(!found.stopped);
+        }
+    }
+
+    #[test]
+    fn a_pilot_too_long_is_refused_before_anything_is_done() {
+        struct Untouched;
+        impl Subject for Untouched {
+            fn measures(&self) -> Vec<Measure> {
+                panic!("asked");
+            }
+            fn set_arm(&mut self, _: usize) -> Result<(), BoxError> {
+                panic!("set");
+            }
+            fn measure(&mut self, _: Duration) -> Result<Sample, BoxError> {
+                panic!("measured");
+            }
+        }
+        let plan = Plan { reach: Reach::Unknown, ..Plan::new(["a", "b"]) };
+        let short = Plan { window: Duration::from_millis(10), ..plan.clone() };
+        let none = Plan { window: Duration::ZERO, ..plan.clone() };
+        let day = Duration::from_secs(24 * 3600);
+        for (plan, windows, hold, expected) in [
+            (&short, 10, day, "pilot: 34560000 windows of 10ms; expected at most 100000"),
+            (&plan, 10, day, "pilot: 345600 windows of 1s;"),
+            (&plan, 10, Duration::MAX, "windows of 1s; expected at most 100000"),
+            (&plan, u32::MAX, day, "pilot: 4295226495 windows of 1s;"),
+            (&none, 10, Duration::MAX, "window: 0ns; expected at least 10ms"),
+        ] {
+            let error = pilot(plan, &mut Untouched, windows, hold, |_| panic!("told")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidPlan);
+            assert!(error.to_string().contains(expected), "'{error}' lacks '{expected}'");
+        }
+        assert_eq!(pilot_time(&short, 10, day), 4 * day);
+        assert_eq!(pilot_time(&none, 10, Duration::MAX), Duration::MAX);
+        assert_eq!(pilot_time(&plan, u32::MAX, Duration::MAX), Duration::MAX);
+    }
+
+    /// Three arms, of which the second gives twice as many drops.
+    struct Harmful {
+        arm: usize,
+        windows: usize,
+        stop_at: usize,
+    }
+
+    impl Subject for Harmful {
+        fn measures(&self) -> Vec<Measure> {
+            vec![
+                Measure::new("rate", "/s", Better::Higher),
+                Measure::new("drops", "", Better::Lower),
+            ]
+        }
+        fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
+            self.arm = arm;
+            Ok(())
+        }
+        fn settle(&mut self, _: Duration) {}
+        fn measure(&mut self, _: Duration) -> Result<Sample, BoxError> {
+            self.windows += 1;
+            let drops = if self.arm == 1 { 2.0 } else { 1.0 } * (10 + self.windows % 3) as f64;
+            let stop = self.windows == self.stop_at;
+            Ok(Sample { values: vec![100.0.into(), drops.into()], stop, ..Sample::default() })
+        }
+    }
+
+    fn harmful(limit: f64, stop_at: usize) -> (Pilot, Outcome) {
+        let guards = vec![Guard { measure: 1, limit }];
+        let plan = Plan { reach: Reach::Unknown, guards, ..Plan::new(["off", "bad", "same"]) };
+        let mut subject = Harmful { arm: 0, windows: 0, stop_at };
+        let hold = Duration::from_secs(12);
+        let found = pilot(&plan, &mut subject, 10, hold, |_| ControlFlow::Continue(())).unwrap();
+        (found.clone(), Outcome::of_pilot(plan, subject.measures(), found))
+    }
+
+    #[test]
+    fn a_guard_ends_a_pilot_after_the_arm_that_harms() {
+        let (found, outcome) = harmful(1.5, 0);
+        assert_eq!((found.harmed, found.stopped), (Some((1, 1)), true));
+        assert_eq!(found.windows.len(), 12 + 24 + 12, "the third arm is not held");
+        assert!((found.hold(1, 1).unwrap().ratio.unwrap() - 2.0).abs() < 0.1, "{:?}", found.holds);
+        assert_eq!(outcome.ended, Ended::Guard { measure: 1, arm: 1 });
+        assert!(outcome.windows.is_empty() && outcome.pilot == Some(found));
+    }
+
+    #[test]
+    fn a_pilot_without_harm_goes_on_and_one_that_is_stopped_ends() {
+        let (found, _) = harmful(3.0, 0);
+        assert_eq!((found.harmed, found.stopped, found.windows.len()), (None, false, 84));
+        let (found, outcome) = harmful(1.5, 48);
+        assert_eq!((found.harmed, found.stopped, found.windows.len()), (None, true, 47));
+        assert_eq!((found.holds, outcome.ended), (vec![], Ended::Stopped));
+    }
+
+    #[test]
+    fn a_pilot_s_guard_of_no_measure_is_refused() {
+        let guards = vec![Guard { measure: 2, limit: 1.5 }];
+        let plan = Plan { guards, ..Plan::new(["off", "on"]) };
+        let mut subject = Harmful { arm: 0, windows: 0, stop_at: 0 };
+        let error = pilot(&plan, &mut subject, 10, Duration::ZERO, |_| ControlFlow::Continue(()));
+        assert!(error.unwrap_err().to_string().contains("guard: no measure 2; there are 2"));
+        assert_eq!(subject.windows, 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::Window;
 use crate::measure::Measure;
-use crate::stats::t_probability;
+use crate::stats::{Estimate, mean, t_probability};
 
 /// How sure a remark is.
 const REMARKED: f64 = 0.01;
@@ -23,8 +23,8 @@ pub(crate) fn transient(windows: &[Window], measure: usize, arm: usize) -> Optio
         let changed = usize::from(window.arm != before.arm);
         groups[2 * changed + usize::from(window.arm == arm)].push(difference);
     }
-    let [same_base, same_arm, changed_base, changed_arm] = groups.map(Sample::of);
-    let change = |changed: Option<Sample>, same: Option<Sample>| changed?.minus(&same?);
+    let [same_base, same_arm, changed_base, changed_arm] = groups.map(Estimate::of);
+    let change = |changed: Option<Estimate>, same: Option<Estimate>| Some(changed?.minus(&same?));
     let (base, arm) = (change(changed_base, same_base)?, change(changed_arm, same_arm)?);
     let disturbance = base.plus(&arm, 1.0).p();
     let build_up = arm.plus(&base, -1.0).p();
@@ -99,50 +99,6 @@ pub(crate) fn autocorrelation(series: &[f64]) -> Option<(f64, f64)> {
     let cross: f64 = series.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
     let r = if square > 0.0 { cross / square } else { 0.0 };
     Some((r, t_probability(r, n.sqrt().recip(), n)))
-}
-
-pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    sum / count
-}
-
-/// An estimate: its value, its variance, and the degrees of freedom that this is known with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
-    pub(crate) mean: f64,
-    pub(crate) variance: f64,
-    pub(crate) freedom: f64,
-}
-
-impl Sample {
-    /// The mean of these; none of fewer than four.
-    pub(crate) fn of(values: impl AsRef<[f64]>) -> Option<Self> {
-        let values = values.as_ref();
-        let n = values.len() as f64;
-        if values.len() < 4 {
-            return None;
-        }
-        let mean = mean(values.iter().copied());
-        let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
-        Some(Self { mean, variance: square / n, freedom: n - 1.0 })
-    }
-
-    fn minus(self, other: &Self) -> Option<Self> {
-        Some(self.plus(other, -1.0))
-    }
-
-    /// This and `sign` times another; degrees of freedom by Welch and Satterthwaite.
-    pub(crate) fn plus(self, other: &Self, sign: f64) -> Self {
-        let variance = self.variance + other.variance;
-        let parts = self.variance.powi(2) / self.freedom + other.variance.powi(2) / other.freedom;
-        let freedom = if parts > 0.0 { variance * variance / parts } else { self.freedom };
-        Self { mean: self.mean + sign * other.mean, variance, freedom }
-    }
-
-    /// How likely it is to be so far from 0 by chance.
-    pub(crate) fn p(&self) -> f64 {
-        t_probability(self.mean, self.variance.sqrt(), self.freedom)
-    }
 }
 
 #[cfg(test)]

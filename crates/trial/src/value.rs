@@ -27,7 +27,8 @@ pub struct Part {
 /// Counts of observations by size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// The upper bound of each bucket, ascending; the first bucket starts at 0.
+    /// The upper bound of each bucket, ascending and finite. The first bucket starts at 0, or, if its
+    /// bound is not above that, at its bound.
     pub bounds: Vec<f64>,
     /// How many observations are in each bucket; one more than bounds, for those above them all.
     pub counts: Vec<f64>,
@@ -68,13 +69,34 @@ impl Value {
     pub(crate) fn add(&mut self, other: &Self) -> Result<(), &'static str> {
         match (self, other) {
             (Self::Part(sum), Self::Part(part)) => *sum += *part,
-            (Self::Histogram(sum), Self::Histogram(one)) if sum.bounds == one.bounds => {
-                sum.counts.iter_mut().zip(&one.counts).for_each(|(sum, one)| *sum += one);
-            }
+            (Self::Histogram(sum), Self::Histogram(one)) if sum.has_buckets_of(one) => *sum += one,
             (Self::Histogram(_), Self::Histogram(_)) => return Err("its buckets changed"),
             _ => return Err("it changed from a histogram to a number, or back"),
         }
         Ok(())
+    }
+
+    /// Whether the two can be added up.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Part(_), Self::Part(_)) => true,
+            (Self::Histogram(one), Self::Histogram(other)) => one.has_buckets_of(other),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn part(self) -> Option<Part> {
+        match self {
+            Self::Part(part) => Some(part),
+            Self::Histogram(_) => None,
+        }
+    }
+
+    pub(crate) fn histogram(self) -> Option<Histogram> {
+        match self {
+            Self::Histogram(histogram) => Some(histogram),
+            Self::Part(_) => None,
+        }
     }
 
     /// What is wrong with it, if anything.
@@ -83,7 +105,8 @@ impl Value {
         let found = match self {
             Self::Part(Part { num, den }) => [*num, *den].into_iter().find(|value| bad(*value)),
             Self::Histogram(Histogram { bounds, counts }) => {
-                if counts.len() != bounds.len() + 1 || !bounds.is_sorted() {
+                let finite = bounds.iter().all(|bound| bound.is_finite());
+                if counts.len() != bounds.len() + 1 || !bounds.is_sorted() || !finite {
                     return Some("a histogram with buckets out of order or missing".into());
                 }
                 counts.iter().copied().find(|count| bad(*count))
@@ -101,16 +124,34 @@ impl Value {
     }
 }
 
+impl AddAssign<&Self> for Histogram {
+    /// Adds the observations of one with the same buckets.
+    fn add_assign(&mut self, other: &Self) {
+        debug_assert!(self.has_buckets_of(other));
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+    }
+}
+
 impl Histogram {
     /// How many observations there are.
     pub fn count(&self) -> f64 {
         self.counts.iter().sum()
     }
 
+    /// Whether the buckets are the same, so that the two can be added up and compared.
+    pub fn has_buckets_of(&self, other: &Self) -> bool {
+        self.bounds == other.bounds
+    }
+
+    /// Where the first bucket starts.
+    fn start(&self) -> f64 {
+        self.bounds.first().map_or(0.0, |bound| bound.min(0.0))
+    }
+
     /// How many observations are at most `size`, as if each bucket's were spread evenly over it.
     /// Those above the last bound are taken to lie just above it.
     pub(crate) fn at_most(&self, size: f64) -> f64 {
-        let mut low = 0.0;
+        let mut low = self.start();
         let mut sum = 0.0;
         for (&high, &count) in self.bounds.iter().zip(&self.counts) {
             if size < high {
@@ -123,10 +164,12 @@ impl Histogram {
         if size > low { self.count() } else { sum }
     }
 
-    /// The size that this share of the observations is at most; none without observations.
+    /// The size that this share of the observations is at most, as if each bucket's were spread evenly
+    /// over it; none without observations, or without a bound. Of those above the last bound, that is
+    /// all that is known.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = share * self.count();
-        let mut low = 0.0;
+        let mut low = self.start();
         let mut sum = 0.0;
         for (&high, &count) in self.bounds.iter().zip(&self.counts) {
             if count > 0.0 && sum + count >= wanted {
@@ -135,7 +178,7 @@ impl Histogram {
             sum += count;
             low = high;
         }
-        (self.count() > 0.0).then_some(low)
+        self.bounds.last().copied().filter(|_| self.count() > 0.0)
     }
 }
 
@@ -152,7 +195,15 @@ mod tests {
         let quantile = |share| histogram().quantile(share).unwrap();
         assert_eq!([quantile(0.2), quantile(0.4), quantile(0.6)], [0.5, 1.0, 3.0]);
         assert_eq!(quantile(0.99), 4.0, "above the last bound nothing more is known");
-        assert_eq!(Histogram { bounds: vec![1.0], counts: vec![0.0, 0.0] }.quantile(0.5), None);
+        for (bounds, counts, median) in [
+            (vec![1.0], vec![0.0, 0.0], None),
+            (vec![], vec![5.0], None),
+            (vec![-1.0], vec![4.0, 0.0], Some(-1.0)),
+            (vec![0.0, 2.0], vec![0.0, 4.0, 0.0], Some(1.0)),
+        ] {
+            let histogram = Histogram { bounds, counts };
+            assert_eq!(histogram.quantile(0.5), median, "{histogram:?}");
+        }
     }
 
     #[test]
@@ -183,6 +234,11 @@ mod tests {
             (Value::Part(Part { num: 1.0, den: -1.0 }), "-1"),
             (Value::Histogram(Histogram { bounds: vec![2.0, 1.0], counts: vec![0.0; 3] }), "order"),
             (Value::Histogram(Histogram { bounds: vec![1.0], counts: vec![0.0] }), "missing"),
+            (
+                Value::Histogram(Histogram { bounds: vec![f64::INFINITY], counts: vec![0.0; 2] }),
+                "order",
+            ),
+            (Value::Histogram(Histogram { bounds: vec![f64::NAN], counts: vec![0.0; 2] }), "order"),
         ] {
             let trouble = value.trouble().unwrap();
             assert!(trouble.contains(expected), "'{trouble}' lacks '{expected}'");

@@ -47,7 +47,7 @@ pub struct SocketOptions {
     pub busy_poll: Option<BusyPoll>,
     /// A packet may lie in several frames (`XDP_USE_SG`, Linux 6.6).
     pub multi_buffer: bool,
-    /// In copy mode, the most packets that one call sends (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.18):
+    /// In copy mode, the most packets that one call sends (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17):
     /// 32 to `tx_size`. Where the kernel lacks it, 32 are sent in a call;
     /// [`InForce::tx_budget`] says which it is.
     ///

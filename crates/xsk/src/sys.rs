@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 
-/// Of linux/if_xdp.h (Linux 6.18); libc does not have it yet.
+/// Of linux/if_xdp.h (Linux 6.17); libc does not have it yet.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 sockopt_impl!(TxBudget, SetOnly, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, u32);

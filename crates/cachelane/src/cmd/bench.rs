@@ -1,5 +1,7 @@
 //! `cachelane bench`: runs an experiment and prints what it found.
 
+mod all;
+mod results;
 mod simulate;
 
 use std::marker::PhantomData;
@@ -10,11 +12,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use measure::bench::bridge::Bridge;
+use measure::bench::doctor::Doctor;
 use measure::bench::frames::Frames;
 use measure::bench::lend::Lend;
-use measure::bench::list::{self, Listed};
+use measure::bench::list::{self, Listed, ListedRatio};
 use measure::bench::relay::Relay;
 use measure::bench::steer::{Steer, simulate::HEADING};
+use measure::bench::trial::Trial;
 use measure::bench::{self, Experiment, Plan, Stop, in_words};
 use serde_json::json;
 use trial::report::Page;
@@ -46,6 +50,12 @@ enum Command {
     /// Compare lent frames with an id allocator under a lock, and with AF_PACKET rings
     Lend(Of<Lend>),
     Steer(SteerArgs),
+    /// Measure what the watching of `cachelane doctor` costs
+    Doctor(Of<Doctor>),
+    /// Try knobs whose effect is known, and see whether `cachelane trial` says the truth
+    Trial(Of<Trial>),
+    All(all::Args),
+    Results(results::Args),
     #[command(hide = true)]
     EchoServer {
         addr: SocketAddr,
@@ -93,6 +103,18 @@ struct Of<X: Experiment + Default> {
     /// Write an HTML page with plots to this file as well
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    extent: Extent,
+    /// Run only these parts, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts::<X>())]
+    only: Vec<String>,
+    #[arg(skip)]
+    experiment: PhantomData<X>,
+}
+
+/// How much is measured.
+#[derive(clap::Args, Clone, Copy, Debug)]
+struct Extent {
     /// How often to measure each case, from 1 to 1000 [default: see `bench --list`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
@@ -102,11 +124,6 @@ struct Of<X: Experiment + Default> {
     /// Seed of the random order in which cases run
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run only these parts, separated by commas
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", value_parser = parts::<X>())]
-    only: Vec<String>,
-    #[arg(skip)]
-    experiment: PhantomData<X>,
 }
 
 /// The names of an experiment's parts, as values of an argument.
@@ -130,8 +147,12 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
         Some(Command::Lend(of)) => of.measure(&Lend, quiet, ""),
         Some(Command::Steer(SteerArgs { of, simulation })) => match simulation.simulate {
             false => of.measure(&Steer, quiet, ""),
-            true => of.measure(&simulation.simulated(of.window)?, quiet, HEADING),
+            true => of.measure(&simulation.simulated(of.extent.window)?, quiet, HEADING),
         },
+        Some(Command::Doctor(of)) => of.measure(&Doctor, quiet, ""),
+        Some(Command::Trial(of)) => of.measure(&Trial, quiet, ""),
+        Some(Command::All(args)) => all::run(&args, quiet),
+        Some(Command::Results(args)) => results::run(&args),
         Some(Command::EchoServer { addr }) => echo_server(addr),
     }
 }
@@ -143,9 +164,9 @@ impl<X: Experiment + Default> Of<X> {
         let (rounds, window) = E::EXTENT;
         let plan = Plan {
             parts: self.only.clone(),
-            rounds: self.rounds.map_or(rounds, |rounds| rounds as usize),
-            window: self.window.unwrap_or(window),
-            seed: self.seed,
+            rounds: self.extent.rounds.map_or(rounds, |rounds| rounds as usize),
+            window: self.extent.window.unwrap_or(window),
+            seed: self.extent.seed,
             quiet,
         };
         let outcome = bench::run(it, &plan, &Stop::on_signals()?)?;
@@ -183,7 +204,7 @@ fn listed(Listed { name, rounds, window, seconds, parts }: &Listed) -> String {
     let mut text = format!("{name}: about {time}, with {rounds} rounds of windows of {window:?}\n");
     for part in parts {
         text.push_str(&format!("  {}: {}\n", part.name, part.about));
-        for (name, bar) in &part.ratios {
+        for ListedRatio { name, bar } in &part.ratios {
             let claim = bar.map_or_else(String::new, |bar| format!(" ({bar})"));
             text.push_str(&format!("    {name}{claim}\n"));
         }

@@ -1,7 +1,6 @@
 //! `cachelane demo`: shows what each mechanism does on this machine.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -40,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     let html = (!args.no_html).then_some(args.html.as_path());
     if let Some(path) = html {
-        check_writable(path).with_context(|| cannot_write(path))?;
+        out::check_writable(path).with_context(|| cannot_write(path))?;
     }
     let extent = if args.quick { Extent::QUICK } else { Extent::FULL };
     let findings = demo::run(extent, args.seed, quiet, terminal::command_line())?;
@@ -71,18 +70,6 @@ fn show(findings: &Findings, html: Option<&Path>, as_json: bool) -> anyhow::Resu
         text
     };
     out::print(&text)
-}
-
-/// Whether a file can be written there, found out before there is something to write. Leaves
-/// everything as it was.
-fn check_writable(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            OpenOptions::new().write(true).open(path).map(drop)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 fn cannot_write(path: &Path) -> String {

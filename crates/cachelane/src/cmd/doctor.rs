@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use doctor::{Finding, Found, Host, Place, Severity, find, findings};
+use doctor::{Finding, Found, Host, LookOptions, Place, Severity, Subject, Watch, find, findings};
 use serde_json::{Value, json};
 
+use crate::args::{LanesArg, Timeout, timeout};
 use crate::exit::Exit;
 use crate::out;
 use crate::terminal::{width, wrap};
@@ -14,11 +15,13 @@ use crate::terminal::{width, wrap};
 #[command(after_help = "\
 Exit codes: 0: nothing was found but findings of severity info; 1: a warning or a problem was found.
 
-It changes nothing and leaves nothing behind. Without root it says what it could not see.")]
+It changes nothing and leaves nothing behind. To watch traffic it has BPF programs count at \
+tracepoints, as long as it runs and no longer; on a machine with one lane there is nothing to watch. \
+Without root it says what it could not see.")]
 pub(crate) struct Args {
     /// Explain this finding, such as CL004, and look at nothing
     #[arg(value_name = "ID", value_parser = finding, conflicts_with_all = [
-        "json", "only", "severity", "pid", "root", "record",
+        "json", "only", "severity", "pid", "root", "record", "watch", "no_watch", "lanes",
     ])]
     explain: Option<&'static Finding>,
     /// Only these findings, such as CL004,CL009
@@ -38,6 +41,16 @@ pub(crate) struct Args {
     /// nothing. Addresses, host names, serial numbers and other processes are left out
     #[arg(long, value_name = "DIR", conflicts_with_all = ["root", "json", "only", "severity"])]
     record: Option<PathBuf>,
+    /// Watch traffic for this time, such as 500ms or 10s, where a finding is asked for that needs it;
+    /// 0: do not
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = timeout,
+        conflicts_with = "root")]
+    watch: Timeout,
+    /// Do not watch traffic
+    #[arg(long, conflicts_with = "watch")]
+    no_watch: bool,
+    #[command(flatten)]
+    lanes: LanesArg,
     /// Print an object with all that was found and looked at
     #[arg(long)]
     json: bool,
@@ -53,15 +66,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         Some(folder) => Place::Recorded(folder.clone()),
         None => Place::Here { pid: args.pid },
     };
-    let host = Host::look(&place)?;
-    if let Some(folder) = &args.record {
-        host.record(folder)?;
-        return Ok(Exit::Ok);
-    }
     let is_asked = |finding: &Finding| {
         let only = args.only.iter().any(|one| one.id == finding.id);
         finding.severity >= args.severity && (args.only.is_empty() || only)
     };
+    let needs_watch = findings().any(|one| one.subject == Subject::Traffic && is_asked(one));
+    let watch = args.watch.0.filter(|_| needs_watch && !args.no_watch && args.root.is_none());
+    if let Some(time) = watch {
+        tracing::debug!("watching traffic for {time:?}");
+    }
+    let host = Host::look(&place, &LookOptions { lanes: args.lanes.lanes.clone(), watch })?;
+    if let Some(folder) = &args.record {
+        host.record(folder)?;
+        return Ok(Exit::Ok);
+    }
     let looked = findings().filter(|finding| is_asked(finding));
     let mut found: Vec<(&Finding, Found)> =
         looked.filter_map(|finding| Some((finding, finding.check(&host.facts)?))).collect();
@@ -109,6 +127,9 @@ fn text(host: &Host, found: &[(&Finding, Found)], width: usize) -> String {
         text += &indented(&format!("costs: {}", finding.cost), width);
         text += &format!("  helps: {}\n  check: {}\n\n", found.command, found.check);
     }
+    if let Some(watch) = host.facts.watch() {
+        text += &(wrap(&watched(watch), width) + "\n");
+    }
     if !host.not_seen.is_empty() {
         text += "not seen:\n";
         host.not_seen.iter().for_each(|line| text += &indented(line, width));
@@ -124,6 +145,20 @@ fn text(host: &Host, found: &[(&Finding, Found)], width: usize) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
 
+/// What traffic did, also where that is no finding.
+fn watched(watch: &Watch) -> String {
+    let share = |part: u64, all: u64| match all {
+        0 => "none".to_owned(),
+        _ => format!("about {all}, {:.0} % across lanes", part as f64 / all as f64 * 100.0),
+    };
+    format!(
+        "traffic of {:.1} s: receives: {}; buffers freed: {}",
+        watch.seconds,
+        share(watch.receives_other_lane, watch.receives),
+        share(watch.frees_other_lane, watch.frees)
+    )
+}
+
 fn indented(text: &str, width: usize) -> String {
     wrap(text, width - 2).lines().map(|line| format!("  {line}\n")).collect()
 }
@@ -135,4 +170,49 @@ fn finding(id: &str) -> Result<&'static Finding, String> {
 
 fn severity(name: &str) -> Result<Severity, String> {
     name.parse().map_err(|_| "expected info, warning or problem".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use clap::CommandFactory as _;
+
+    use crate::Cli;
+
+    /// The words of a command line, as a shell makes them.
+    fn words(line: &str) -> Vec<String> {
+        let script = format!("printf '%s\\0' {line}");
+        let output = Command::new("sh").args(["-c", &script]).output().expect("sh runs");
+        assert!(output.status.success(), "{line}: {output:?}");
+        let words = String::from_utf8(output.stdout).expect("text");
+        words.split_terminator('\0').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_command_lines_of_the_findings_pages_are_understood() {
+        let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings");
+        let mut lines = 0;
+        for page in std::fs::read_dir(pages).expect("a folder") {
+            let page = page.expect("a page").path();
+            let text = std::fs::read_to_string(&page).expect("text");
+            for line in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+                let words = words(line);
+                if words[0] != "cachelane" {
+                    continue;
+                }
+                lines += 1;
+                // Not every build has all subcommands.
+                if cfg!(not(feature = "measure")) && ["bench", "demo"].contains(&words[1].as_str())
+                {
+                    continue;
+                }
+                let parsed = Cli::command().try_get_matches_from(&words);
+                parsed.unwrap_or_else(|error| panic!("{}: {line}: {error}", page.display()));
+            }
+        }
+        let pages = doctor::findings().count();
+        assert!(lines >= pages, "{lines} command lines on {pages} pages");
+    }
 }

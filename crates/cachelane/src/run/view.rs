@@ -40,6 +40,11 @@ impl View {
         View { bar, json, every, start, last: start }
     }
 
+    /// Whether somebody may see the line.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
     /// The time since the line before, if the next one is due.
     pub(crate) fn due(&mut self) -> Option<Duration> {
         let (every, span) = (self.every?, self.span());

@@ -9,6 +9,7 @@ pub(crate) mod xsk;
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -141,6 +142,18 @@ pub(crate) fn ends_within(child: Child, limit: Duration) -> Output {
     drop(ended);
     assert!(in_time.join().expect("no panic"), "it did not end within {limit:?}: {output:?}");
     output
+}
+
+/// Starts a command, and waits until its stderr says this. The rest of that is to be kept open.
+pub(crate) fn says(command: &mut Command, words: &str) -> (Child, impl io::Read + use<>) {
+    let mut child = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains(words) {
+        line.clear();
+        assert!(lines.read_line(&mut line).expect("text") > 0, "it has ended");
+    }
+    (child, lines)
 }
 
 pub(crate) fn text(bytes: &[u8]) -> &str {

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
-use lab::{End, Host, Lab, Link, LinkOptions};
+use lab::{Bridge, BridgeOptions, End, Host, Lab, Link, LinkOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -40,6 +40,11 @@ impl Scene {
             end.host.ip(["-6", "address", "flush", "dev", &end.device]).expect("ip");
         }
         link
+    }
+
+    /// A Linux bridge in a host of that name, with a port for each member.
+    pub(crate) fn bridge(&self, name: &str, members: &[&Host], options: BridgeOptions) -> Bridge {
+        self.lab.bridge(name, members, options).expect("a bridge")
     }
 
     /// The command, which knows of no process but those of this scene.

@@ -3,12 +3,19 @@
 use std::path::Path;
 
 use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
+use kit::netlink::{self, Socket};
 use lanes::LaneMap;
+use netlink_sys::protocols::NETLINK_GENERIC;
 use xsk::{Device, Umem};
 
-use super::netdev::Ethtool;
-use super::{Answers, BridgeAnswer, DeviceAnswer, PortAnswer, Said, XskAnswer, cgroup};
+use super::{Answers, BridgeAnswer, Channels, DeviceAnswer, PortAnswer, Said, XskAnswer, cgroup};
 use crate::tree::Tree;
+
+/// Netlink's family `ethtool`, and its number. Anybody may ask.
+struct Ethtool {
+    socket: Socket,
+    family: u16,
+}
 
 /// Asks all there is to ask about these devices and this process; what fails is noted in the tree.
 pub(crate) fn ask(tree: &Tree, devices: &[String], lanes: &LaneMap, pid: &str) -> Answers {
@@ -31,23 +38,46 @@ pub(crate) fn ask(tree: &Tree, devices: &[String], lanes: &LaneMap, pid: &str) -
     answers
 }
 
+impl Ethtool {
+    fn new() -> std::io::Result<Self> {
+        let mut socket = Socket::open(NETLINK_GENERIC)?;
+        let family = socket.family("ethtool")?;
+        Ok(Self { socket, family })
+    }
+
+    /// None if the device's driver has no answer.
+    fn channels(&mut self, device: &Device) -> Option<Channels> {
+        let found = netlink::Channels::of(&mut self.socket, self.family, device.index()).ok()?;
+        let netlink::Channels { receive, most } = found;
+        (receive > 0).then_some(Channels { receive, most })
+    }
+}
+
 fn device_answer(
     tree: &Tree,
     device: &Device,
     lanes: &LaneMap,
     ethtool: Option<&mut Ethtool>,
 ) -> DeviceAnswer {
+    // What goes away while it is asked about was not there.
+    let note = |what: String| {
+        if Device::find(device.name()).is_ok() {
+            tree.note(what);
+        }
+    };
     let xdp = bpf::xdp::query(device.index())
-        .inspect_err(|error| tree.note(format!("{device}: cannot ask for its XDP: {error}")))
+        .inspect_err(|error| note(format!("{device}: cannot ask for its XDP: {error}")))
         .ok();
     let mut answer = DeviceAnswer {
         kind: device.kind().ok().flatten(),
-        channels: ethtool.and_then(|ethtool| ethtool.channels(device.index())),
+        channels: ethtool.and_then(|ethtool| ethtool.channels(device)),
         xdp_features: xdp.as_ref().map(|xdp| xdp.features),
         xdp_programs: xdp.map_or(0, |xdp| xdp.programs.len()),
         ..DeviceAnswer::default()
     };
-    match steer::inspect(device, lanes) {
+    // Once more, as a device above it may have gone meanwhile.
+    let inspect = || steer::inspect(device, lanes);
+    match inspect().or_else(|_| inspect()) {
         Ok(plan) => {
             let obstacle = |obstacle: &steer::Obstacle| Said {
                 remedy: obstacle.remedy(device.name()),
@@ -56,7 +86,7 @@ fn device_answer(
             answer.against_steering = plan.obstacles.iter().map(obstacle).collect();
             answer.steering_notes = plan.notes.iter().map(|note| said(note.id(), note)).collect();
         }
-        Err(error) => tree.note(format!("what stands against steering: {error}")),
+        Err(error) => note(format!("what stands against steering: {error}")),
     }
     answer
 }
@@ -67,7 +97,9 @@ fn bridges(tree: &Tree, devices: &[String]) -> Vec<BridgeAnswer> {
     let is_bridge = |name: &&String| tree.exists(&format!("sys/class/net/{name}/bridge"));
     let answers = devices.iter().filter(is_bridge).filter_map(|name| {
         let found = bridge::inspect(name).inspect_err(|error| {
-            tree.note(format!("what stands against the fast path of {name}: {error}"));
+            if Device::find(name).is_ok() {
+                tree.note(format!("what stands against the fast path of {name}: {error}"));
+            }
         });
         Some(bridge_answer(name.clone(), &found.ok()?))
     });

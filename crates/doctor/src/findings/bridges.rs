@@ -1,7 +1,7 @@
 //! Bridges, in the words of `bridge`.
 
 use super::table;
-use super::words::{list, quote};
+use super::words::{at_once, list, quote, trial_of_sysctl};
 use crate::{BridgeAnswer, Device, Facts, Found};
 
 table! { Bridges:
@@ -59,7 +59,7 @@ fn through_iptables(facts: &Facts) -> Option<Found> {
                 sysctls(0)
             )
         },
-        || super::words::trial_of_sysctl("net.bridge.bridge-nf-call-iptables", "1,0"),
+        || at_once(&trial_of_sysctl("net.bridge.bridge-nf-call-iptables", "1,0")),
     )
 }
 
@@ -88,7 +88,7 @@ fn could_be_fast(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("cachelane bridge {}", first.name),
-        || "cachelane trial bridge.fastpath --arms off,on".into(),
+        || trial_of_bridge(first.ports.first().map_or("PORT", |port| &port.name)),
     )
 }
 
@@ -118,8 +118,13 @@ fn through_queue(facts: &Facts) -> Option<Found> {
             ),
             false => check(bridge),
         },
-        || "cachelane trial bridge.fastpath --arms off,on".into(),
+        || trial_of_bridge(&port.name),
     )
+}
+
+/// By the packets of a port: those that the host's own devices count need not cross the bridge.
+fn trial_of_bridge(port: &str) -> String {
+    format!("cachelane trial bridge.fastpath --measure cpu.busy/net.packets@{port}")
 }
 
 fn answer<'a>(facts: &'a Facts, name: &str) -> Option<&'a BridgeAnswer> {

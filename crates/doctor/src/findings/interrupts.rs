@@ -3,7 +3,7 @@
 use lanes::{CpuSet, Source};
 
 use super::table;
-use super::words::{list, trial_of_commands, trial_of_file};
+use super::words::{at_once, list, trial_of_commands, trial_of_file};
 use crate::{Device, Facts, Found, Interrupt};
 
 table! { Interrupts:
@@ -140,6 +140,6 @@ fn set(evidence: Vec<String>, interrupt: &Interrupt, cpus: &str) -> Option<Found
     Found::if_any(
         evidence,
         || format!("echo {cpus} > {path}, and likewise for the others"),
-        || trial_of_file(&path, &now, cpus),
+        || at_once(&trial_of_file(&path, &now, cpus)),
     )
 }

@@ -1,7 +1,7 @@
 //! The kernel: its version, its configuration, lockdown.
 
 use super::table;
-use super::words::{again, trial_of_sysctl};
+use super::words::again;
 use crate::{Facts, Found, Release, XskAnswer};
 
 /// The oldest kernel for all mechanisms: tcx links.
@@ -60,10 +60,7 @@ fn newer_brings(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || "a newer kernel of the distribution".into(),
-        || {
-            "cachelane trial combine OLD.json NEW.json, of trials on hosts with either kernel"
-                .into()
-        },
+        || again("CL038"),
     )
 }
 
@@ -101,7 +98,7 @@ fn no_jit(facts: &Facts) -> Option<Found> {
                     .into()
             }
         },
-        check: trial_of_sysctl("net.core.bpf_jit_enable", "0,1") + " --settle 10s",
+        check: again("CL041"),
     })
 }
 

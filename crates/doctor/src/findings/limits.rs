@@ -3,7 +3,7 @@
 use frames::AreaOptions;
 
 use super::table;
-use super::words::again;
+use super::words::{again, at_once};
 use crate::{Facts, Found, XskAnswer};
 
 /// Files that the kernel lets a process have unless somebody says otherwise (`INR_OPEN_MAX`).
@@ -83,9 +83,11 @@ fn quota(facts: &Facts) -> Option<Found> {
              cachelane relay --cpus with {} of them, or no quota (cpu.max)",
             (share.floor() as u64).max(1)
         ),
-        check: "cachelane trial --a 'echo max > /sys/fs/cgroup/GROUP/cpu.max' --b 'echo \"QUOTA \
-                PERIOD\" > /sys/fs/cgroup/GROUP/cpu.max'"
-            .into(),
+        check: at_once(&format!(
+            "cachelane trial file:/sys/fs/cgroup/GROUP/cpu.max --arms '{} {period},max {period}'",
+            limit.quota_us,
+            period = limit.period_us
+        )),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use lanes::CpuSet;
 
-use super::words::{count, mask_of, rps_file, trial_of_commands, trial_of_file};
+use super::words::{at_once, count, rps_file, trial_of_commands, trial_of_file};
 use super::{multi_queue, table};
 use crate::{Device, Facts, Found};
 
@@ -32,7 +32,7 @@ fn one_queue(facts: &Facts) -> Option<Found> {
         .map(|card| format!("{}: 1 receive queue, no RPS, {} CPUs", card.name, facts.online()));
     let first = cards.first()?;
     let lane = facts.lane_near(&at(first));
-    let mask = mask_of(&lane);
+    let mask = lane.to_mask();
     let more = most(facts, first).filter(|most| *most > 1);
     Found::if_any(
         evidence.collect(),
@@ -41,7 +41,7 @@ fn one_queue(facts: &Facts) -> Option<Found> {
             None if facts.has_lanes() => format!("cachelane steer {} --check", first.name),
             None => format!("echo {mask} > {}", rps_file(&first.name, 0)),
         },
-        || trial_of_file(&rps_file(&first.name, 0), "0", &mask),
+        || at_once(&trial_of_file(&rps_file(&first.name, 0), "0", &mask)),
     )
 }
 

@@ -1,7 +1,7 @@
 //! Settings of the network stack.
 
 use super::table;
-use super::words::{list, quote, trial_of_file, trial_of_sysctl};
+use super::words::{again, at_once, list, quote, trial_of_file, trial_of_sysctl};
 use crate::{Device, Facts, Found, Softnet};
 
 const DEFER: &str = "net.core.skb_defer_max";
@@ -46,7 +46,7 @@ fn defer_off(facts: &Facts) -> Option<Found> {
     off.then(|| Found {
         evidence: vec![format!("{DEFER} is 0, on {} lanes", facts.cpus.lanes.lanes().len())],
         command: format!("sysctl -w {DEFER}=64"),
-        check: trial_of_sysctl(DEFER, "0,64"),
+        check: at_once(&trial_of_sysctl(DEFER, "0,64")),
     })
 }
 
@@ -55,7 +55,7 @@ fn defer_on(facts: &Facts) -> Option<Found> {
     Some(Found {
         evidence: vec![format!("{DEFER} is {most}, on {} lanes", facts.cpus.lanes.lanes().len())],
         command: format!("sysctl -w {DEFER}=0, if the trial finds it better"),
-        check: trial_of_sysctl(DEFER, &format!("{most},0")),
+        check: at_once(&trial_of_sysctl(DEFER, &format!("{most},0"))),
     })
 }
 
@@ -74,7 +74,7 @@ fn backlog_drops(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("sysctl -w {BACKLOG}={more}, or fewer packets for these CPUs (RPS, interrupts)"),
-        || trial_of_sysctl(BACKLOG, &format!("{now},{more}")),
+        || at_once(&trial_of_sysctl(BACKLOG, &format!("{now},{more}"))),
     )
 }
 
@@ -101,7 +101,7 @@ fn squeezed(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("sysctl -w {BUDGET}={more}"),
-        || trial_of_sysctl(BUDGET, &format!("{now},{more}")),
+        || at_once(&trial_of_sysctl(BUDGET, &format!("{now},{more}"))),
     )
 }
 
@@ -133,7 +133,7 @@ fn gro_timer(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("echo 0 > {path}"),
-        || trial_of_file(&path, &first.gro_flush_timeout.to_string(), "0"),
+        || at_once(&trial_of_file(&path, &first.gro_flush_timeout.to_string(), "0")),
     )
 }
 
@@ -150,7 +150,7 @@ fn defer_without_timer(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("echo 20000 > {path}, or 0 into napi_defer_hard_irqs"),
-        || trial_of_file(&path, "0", "20000"),
+        || at_once(&trial_of_file(&path, "0", "20000")),
     )
 }
 
@@ -182,7 +182,7 @@ fn wandering_threads(facts: &Facts) -> Option<Found> {
                 device.name
             )
         },
-        || trial_of_file(&path, "1", "0"),
+        || at_once(&trial_of_file(&path, "1", "0")),
     )
 }
 
@@ -199,6 +199,6 @@ fn hardware_timestamps(facts: &Facts) -> Option<Found> {
             let names = list(devices.iter().map(|(device, _)| &device.name));
             format!("leave {names} to the kernel path while PTP or chrony needs the stamps")
         },
-        || "cachelane trial steer.llc_affinity --arms off,on -- chronyc -c tracking".into(),
+        || again("CL026"),
     )
 }

@@ -3,7 +3,7 @@
 use lanes::CpuSet;
 
 use super::table;
-use super::words::{count, mask_of, rps_file, trial_of_file, trial_of_sysctl};
+use super::words::{at_once, count, rps_file, trial_of_file, trial_of_sysctl};
 use crate::{Device, Facts, Found, RxQueue};
 
 table! { Steering:
@@ -55,11 +55,11 @@ fn rps_across_lanes(facts: &Facts) -> Option<Found> {
     let interrupts = card.interrupts.iter().filter_map(|one| one.effective.as_ref());
     let near = interrupts.fold(CpuSet::new(), |all, cpus| all.union(cpus));
     let near = if near.is_empty() { &queue.rps_cpus } else { &near };
-    let (path, mask) = (rps_file(&card.name, queue.number), mask_of(&facts.lane_near(near)));
+    let (path, mask) = (rps_file(&card.name, queue.number), facts.lane_near(near).to_mask());
     Found::if_any(
         evidence.collect(),
         || format!("echo {mask} > {path}: the lane of the queue's interrupt"),
-        || trial_of_file(&path, &mask_of(&queue.rps_cpus), &mask),
+        || at_once(&trial_of_file(&path, &queue.rps_cpus.to_mask(), &mask)),
     )
 }
 
@@ -90,7 +90,7 @@ fn half_rfs(facts: &Facts) -> Option<Found> {
         _ => return None,
     };
     let arms = if sockets > 0 { format!("{sockets},0") } else { "0,32768".into() };
-    let check = trial_of_sysctl("net.core.rps_sock_flow_entries", &arms);
+    let check = at_once(&trial_of_sysctl("net.core.rps_sock_flow_entries", &arms));
     Some(Found { evidence: vec![evidence], command, check })
 }
 
@@ -112,7 +112,10 @@ fn small_rfs(facts: &Facts) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("echo {each} > {path}, and likewise for the card's other queues"),
-        || trial_of_file(&path, &card.rx[0].rps_flow_cnt.to_string(), &each.to_string()),
+        || {
+            let now = card.rx[0].rps_flow_cnt.to_string();
+            at_once(&trial_of_file(&path, &now, &each.to_string()))
+        },
     )
 }
 
@@ -139,11 +142,11 @@ fn xps_across_lanes(facts: &Facts) -> Option<Found> {
     });
     let (card, queue) = found.first()?;
     let path = format!("/sys/class/net/{}/queues/tx-{}/xps_cpus", card.name, queue.number);
-    let lane = mask_of(&facts.lane_near(&queue.xps_cpus));
+    let lane = facts.lane_near(&queue.xps_cpus).to_mask();
     Found::if_any(
         evidence.collect(),
         || format!("echo {lane} > {path}, and the CPUs of the other lanes to other queues"),
-        || trial_of_file(&path, &mask_of(&queue.xps_cpus), &lane),
+        || trial_of_file(&path, &queue.xps_cpus.to_mask(), &lane),
     )
 }
 
@@ -161,7 +164,7 @@ fn no_xps(facts: &Facts) -> Option<Found> {
     });
     let card = cards.first()?;
     let path = format!("/sys/class/net/{}/queues/tx-0/xps_cpus", card.name);
-    let lane = mask_of(&facts.lane_near(&CpuSet::new()));
+    let lane = facts.lane_near(&CpuSet::new()).to_mask();
     Found::if_any(
         evidence.collect(),
         || format!("echo {lane} > {path}, and each other lane's CPUs to other queues"),
@@ -195,6 +198,6 @@ fn off(cards: &[&Device]) -> Option<Found> {
     Found::if_any(
         evidence.collect(),
         || format!("echo 0 > {path}, and likewise for the card's other queues"),
-        || trial_of_file(&path, &mask_of(&queue.rps_cpus), "0"),
+        || at_once(&trial_of_file(&path, &queue.rps_cpus.to_mask(), "0")),
     )
 }

@@ -1,8 +1,6 @@
 //! How findings put things.
 
-use lanes::CpuSet;
-
-use crate::{Said, mask};
+use crate::Said;
 
 /// A number of things: `1 queue`, `2 queues`.
 pub(super) fn count(number: usize, thing: &str) -> String {
@@ -36,6 +34,11 @@ pub(super) fn trial_of_commands(a: &str, b: &str) -> String {
     format!("cachelane trial --a '{a}' --b '{b}'")
 }
 
+/// The trial of what takes effect at once on all that flows, which makes it shorter.
+pub(super) fn at_once(trial: &str) -> String {
+    format!("{trial} --reach at-once")
+}
+
 /// The trial of a setting.
 pub(super) fn trial_of_sysctl(name: &str, arms: &str) -> String {
     format!("cachelane trial sysctl:{name} --arms {arms}")
@@ -49,11 +52,6 @@ pub(super) fn again(id: &str) -> String {
 /// The CPUs of a device's queue that the kernel spreads packets over, as its file takes them.
 pub(super) fn rps_file(device: &str, queue: u32) -> String {
     format!("/sys/class/net/{device}/queues/rx-{queue}/rps_cpus")
-}
-
-/// CPUs as files that take a mask want them.
-pub(super) fn mask_of(cpus: &CpuSet) -> String {
-    mask::of(cpus)
 }
 
 /// What a mechanism said, of what.

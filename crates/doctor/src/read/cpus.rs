@@ -1,5 +1,7 @@
 //! Processors, their caches, and whether a hypervisor is below them.
 
+use std::path::Path;
+
 use lanes::{CpuSet, LaneMap, Source};
 
 use super::lines;
@@ -8,11 +10,15 @@ use crate::{Cpus, Result};
 
 const ROOT: &str = "sys/devices/system";
 
+/// With the lanes that somebody has given, if any.
+///
 /// # Errors
-/// Where the tree has no CPUs, or what it says of them makes no sense.
-pub(crate) fn cpus(tree: &Tree) -> Result<Cpus> {
+/// Where the tree has no CPUs, or what it says of them makes no sense; and where the lanes given are
+/// not those of such CPUs.
+pub(crate) fn cpus(tree: &Tree, given: Option<&str>) -> Result<Cpus> {
     read_files(tree);
-    let lanes = LaneMap::from_sysfs(&tree.at_path(ROOT), None)?;
+    let found = LaneMap::from_sysfs(&tree.at_path(ROOT), None)?;
+    let lanes = given.map_or(Ok(found.clone()), |given| found.with_override(given))?;
     let keep = |text: &str| {
         // x86 has a flag; the first CPU's lines speak for all.
         let first = text.split("\n\n").next().unwrap_or_default();
@@ -33,6 +39,16 @@ pub(crate) fn cpus(tree: &Tree) -> Result<Cpus> {
         model: model.map(|(_, name)| name.trim().to_owned()),
         lanes,
     })
+}
+
+impl Cpus {
+    /// This host's, and nothing else of it.
+    ///
+    /// # Errors
+    /// Where the host shows no CPUs, or what it says of them makes no sense.
+    pub fn here() -> Result<Self> {
+        cpus(&Tree::at(Path::new("/")), None)
+    }
 }
 
 /// Reads what lanes follow from, so that a record has it. What does not parse is theirs to say.

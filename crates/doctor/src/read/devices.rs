@@ -1,8 +1,10 @@
 //! Network devices, as sysfs has them.
 
+use lanes::CpuSet;
+
 use super::{interrupts, lines};
 use crate::tree::Tree;
-use crate::{Device, RxQueue, TxQueue, mask};
+use crate::{Device, RxQueue, TxQueue};
 
 const ROOT: &str = "sys/class/net";
 
@@ -14,10 +16,20 @@ pub(crate) fn names(tree: &Tree) -> Vec<String> {
     names
 }
 
-/// The devices, in the order of their names.
+/// The devices, in the order of their names. One that goes away while it is read was not there.
 pub(crate) fn devices(tree: &Tree, names: &[String]) -> Vec<Device> {
     let actions = interrupts::actions(tree);
-    names.iter().map(|name| device(tree, name, &actions)).collect()
+    let there = |name: &String| {
+        let device = device(tree, name, &actions);
+        let root = format!("{ROOT}/{name}");
+        // A link to where it was may outlast it for a moment.
+        let is_there = tree.at_path(&root).join(".").exists();
+        if !is_there {
+            tree.forget(&root);
+        }
+        is_there.then_some(device)
+    };
+    names.iter().filter_map(there).collect()
 }
 
 fn device(tree: &Tree, name: &str, actions: &[(u32, String)]) -> Device {
@@ -76,7 +88,7 @@ fn rx(tree: &Tree, root: &str, number: u32) -> RxQueue {
     let file = |name: &str| tree.text(&format!("{root}/queues/rx-{number}/{name}"));
     RxQueue {
         number,
-        rps_cpus: file("rps_cpus").and_then(|text| mask::parse(&text)).unwrap_or_default(),
+        rps_cpus: cpus(file("rps_cpus")),
         rps_flow_cnt: file("rps_flow_cnt").and_then(|text| text.parse().ok()).unwrap_or(0),
     }
 }
@@ -87,10 +99,15 @@ fn tx(tree: &Tree, root: &str, number: u32) -> TxQueue {
     let file = |name: &str| tree.text(&format!("{root}/queues/tx-{number}/{name}"));
     TxQueue {
         number,
-        xps_cpus: file("xps_cpus").and_then(|text| mask::parse(&text)).unwrap_or_default(),
+        xps_cpus: cpus(file("xps_cpus")),
         by_rx_queue: file("xps_rxqs")
             .is_some_and(|text| text.chars().any(|c| !matches!(c, '0' | ','))),
     }
+}
+
+/// The CPUs of a mask; none where there is none.
+fn cpus(mask: Option<String>) -> CpuSet {
+    mask.and_then(|mask| CpuSet::from_mask(&mask).ok()).unwrap_or_default()
 }
 
 /// What sysfs shows of a device's kind; a veth is not told from others there.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cachelane_doctor::{Facts, Host, Place, findings};
+use cachelane_doctor::{Facts, Host, LookOptions, Place, findings};
 use lanes::CpuSet;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -61,7 +61,8 @@ impl Made {
     }
 
     pub(crate) fn look(&self) -> Host {
-        Host::look(&Place::Recorded(self.folder().to_owned())).expect("it is a host")
+        let place = Place::Recorded(self.folder().to_owned());
+        Host::look(&place, &LookOptions::default()).expect("it is a host")
     }
 
     fn entry(&self, path: &str, value: &str) {

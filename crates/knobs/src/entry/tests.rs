@@ -43,6 +43,41 @@ fn a_hold_runs_out_at_its_time_and_a_renewal_moves_that() {
 }
 
 #[test]
+fn nothing_but_tending_ends_a_hold_whose_time_is_over() {
+    let (entry, _) = entry(0);
+    let moment = Duration::from_nanos(1);
+    for (what, done) in [
+        ("hold", entry.hold("token", "test", moment)),
+        ("set", entry.set("3", By::Holder("token"))),
+        ("renew", entry.renew("token", moment)),
+        ("renew again", entry.renew("token", moment)),
+    ] {
+        done.expect(what);
+    }
+    assert_eq!(entry.set("1", By::Anybody).unwrap_err().kind(), ErrorKind::Held);
+    assert_eq!(entry.hold("other", "test", HOLD).unwrap_err().kind(), ErrorKind::Held);
+    assert_eq!(entry.tend(Instant::now()), None);
+    assert_eq!(value(&entry), "1");
+}
+
+#[test]
+fn the_time_of_a_holders_own_setter_is_not_its_holds() {
+    const TAKES: Duration = Duration::from_millis(5);
+    let set = |_: u32| {
+        let begun = Instant::now();
+        while begun.elapsed() < TAKES {}
+        Ok(())
+    };
+    let get = || Ok::<_, String>(1);
+    let entry = Entry::new(Knob::choice("t.slow", "a test", &[1, 2], 1, get, set));
+    entry.hold("token", "test", HOLD).unwrap();
+    let before = entry.tend(Instant::now()).unwrap();
+    entry.set("2", By::Holder("token")).unwrap();
+    let after = entry.tend(Instant::now()).unwrap();
+    assert!(after >= before + TAKES, "{:?}", after - before);
+}
+
+#[test]
 fn to_ask_again_for_a_hold_renews_it() {
     let (entry, _) = entry(0);
     assert_eq!(entry.hold("token", "test", HOLD * 2).unwrap(), "1");

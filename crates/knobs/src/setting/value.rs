@@ -1,5 +1,7 @@
 //! What the kernel makes of a value: its text as read, and which texts are the same value.
 
+use lanes::CpuSet;
+
 /// What a file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text {
@@ -47,26 +49,16 @@ pub(crate) fn same(one: &str, other: &str) -> bool {
     loop {
         match (one.next(), other.next()) {
             (None, None) => return true,
-            (Some(one), Some(other)) if one == other || digits(one) == digits(other) => {}
+            (Some(one), Some(other)) if one == other || is_same_mask(one, other) => {}
             _ => return false,
         }
     }
 }
 
-/// The digits of a number or a mask; a word that is neither has only itself.
-fn digits(word: &str) -> String {
-    let is_group = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut groups = word.split(',');
-    let first = groups.next().unwrap_or_default();
-    let is_mask = (1..=8).contains(&first.len())
-        && is_group(first)
-        && groups.all(|group| group.len() == 8 && is_group(group));
-    if !is_mask {
-        return word.to_owned();
-    }
-    let digits = word.replace(',', "").to_ascii_lowercase();
-    // With a mark that no word has: nine digits are no mask.
-    format!(" {}", digits.trim_start_matches('0'))
+/// A number of up to eight digits reads as a mask too, and two are one mask if they are one number.
+fn is_same_mask(one: &str, other: &str) -> bool {
+    let mask = |word| CpuSet::from_mask(word).ok();
+    mask(one).is_some_and(|one| mask(other) == Some(one))
 }
 
 #[cfg(test)]

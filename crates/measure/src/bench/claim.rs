@@ -1,6 +1,20 @@
 //! What a part compares, and what is claimed of it.
 
+use trial::Better;
 use trial::bench::Bar;
+
+/// How two cases are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Run by run, the one over the other.
+    Ratio,
+    /// Run by run, the one over the other, which it is a part of.
+    Part,
+    /// Run by run, the one less the other.
+    Difference,
+    /// All runs together: how many of so many.
+    Share,
+}
 
 /// Two cases that a part compares, and what is claimed of them, if anything is.
 #[derive(Clone, Debug)]
@@ -9,8 +23,10 @@ pub(super) struct Claim {
     pub(super) of: String,
     /// What it is compared with: of several, the case with the lowest median.
     pub(super) to: Vec<String>,
-    pub(super) is_difference: bool,
+    pub(super) how: How,
     pub(super) bar: Option<Bar>,
+    /// Which direction is the good one, where neither the bar nor the unit says so.
+    better: Option<Better>,
 }
 
 impl Claim {
@@ -21,7 +37,16 @@ impl Claim {
         to: impl Into<String>,
     ) -> Claim {
         let to = vec![to.into()];
-        Claim { name: name.into(), of: of.into(), to, is_difference: false, bar: None }
+        Claim { name: name.into(), of: of.into(), to, how: How::Ratio, bar: None, better: None }
+    }
+
+    /// `of / whole`, which it is a part of, paired by run.
+    pub(super) fn part(
+        name: impl Into<String>,
+        of: impl Into<String>,
+        whole: impl Into<String>,
+    ) -> Claim {
+        Claim { how: How::Part, ..Claim::ratio(name, of, whole) }
     }
 
     /// `of - less`, paired by run.
@@ -30,7 +55,18 @@ impl Claim {
         of: impl Into<String>,
         less: impl Into<String>,
     ) -> Claim {
-        Claim { is_difference: true, ..Claim::ratio(name, of, less) }
+        Claim { how: How::Difference, ..Claim::ratio(name, of, less) }
+    }
+
+    /// How many of `among` were `of`, over all runs, with the exact interval. What must not happen more
+    /// often than a bar at most says may do so by chance: that one is missed only where the whole
+    /// interval lies above it.
+    pub(super) fn share(
+        name: impl Into<String>,
+        of: impl Into<String>,
+        among: impl Into<String>,
+    ) -> Claim {
+        Claim { how: How::Share, ..Claim::ratio(name, of, among) }
     }
 
     /// Compared with this one, if its median is lower.
@@ -42,5 +78,56 @@ impl Claim {
     pub(super) fn bar(mut self, bar: impl Into<Option<Bar>>) -> Claim {
         self.bar = bar.into();
         self
+    }
+
+    /// Where neither its bar nor the unit of its cases says which direction is the good one.
+    pub(super) fn better(mut self, better: Better) -> Claim {
+        self.better = Some(better);
+        self
+    }
+
+    /// Which direction is the good one, of cases with this unit, and where the two are equal. None
+    /// where there is no such direction, or nothing to be equal to.
+    pub(super) fn sides(&self, unit: &str) -> Option<(Better, f64)> {
+        let of_unit = match unit {
+            "1/s" | "B/s" | "B/CPU-s" | "pps" => Some(Better::Higher),
+            "s" | "ms" | "B" | "CPU" => Some(Better::Lower),
+            _ => None,
+        };
+        let better = match self.bar {
+            Some(Bar::AtLeast(_)) => Some(Better::Higher),
+            Some(Bar::AtMost(_)) => Some(Better::Lower),
+            Some(Bar::Between(..)) => None,
+            None => self.better.or(of_unit),
+        };
+        let even = match self.how {
+            How::Ratio => Some(1.0),
+            How::Difference => Some(0.0),
+            How::Part | How::Share => None,
+        };
+        better.zip(even)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_good_direction_is_the_bars_or_said_or_the_units() {
+        let ratio = || Claim::ratio("a / b", "a", "b");
+        for (claim, unit, expected) in [
+            (ratio(), "pps", Some((Better::Higher, 1.0))),
+            (ratio(), "s", Some((Better::Lower, 1.0))),
+            (ratio(), "%", None),
+            (ratio().better(Better::Higher), "%", Some((Better::Higher, 1.0))),
+            (ratio().bar(Bar::AtMost(1.1)), "pps", Some((Better::Lower, 1.0))),
+            (ratio().bar(Bar::Between(0.9, 1.1)), "pps", None),
+            (Claim::difference("a - b", "a", "b"), "ms", Some((Better::Lower, 0.0))),
+            (Claim::part("a of b", "a", "b"), "s", None),
+            (Claim::share("a of b", "a", "b"), "s", None),
+        ] {
+            assert_eq!(claim.sides(unit), expected, "{claim:?}, {unit}");
+        }
     }
 }

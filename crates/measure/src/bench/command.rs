@@ -55,6 +55,7 @@ pub(super) fn end(mut process: Process, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn runtime_dir(lab: &Lab) -> PathBuf {
+/// Where its processes have their control sockets.
+pub(super) fn runtime_dir(lab: &Lab) -> PathBuf {
     lab.dir().join("run")
 }

@@ -49,22 +49,27 @@ pub fn in_words(seconds: f64) -> String {
 /// # Errors
 /// What went wrong before anything was measured.
 pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::Result<Outcome> {
+    let seconds = seconds(experiment, plan);
     if !plan.quiet {
-        let time = in_words(seconds(experiment, plan));
-        eprintln!("bench {}: takes about {time}", X::NAME);
+        eprintln!("bench {}: takes about {}", X::NAME, in_words(seconds));
     }
+    run_shown(experiment, plan, stop, &Progress::new(seconds, plan.quiet))
+}
+
+/// The same, with a progress line that others may share.
+pub(super) fn run_shown<X: Experiment>(
+    experiment: &X,
+    plan: &Plan,
+    stop: &Stop,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
     let mut found = Found::new(BenchOutput::new(X::NAME, Host::detect()));
     let begun = Instant::now();
+    progress.step("set-up", X::GROUND_TIME);
     let ground = experiment.ground(&mut found)?;
     tracing::debug!("ground: {:.2?}", begun.elapsed());
     let parts: Vec<_> = experiment.parts().into_iter().filter(|part| plan.has(part.name)).collect();
-    let steps = parts.iter().map(|part| (part.rounds)(plan.rounds) * part.time.steps).sum();
-    let mut run = Run {
-        plan,
-        stop,
-        progress: Progress::new(steps, plan.quiet),
-        rng: StdRng::seed_from_u64(plan.seed),
-    };
+    let mut run = Run { plan, stop, progress, rng: StdRng::seed_from_u64(plan.seed) };
     let mut error = None;
     for part in &parts {
         let begun = Instant::now();
@@ -75,7 +80,6 @@ pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::R
             break;
         }
     }
-    drop(run);
     let error = match error {
         Some(error) if found.series.is_empty() => return Err(error),
         error => error,
@@ -90,15 +94,16 @@ pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::R
 struct Run<'a> {
     plan: &'a Plan,
     stop: &'a Stop,
-    progress: Progress,
+    progress: &'a Progress,
     rng: StdRng,
 }
 
 impl Run<'_> {
     fn part<G>(&mut self, ground: &G, part: &Part<G>, found: &mut Found) -> anyhow::Result<()> {
+        self.progress.step(part.name, part.time.once);
         for stage in &part.stages {
             self.stop.check()?;
-            let staged = self.stage(ground, stage, (part.rounds)(self.plan.rounds), found);
+            let staged = self.stage(ground, part, stage, found);
             let Err(error) = staged else { continue };
             // Ctrl-C ends what was started here as well.
             self.stop.check()?;
@@ -114,10 +119,11 @@ impl Run<'_> {
     fn stage<G>(
         &mut self,
         ground: &G,
+        part: &Part<G>,
         stage: &Stage<G>,
-        rounds: usize,
         found: &mut Found,
     ) -> anyhow::Result<()> {
+        let (rounds, step) = ((part.rounds)(self.plan.rounds), part.time.of_step(self.plan));
         let begun = Instant::now();
         let mut measure = stage(ground, found)?;
         tracing::debug!("set-up: {:.2?}", begun.elapsed());
@@ -128,7 +134,7 @@ impl Run<'_> {
         let begun = Instant::now();
         let measured = (0..rounds).try_for_each(|round| {
             tracing::debug!("round {} of {rounds}", round + 1);
-            self.round(&mut measure, round, found)
+            self.round(&mut measure, round, step, found)
         });
         tracing::debug!("rounds: {:.2?}", begun.elapsed());
         found.output.notes.extend(measure.notes);
@@ -139,6 +145,7 @@ impl Run<'_> {
         &mut self,
         measure: &mut Measure<'_>,
         round: usize,
+        seconds: f64,
         found: &mut Found,
     ) -> anyhow::Result<()> {
         let steps = &measure.steps;
@@ -165,7 +172,7 @@ impl Run<'_> {
         }
         for (turn, number) in order.into_iter().enumerate() {
             let step = &steps[number];
-            self.progress.step(&step.name);
+            self.progress.step(&step.name, seconds);
             stop.check()?;
             now.is_last_turn = turn >= last;
             match (measure.take)(number, &mut now) {

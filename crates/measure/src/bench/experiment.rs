@@ -92,6 +92,13 @@ pub(super) struct Time {
     pub(super) more: f64,
 }
 
+impl Time {
+    /// Seconds of a measurement.
+    pub(super) fn of_step(&self, plan: &Plan) -> f64 {
+        self.windows * plan.window.as_secs_f64() + self.more
+    }
+}
+
 impl<G> Part<G> {
     pub(super) fn new(name: &'static str, about: &'static str, time: Time) -> Part<G> {
         let (claims, stages) = (Vec::new(), Vec::new());
@@ -120,8 +127,8 @@ impl<G> Part<G> {
 
     /// Seconds that it takes.
     pub(super) fn seconds(&self, plan: &Plan) -> f64 {
-        let step = self.time.windows * plan.window.as_secs_f64() + self.time.more;
-        self.time.once + ((self.rounds)(plan.rounds) * self.time.steps) as f64 * step
+        let steps = (self.rounds)(plan.rounds) * self.time.steps;
+        self.time.once + steps as f64 * self.time.of_step(plan)
     }
 }
 

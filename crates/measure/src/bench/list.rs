@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trial::bench::Bar;
 
-use super::bridge::Bridge;
+use super::all::experiments;
 use super::driver::seconds;
 use super::experiment::{Experiment, Plan};
-use super::frames::Frames;
-use super::lend::Lend;
-use super::relay::Relay;
-use super::steer::Steer;
 
 /// An experiment, as it runs if nobody says otherwise.
 #[derive(Clone, Debug)]
@@ -29,35 +26,43 @@ pub struct Listed {
 }
 
 /// A part of an experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListedPart {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// What it is, in a line.
-    pub about: &'static str,
-    /// What it compares, and what is claimed of it.
-    pub ratios: Vec<(String, Option<Bar>)>,
+    pub about: String,
+    /// What it compares.
+    pub ratios: Vec<ListedRatio>,
+}
+
+/// What is compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListedRatio {
+    /// Its name.
+    pub name: String,
+    /// What is claimed of it, if anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
 }
 
 /// All experiments.
 pub fn all() -> Vec<Listed> {
-    vec![
-        list(&Relay::default()),
-        list(&Bridge::default()),
-        list(&Frames),
-        list(&Lend),
-        list(&Steer),
-    ]
+    experiments().iter().map(|experiment| experiment.listed()).collect()
 }
 
-fn list<X: Experiment>(experiment: &X) -> Listed {
+pub(super) fn list<X: Experiment>(experiment: &X) -> Listed {
     let (rounds, window) = X::EXTENT;
     let plan = Plan { parts: Vec::new(), rounds, window, seed: 1, quiet: true };
     let seconds = seconds(experiment, &plan);
     let parts = experiment.parts().into_iter().map(|part| ListedPart {
-        name: part.name,
-        about: part.about,
-        ratios: part.claims.into_iter().map(|claim| (claim.name, claim.bar)).collect(),
+        name: part.name.into(),
+        about: part.about.into(),
+        ratios: part
+            .claims
+            .into_iter()
+            .map(|claim| ListedRatio { name: claim.name, bar: claim.bar })
+            .collect(),
     });
     Listed { name: X::NAME, rounds, window, seconds, parts: parts.collect() }
 }
@@ -70,19 +75,8 @@ impl Listed {
             "rounds": self.rounds,
             "window_s": self.window.as_secs_f64(),
             "seconds": self.seconds.round(),
-            "parts": self.parts.iter().map(ListedPart::to_json).collect::<Vec<_>>(),
+            "parts": self.parts,
         })
-    }
-}
-
-impl ListedPart {
-    fn to_json(&self) -> Value {
-        let ratio = |(name, bar): &(String, Option<Bar>)| match bar {
-            Some(bar) => json!({"name": name, "bar": bar}),
-            None => json!({"name": name}),
-        };
-        let ratios: Vec<_> = self.ratios.iter().map(ratio).collect();
-        json!({"name": self.name, "about": self.about, "ratios": ratios})
     }
 }
 
@@ -104,7 +98,7 @@ mod tests {
     fn ratios_have_names_of_their_own() {
         for one in all() {
             let ratios: Vec<_> = one.parts.iter().flat_map(|part| &part.ratios).collect();
-            let names: BTreeSet<_> = ratios.iter().map(|(name, _)| name).collect();
+            let names: BTreeSet<_> = ratios.iter().map(|ratio| &ratio.name).collect();
             assert_eq!(names.len(), ratios.len(), "{}", one.name);
         }
     }

@@ -7,7 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trial::bench::{Case, RatioOut};
 use trial::{paired_difference, paired_ratio};
 
-use super::claim::Claim;
+use super::claim::{Claim, How};
+use super::share;
 
 /// Runs by case, in the order in which the cases came up.
 #[derive(Debug, Default)]
@@ -46,14 +47,22 @@ impl Series {
             let both = of_runs.len().min(to_runs.len());
             (of_runs, to_runs) = (&of_runs[..both], &to_runs[..both]);
         }
-        if !claim.is_difference
+        let compare = match claim.how {
+            How::Ratio | How::Part => paired_ratio,
+            How::Difference => paired_difference,
+            How::Share => return share::compare(claim, of_runs, to_runs),
+        };
+        if matches!(claim.how, How::Ratio | How::Part)
             && let Some(run) = to_runs.iter().position(|run| *run == 0.0)
         {
             return Err(format!("run {} of '{to}' is 0", run + 1));
         }
-        let compare = if claim.is_difference { paired_difference } else { paired_ratio };
         let found = compare(to_runs, of_runs).map_err(|error| error.to_string())?;
         let ratio = RatioOut::new(&claim.name, &found);
+        let ratio = match claim.sides(self.unit(&claim.of)) {
+            Some((better, even)) => ratio.judged(better, even),
+            None => ratio,
+        };
         Ok(match claim.bar {
             Some(bar) => ratio.with_bar(bar),
             None => ratio,
@@ -65,6 +74,11 @@ impl Series {
         self.runs.get(case).map_or(&[], Vec::as_slice)
     }
 
+    /// The unit of a case; empty of one that there is not.
+    fn unit(&self, case: &str) -> &'static str {
+        self.order.iter().find(|(name, _)| name == case).map_or("", |(_, unit)| unit)
+    }
+
     /// Every case with its runs.
     pub(crate) fn cases(&self) -> Vec<Case> {
         let case = |(name, unit): &(String, &'static str)| {
@@ -74,14 +88,14 @@ impl Series {
     }
 }
 
-/// A progress line on a terminal; nothing in a pipe.
+/// A progress line on a terminal; nothing in a pipe. It counts milliseconds, as steps take about.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A line for so many steps.
-    pub(crate) fn new(steps: usize, quiet: bool) -> Progress {
-        let bar = ProgressBar::new(steps as u64);
+    /// A line for steps that take about so many seconds.
+    pub(crate) fn new(seconds: f64, quiet: bool) -> Progress {
+        let bar = ProgressBar::new(milliseconds(seconds));
         let shown = std::io::stderr().is_terminal() && !quiet;
         bar.set_draw_target(match shown {
             true => ProgressDrawTarget::stderr(),
@@ -89,18 +103,33 @@ impl Progress {
         });
         // The template is fixed and parses.
         if let Ok(style) =
-            ProgressStyle::with_template("{bar:24} {pos}/{len} {eta} left  {wide_msg}")
+            ProgressStyle::with_template("{bar:24} {percent} % {eta} left  {prefix}{wide_msg}")
         {
             bar.set_style(style);
         }
         Progress(bar)
     }
 
-    /// The next step begins.
-    pub(crate) fn step(&self, what: &str) {
+    /// The next step begins, which takes about so many seconds.
+    pub(crate) fn step(&self, what: &str, seconds: f64) {
         self.0.set_message(what.to_owned());
-        self.0.inc(1);
+        self.0.inc(milliseconds(seconds));
     }
+
+    /// Steps of this name begin, so many seconds from the start of all.
+    pub(super) fn chapter(&self, name: &str, seconds: f64) {
+        self.0.set_prefix(format!("{name}: "));
+        self.0.set_position(milliseconds(seconds));
+    }
+
+    /// Says something on stderr, above the line.
+    pub(super) fn say(&self, text: &str) {
+        self.0.suspend(|| eprintln!("{text}"));
+    }
+}
+
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds * 1e3) as u64
 }
 
 impl Drop for Progress {

@@ -30,11 +30,12 @@ pub(super) fn run(
     let measure = Measure::new(entry.measure, entry.unit, entry.better);
     let mut tried = Tried { mechanism, measure };
     let until = Instant::now() + limit;
+    let seconds = (plan.settle + plan.window).as_secs_f64();
     let before = |step: &Step<'_>| {
         if stop.is_asked() || Instant::now() > until {
             return ControlFlow::Break(());
         }
-        progress.step(&format!("{} ({})", entry.name(), step.arm));
+        progress.step(&format!("{} ({})", entry.name(), step.arm), seconds);
         ControlFlow::Continue(())
     };
     // The text alone, which holds the cause already.
@@ -98,7 +99,7 @@ mod tests {
         let entry = Entry { mechanism: "made", measure: "rate", unit: "B/s", better, set_up };
         let plan = Plan { blocks: 6, settle: Duration::ZERO, seed: 1, ..Plan::new(ARMS) };
         let mechanism = Box::new(Made { is_on: false, on, windows_left });
-        let (progress, stop) = (Progress::new(24, true), Stop::on_signals()?);
+        let (progress, stop) = (Progress::new(1.0, true), Stop::on_signals()?);
         run(&entry, mechanism, &plan, Duration::from_secs(60), &progress, &stop)
     }
 

@@ -16,7 +16,7 @@ use crate::sockopt;
 
 /// Bytes without a pause that make a flow bulk: so many that two looks' delay at their end,
 /// which is the worst, is small beside the time that they took.
-const RUN: u64 = 4 << 20;
+pub(super) const RUN: u64 = 4 << 20;
 
 /// Bytes since the last look below which the look is poor: 128 MB/s.
 const POOR: u64 = 64 << 10;

@@ -86,7 +86,7 @@ impl Worker {
         let key = self.connections.insert(Connection {
             client: Leg::new(client),
             phase: Phase::Header,
-            engine: self.shared.engine(),
+            origin: self.shared.origin(),
             generation,
             active: self.tick,
             queued: false,
@@ -210,7 +210,7 @@ impl Worker {
         }
         let generation = connection.generation;
         let fresh = !self.shared.config.accept_proxy;
-        let relaying = Relaying::new(connecting, connection.engine);
+        let relaying = Relaying::new(connecting, connection.origin.engine);
         let (client, backend) =
             (Token::Client { key, generation }, Token::Backend { key, generation });
         let watched = modify(&self.epoll, &relaying.backend.socket, backend, LEG)

@@ -102,7 +102,6 @@ impl Rig {
     }
 
     fn send_bulk(&self, from: &TcpStream, to: &TcpStream) {
-        const BULK: usize = 6 << 20;
         std::thread::scope(|scope| {
             scope.spawn(|| send_all(from, &vec![7; BULK]));
             assert_eq!(receive(to, BULK), vec![7; BULK]);
@@ -114,6 +113,9 @@ impl Rig {
         await_that("the relay let go of its connections", || self.relay.active() == 0);
     }
 }
+
+/// Bytes that make a connection warm.
+pub const BULK: usize = 6 << 20;
 
 /// What a connection has been through before a test begins with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

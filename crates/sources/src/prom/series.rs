@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use trial::Histogram;
+
 use super::exposition::{Line, Sample, line, number};
 use super::selector::Selector;
+use crate::histogram::from_cumulative;
 use crate::value::{Nature, Part};
-use crate::{Error, ErrorKind, Histogram, Kind, Quantity, Result, Value};
+use crate::{Error, ErrorKind, Kind, Quantity, Result, Value};
 
 /// The most series that are added up.
 const SERIES: usize = 100_000;
@@ -139,7 +142,7 @@ fn histograms(buckets: &[Sample<'_>]) -> Result<Vec<(String, Histogram)>> {
         })?;
         found.entry(series(bucket, "le")).or_default().push((bound, finite(bucket)?));
     }
-    let histogram = |(series, buckets)| match Histogram::from_cumulative(buckets) {
+    let histogram = |(series, buckets)| match from_cumulative(buckets) {
         Ok(histogram) => Ok((series, histogram)),
         Err(error) => Err(Error::void(format!("{series}: {error}"))),
     };

@@ -42,6 +42,16 @@ pub(super) fn what(text: &str) -> Result<What> {
     }
 }
 
+/// A quantity alone.
+pub(super) fn quantity(text: &str) -> Result<Operand> {
+    match operand(text)? {
+        (quantity, "") => Ok(quantity),
+        (_, rest) => {
+            Err(Error::syntax(format!("{text:?}: expected one quantity, but {rest:?} follows")))
+        }
+    }
+}
+
 fn follows(text: &str, rest: &str) -> Error {
     Error::syntax(format!(
         "measure {text:?}: expected the end, \"/\" and another quantity, \",lower\" or \

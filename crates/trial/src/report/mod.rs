@@ -7,6 +7,7 @@
 
 mod plot;
 mod scale;
+mod trial;
 mod view;
 
 use askama::Template;
@@ -16,8 +17,8 @@ use crate::error::Error;
 use crate::measure::Measure;
 use crate::number;
 use crate::outcome::{Judged, Outcome};
-use crate::stats::{Comparison, Verdict};
-use crate::table::{Align, Table, Tone};
+use crate::stats::{Comparison, Interval, Verdict};
+use crate::table::{Align, Table, Tone, one_line};
 
 /// A report.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +35,8 @@ pub struct Page {
     pub cases: Vec<Case>,
     /// A bench's ratios.
     pub ratios: Vec<RatioOut>,
+    /// What was run and how, by name.
+    pub facts: Vec<(String, String)>,
     /// What a reader should know.
     pub notes: Vec<String>,
     /// What was not measured, with the reason.
@@ -57,8 +60,29 @@ pub struct Row {
     pub margin: f64,
     /// The confidence of the interval.
     pub confidence: f64,
+    /// Whether the measure is the first one, which decides.
+    pub is_first: bool,
     /// The windows of the two arms in the order of time.
     pub windows: Vec<Dot>,
+    /// What each host found, where several did.
+    pub hosts: Vec<HostLine>,
+    /// Where the ratio on one more host is expected.
+    pub prediction: Option<Interval>,
+    /// What else the figures rest on, in a few words.
+    pub detail: String,
+}
+
+/// What one host found, in a [`Row`] of several.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostLine {
+    /// Which host, or where its record is.
+    pub name: String,
+    /// The ratio.
+    pub ratio: f64,
+    /// Its interval; none if it has no finite bounds.
+    pub interval: Option<Interval>,
+    /// How much it counts for; the hosts' sum is 1.
+    pub weight: f64,
 }
 
 /// One window of a [`Row`].
@@ -103,8 +127,30 @@ impl Row {
             margin: plan.margin,
             confidence: comparison.confidence,
             comparison,
+            is_first: measure == 0,
             windows: windows.filter_map(dot).collect(),
+            hosts: Vec::new(),
+            prediction: None,
+            detail: String::new(),
         }
+    }
+
+    /// What was found, in words.
+    pub(crate) fn sentence(&self) -> String {
+        let [base, arm] = &self.arms;
+        let (name, verdict) = (&self.measure.name, self.comparison.verdict);
+        match self.comparison.ratio {
+            Some(_) => format!(
+                "Under {arm}, {name} is {} times what it is under {base}: {verdict}.",
+                self.ratio()
+            ),
+            None => format!("{name} under {arm} and under {base}: {verdict}."),
+        }
+    }
+
+    /// Whether nothing of it was seen, under either arm.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.comparison.base == 0.0 && self.comparison.other == 0.0
     }
 
     fn name(&self) -> String {
@@ -124,9 +170,33 @@ impl Row {
         })
     }
 
+    fn hosts_table(&self) -> Table {
+        let mut table = Table::new([
+            (&format!("{}, {}", self.name(), self.arms[1]), Align::Left),
+            ("ratio [interval]", Align::Left),
+            ("counts for", Align::Right),
+        ]);
+        for host in &self.hosts {
+            let cells = [host.name.clone(), host.ratio(), host.weight()];
+            table.row(cells.map(|text| (text, Tone::Plain)));
+        }
+        table
+    }
+
     fn ratio(&self) -> String {
         let interval = self.comparison.interval.map(|interval| (interval.low, interval.high));
         self.comparison.ratio.map_or("-".into(), |ratio| number::ratio(ratio, interval))
+    }
+}
+
+impl HostLine {
+    fn ratio(&self) -> String {
+        let interval = self.interval.map(|interval| (interval.low, interval.high));
+        number::ratio(self.ratio, interval)
+    }
+
+    fn weight(&self) -> String {
+        number::quantity(100.0 * self.weight, "%")
     }
 }
 
@@ -151,12 +221,31 @@ impl Page {
         view::View::new(self).render().expect("writing to a String does not fail")
     }
 
+    /// The page as text: the table, the hosts of what decides, then what there is to say of its rows, facts
+    /// and notes. Tables are at most `width` characters wide. Colour only if asked for.
+    pub fn to_text(&self, width: usize, colour: bool) -> String {
+        let of_hosts = self.rows.iter().filter(|row| row.is_first && row.hosts.len() > 1);
+        let of_hosts = of_hosts.map(|row| row.hosts_table().render_named(width, colour));
+        let said = |row: &Row| {
+            let said = [row.detail.clone(), row.comparison.note.clone().unwrap_or_default()];
+            let said = said.into_iter().filter(|said| !said.is_empty());
+            said.map(|said| format!("{}: {said}", row.name())).collect::<Vec<_>>()
+        };
+        let facts = self.facts.iter().map(|(name, fact)| format!("{name}: {fact}"));
+        let notes = self.notes.iter().map(|note| format!("note: {note}"));
+        let absent = self.absent.iter().map(|absent| format!("absent: {absent}"));
+        let lines = self.rows.iter().flat_map(said).chain(facts).chain(notes).chain(absent);
+        let lines: String = lines.map(|line| one_line(&line) + "\n").collect();
+        let parts = std::iter::once(self.to_table(width, colour)).chain(of_hosts).chain([lines]);
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    }
+
     /// The trials as a table, at most `width` characters wide. Colour only if asked for.
     pub fn to_table(&self, width: usize, colour: bool) -> String {
         let (base, other) = self.headings().unwrap_or(("baseline", "arm"));
         let ratio = format!("ratio {}", self.interval_heading());
         let mut table = Table::new([
-            ("mechanism", Align::Left),
+            (self.what(), Align::Left),
             (base, Align::Right),
             (other, Align::Right),
             (&ratio, Align::Left),
@@ -171,9 +260,22 @@ impl Page {
             };
             let plain = |text| (text, Tone::Plain);
             let verdict = (row.comparison.verdict.to_string(), tone);
-            table.row([plain(row.name()), plain(base), plain(other), plain(row.ratio()), verdict]);
+            let decides = if row.is_first && self.has_others() { " (decides)" } else { "" };
+            let name = row.name() + decides;
+            table.row([plain(name), plain(base), plain(other), plain(row.ratio()), verdict]);
         }
         table.render_named(width, colour)
+    }
+
+    /// What the rows are.
+    fn what(&self) -> &'static str {
+        let measures = self.rows.iter().all(|row| row.mechanism.is_empty());
+        if measures { "measure" } else { "mechanism" }
+    }
+
+    /// Whether there are rows of measures that do not decide.
+    fn has_others(&self) -> bool {
+        self.rows.iter().any(|row| !row.is_first)
     }
 
     /// The names of the arms, if all rows have the same.

@@ -1,17 +1,22 @@
 //! Where things stand in the plots; `page.html` draws them.
 
 use super::scale::{Percent, Scale, Tick};
-use super::{Page, Row};
+use super::view::detail;
+use super::{HostLine, Page, Row};
 use crate::bench::{Bar, Case, RatioOut};
 use crate::number;
-use crate::stats::{Verdict, mean};
+use crate::stats::{Interval, Verdict, mean};
 
 /// The height of a windows plot in pixels, and the room above and below its dots.
 const HEIGHT: f64 = 120.0;
 const ROOM: f64 = 8.0;
 
-/// All ratios on one axis.
+/// Ratios on one axis.
 pub(super) struct Forest {
+    /// What it is of; empty if it is of all rows.
+    pub(super) title: String,
+    /// What it rests on.
+    pub(super) detail: String,
     pub(super) ticks: Vec<Tick>,
     /// Where the ratio is 1.
     pub(super) one: Percent,
@@ -27,6 +32,8 @@ pub(super) struct ForestRow {
     pub(super) tone: &'static str,
     pub(super) point: Option<Percent>,
     pub(super) interval: Option<(Percent, Percent)>,
+    /// Where the ratio on one more host is expected.
+    pub(super) prediction: Option<(Percent, Percent)>,
     /// The margin within which there is no difference: start and width.
     pub(super) margin: Option<(Percent, Percent)>,
     /// The sides of what was claimed.
@@ -64,22 +71,56 @@ pub(super) struct WindowDot {
 }
 
 impl Forest {
-    pub(super) fn new(page: &Page) -> Self {
-        let scale = Scale::ratios(shown_ratios(page));
-        let trials = page.rows.iter().map(|row| trial_row(row, &scale));
-        let benches = page.ratios.iter().map(|ratio| bench_row(ratio, &scale));
+    /// Rows of several hosts have a forest of their own, with a line for each host; all others share one.
+    pub(super) fn all(page: &Page) -> Vec<Self> {
+        let (alone, of_hosts): (Vec<&Row>, Vec<&Row>) =
+            page.rows.iter().partition(|row| row.hosts.is_empty());
+        let shared = Self::shared(&alone, &page.ratios);
+        let of_hosts = of_hosts.into_iter().map(Self::of_hosts);
+        of_hosts.chain((!shared.rows.is_empty()).then_some(shared)).collect()
+    }
+
+    fn shared(rows: &[&Row], ratios: &[RatioOut]) -> Self {
+        let scale = Scale::ratios(shown_ratios(rows, ratios));
+        let several = rows.iter().any(|row| row.arms != rows[0].arms);
+        let named = |row: &&Row| match several {
+            true => format!("{}, {}", row.name(), row.arms[1]),
+            false => row.name(),
+        };
+        let trials =
+            rows.iter().map(|row| ForestRow { name: named(row), ..trial_row(row, &scale) });
+        let benches = ratios.iter().map(|ratio| bench_row(ratio, &scale));
         let rows = trials.chain(benches).collect();
-        Self { one: scale.at(1.0), rows, ticks: scale.ticks }
+        Self {
+            title: String::new(),
+            detail: String::new(),
+            one: scale.at(1.0),
+            rows,
+            ticks: scale.ticks,
+        }
+    }
+
+    fn of_hosts(row: &Row) -> Self {
+        let of_host =
+            |host: &HostLine| host.interval.map(|i| [i.low, i.high]).unwrap_or([host.ratio; 2]);
+        let prediction = row.prediction.iter().flat_map(|i| [i.low, i.high]);
+        let shown = row.hosts.iter().flat_map(of_host).chain(prediction);
+        let scale = Scale::ratios(shown.chain(shown_ratios(&[row], &[])));
+        let hosts = row.hosts.iter().map(|host| host_row(host, row, &scale));
+        let mean = ForestRow { name: "all hosts".into(), ..trial_row(row, &scale) };
+        let rows = hosts.chain([mean]).collect();
+        let title = format!("{}, {}", row.name(), row.arms[1]);
+        Self { title, detail: detail(row), one: scale.at(1.0), rows, ticks: scale.ticks }
     }
 }
 
-fn shown_ratios(page: &Page) -> Vec<f64> {
+fn shown_ratios(rows: &[&Row], ratios: &[RatioOut]) -> Vec<f64> {
     let mut values = Vec::new();
-    for row in &page.rows {
+    for row in rows {
         values.extend(row.comparison.ratio);
         values.extend(row.comparison.interval.iter().flat_map(|i| [i.low, i.high]));
     }
-    for ratio in &page.ratios {
+    for ratio in ratios {
         values.extend([ratio.median, ratio.low, ratio.high]);
         values.extend(ratio.bar.into_iter().flat_map(Bar::values));
     }
@@ -87,18 +128,40 @@ fn shown_ratios(page: &Page) -> Vec<f64> {
 }
 
 fn trial_row(row: &Row, scale: &Scale) -> ForestRow {
-    let (left, right) = (scale.at(1.0 - row.margin), scale.at(1.0 + row.margin));
-    let interval = row.comparison.interval.as_ref();
+    let places = |interval: Option<Interval>| {
+        interval.map(|interval| (scale.at(interval.low), scale.at(interval.high)))
+    };
     ForestRow {
         name: row.name(),
         text: row.ratio(),
         word: row.comparison.verdict.to_string(),
         tone: tone(row.comparison.verdict),
         point: row.comparison.ratio.map(|ratio| scale.at(ratio)),
-        interval: interval.map(|interval| (scale.at(interval.low), scale.at(interval.high))),
-        margin: Some((left, Percent(right.0 - left.0))),
+        interval: places(row.comparison.interval),
+        prediction: places(row.prediction),
+        margin: Some(margin(row, scale)),
         bars: Vec::new(),
     }
+}
+
+fn host_row(host: &HostLine, row: &Row, scale: &Scale) -> ForestRow {
+    ForestRow {
+        name: host.name.clone(),
+        text: format!("{}, counts for {}", host.ratio(), host.weight()),
+        word: String::new(),
+        tone: "none",
+        point: Some(scale.at(host.ratio)),
+        interval: host.interval.map(|interval| (scale.at(interval.low), scale.at(interval.high))),
+        prediction: None,
+        margin: Some(margin(row, scale)),
+        bars: Vec::new(),
+    }
+}
+
+/// Where the margin starts, and its width.
+fn margin(row: &Row, scale: &Scale) -> (Percent, Percent) {
+    let (left, right) = (scale.at(1.0 - row.margin), scale.at(1.0 + row.margin));
+    (left, Percent(right.0 - left.0))
 }
 
 fn bench_row(ratio: &RatioOut, scale: &Scale) -> ForestRow {
@@ -112,6 +175,7 @@ fn bench_row(ratio: &RatioOut, scale: &Scale) -> ForestRow {
         tone,
         point: Some(scale.at(ratio.median)),
         interval: Some((scale.at(ratio.low), scale.at(ratio.high))),
+        prediction: None,
         margin: None,
         bars: ratio.bar.into_iter().flat_map(Bar::values).map(|at| scale.at(at)).collect(),
     }
@@ -170,7 +234,7 @@ impl Windows {
         let mean_of = |(class, is_other)| {
             let arm = row.windows.iter().filter(|dot| dot.is_other == is_other);
             let values: Vec<f64> = arm.map(|dot| dot.value).collect();
-            (!values.is_empty()).then(|| (class, height(scale.at(mean(&values)))))
+            (!values.is_empty()).then(|| (class, height(scale.at(mean(values)))))
         };
         Self {
             height: HEIGHT,

@@ -31,7 +31,11 @@ fn row(mechanism: &str, unit: &str, base: f64, effect: f64) -> Row {
         comparison: compare(&bases, &others, &rules),
         margin: rules.margin,
         confidence: rules.confidence,
+        is_first: true,
         windows: (0..).zip(bases.iter().zip(&others)).flat_map(dots).collect(),
+        hosts: Vec::new(),
+        prediction: None,
+        detail: String::new(),
     }
 }
 
@@ -199,4 +203,102 @@ fn arms_that_differ_from_row_to_row_are_named_in_the_cells() {
     page.rows[1].arms = ["copy".into(), "splice".into()];
     let table = page.to_table(120, false);
     assert!(table.contains("off: 900 MB/s") && table.contains("copy: 800 kpps"), "{table}");
+}
+
+/// A trial of three arms by two measures, after a pilot; the second arm is a tenth faster.
+fn record() -> crate::Record {
+    use std::ops::ControlFlow;
+    use std::time::Duration;
+
+    use crate::{BoxError, Plan, Reach, Sample, Subject, pilot, run};
+
+    struct Fake(usize, usize);
+    impl Subject for Fake {
+        fn measures(&self) -> Vec<Measure> {
+            let rate = Measure::new("rate", "B/s", Better::Higher);
+            vec![rate, Measure::new("drops", "packets", Better::Lower)]
+        }
+        fn set_arm(&mut self, arm: usize) -> Result<(), BoxError> {
+            self.0 = arm;
+            Ok(())
+        }
+        fn settle(&mut self, _: Duration) {}
+        fn measure(&mut self, _: Duration) -> Result<Sample, BoxError> {
+            self.1 += 1;
+            let wobble = 1.0 + 0.002 * ((self.1 * 7 % 5) as f64 - 2.0);
+            let rate = 9e8 * wobble * if self.0 == 1 { 1.1 } else { 1.0 };
+            let values = vec![rate.into(), (3.0 * wobble).into()];
+            let setting = Some(format!("{}", self.0));
+            Ok(Sample { values, setting, exposure: Some(0.97), ..Sample::default() })
+        }
+    }
+    let plan =
+        Plan { blocks: 10, seed: 7, reach: Reach::Unknown, ..Plan::new(["off", "on", "auto"]) };
+    let mut fake = Fake(0, 0);
+    let on = |_: &crate::Step<'_>| ControlFlow::Continue(());
+    let seen = pilot(&plan, &mut fake, 10, Duration::from_secs(2), on).unwrap();
+    let outcome = run(&plan, &mut fake, on).unwrap();
+    let outcome = Outcome { pilot: Some(seen), ..outcome };
+    let notes = vec!["CPUs 2 and 3 are offline".into()];
+    let record = crate::Record::new("relay.engine", "cachelane trial relay.engine", outcome, notes);
+    crate::Record { started: 1.8e9, kept: Some("on".into()), ..record.unwrap() }
+}
+
+#[test]
+fn a_page_of_a_record_says_what_was_run_how_and_what_came_out() {
+    let page = Page::from_record(&record());
+    let text = texts(&page.render());
+    let terminal = page.to_text(100, false);
+    for expected in [
+        "Under on, rate is 1.10",
+        "times what it is under off: better.",
+        "10 blocks of 6 windows of 1s after 250ms to settle; margin ±1 %, confidence 95 %, seed 7",
+        "as planned, after 10 of 10 blocks",
+        "97.0 % of the work ran under its arm",
+        "off: 0, on: 1, auto: 2",
+        "10 blocks find one of ",
+        "on held for long",
+        "2027-01-15T08:00:00Z",
+        "left in force",
+        "CPUs 2 and 3 are offline",
+    ] {
+        assert!(text.contains(expected), "no '{expected}' in {text}");
+        assert!(
+            terminal.contains(expected) || page.lead.contains(expected),
+            "{expected}: {terminal}"
+        );
+    }
+    assert_eq!(text.matches("more is better; decides").count(), 2, "of each arm");
+    assert_eq!(terminal.matches("(decides)").count(), 2, "{terminal}");
+    assert!(text.contains("Repeat it") && text.contains("cachelane trial relay.engine"));
+    assert!(terminal.starts_with("measure "), "{terminal}");
+}
+
+#[test]
+fn what_never_happened_is_one_line() {
+    let mut record = record();
+    let none = crate::Comparison {
+        base: 0.0,
+        other: 0.0,
+        ratio: None,
+        ..record.judged[3].comparison.clone()
+    };
+    for judged in record.judged.iter_mut().filter(|judged| judged.measure == 1) {
+        judged.comparison = none.clone();
+    }
+    let page = Page::from_record(&record);
+    assert_eq!(page.rows.len(), 2, "the first measure stays");
+    let quiet = format!("0 under every arm: {}", record.outcome.measures[1].name);
+    assert_eq!(page.notes[0], quiet);
+}
+
+#[test]
+fn a_record_without_judgements_still_has_a_page() {
+    let mut record = record();
+    (record.judged, record.outcome.windows, record.outcome.pilot) = (vec![], vec![], None);
+    record.started = -1e300;
+    let page = Page::from_record(&record);
+    let text = texts(&page.render());
+    assert!(text.contains("Nothing could be judged.") && text.contains("after 0 of 10 blocks"));
+    assert!(!text.contains("Results") && !text.contains("NaN"));
 }

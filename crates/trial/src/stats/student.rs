@@ -16,7 +16,8 @@ pub(crate) fn t_quantile(p: f64, freedom: f64) -> f64 {
 
 /// How likely a value so many deviations from 0 is by chance, in either direction.
 pub(crate) fn t_probability(value: f64, deviation: f64, freedom: f64) -> f64 {
-    if value == 0.0 {
+    // Values too large for their squares leave no number.
+    if value == 0.0 || (value / deviation).is_nan() || freedom.is_nan() {
         return 1.0;
     }
     2.0 * student(freedom).cdf(-(value / deviation).abs())
@@ -26,18 +27,21 @@ fn student(freedom: f64) -> StudentsT {
     StudentsT::new(0.0, 1.0, freedom).expect("there is at least one degree of freedom")
 }
 
+/// How likely the excesses are under the null hypothesis, two-sided; 0 if one block says nothing.
+pub(super) fn probability(items: &[Item], null: f64) -> f64 {
+    match items.len() {
+        0 | 1 => 0.0,
+        blocks => t_probability(statistic(items, null), 1.0, (blocks - 1) as f64),
+    }
+}
+
 /// What another test found, and this one too: the larger p-value, the hull of the intervals.
 pub(super) fn widen(items: &[Item], null: f64, alpha: f64, found: Found) -> Found {
-    if items.len() < 2 {
+    let found = Found { p: found.p.max(probability(items, null)), ..found };
+    if items.len() < 2 || !(found.bounded && found.centre.is_finite()) {
         return found;
     }
-    let freedom = (items.len() - 1) as f64;
-    let p = t_probability(statistic(items, null), 1.0, freedom);
-    let found = Found { p: found.p.max(p), ..found };
-    if !(found.bounded && found.centre.is_finite()) {
-        return found;
-    }
-    let most = t_quantile(1.0 - alpha / 2.0, freedom);
+    let most = t_quantile(1.0 - alpha / 2.0, (items.len() - 1) as f64);
     let low = bound(items, found.centre, -1.0, most).min(found.low);
     let high = bound(items, found.centre, 1.0, most).max(found.high);
     Found { low, high, ..found }

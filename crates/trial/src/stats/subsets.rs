@@ -45,7 +45,9 @@ pub(super) struct Found {
 }
 
 /// The values of the subsets that were looked at.
-struct Values {
+pub(super) struct Values {
+    /// num / den of all blocks.
+    centre: f64,
     defined: Vec<f64>,
     /// Subsets that have no value: they count for both sides.
     undefined: usize,
@@ -66,29 +68,12 @@ impl Subsets {
         }
     }
 
-    /// Tests the null at level `alpha`, two-sided, and finds which values the test would not reject.
-    pub(super) fn judge(&self, alpha: f64, seed: u64) -> Found {
-        let mut values = self.values(alpha, seed);
-        // The empty subset is the pattern that was observed; it counts for both sides.
-        let patterns = values.defined.len() + values.undefined + 1;
-        let tail = (patterns as f64 * alpha / 2.0 + 1e-9).floor() as usize;
-        let extreme = 1 + values.not_above.min(values.not_below);
-        let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
-        let bounded = tail > values.undefined;
-        if bounded {
-            let from_end = tail - values.undefined - 1;
-            let last = values.defined.len() - 1;
-            low = *values.defined.select_nth_unstable_by(from_end, f64::total_cmp).1;
-            high = *values.defined.select_nth_unstable_by(last - from_end, f64::total_cmp).1;
-        }
-        let p = (2.0 * extreme as f64 / patterns as f64).min(1.0);
-        Found { centre: self.total.num / self.total.den, low, high, bounded, p }
-    }
-
-    fn values(&self, alpha: f64, seed: u64) -> Values {
+    /// The values of all subsets, or of as many as a level of `alpha` asks for.
+    pub(super) fn values(&self, alpha: f64, seed: u64) -> Values {
+        let centre = self.total.num / self.total.den;
         if self.blocks <= EXACT_UP_TO {
             let masks = 1..1_u64 << self.blocks;
-            let mut values = Values::with_capacity(1 << self.blocks);
+            let mut values = Values::new(centre, 1 << self.blocks);
             masks.for_each(|mask| values.add(self.sum(&mask.to_le_bytes()), self));
             return values;
         }
@@ -96,7 +81,7 @@ impl Subsets {
         // Not the stream that the plan's order came from.
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
         let mut mask = vec![0; self.tables.len()];
-        let mut values = Values::with_capacity(draws);
+        let mut values = Values::new(centre, draws);
         // One less: the observed pattern is one of them.
         for _ in 1..draws {
             rng.fill_bytes(&mut mask);
@@ -112,9 +97,34 @@ impl Subsets {
 }
 
 impl Values {
-    fn with_capacity(subsets: usize) -> Self {
+    fn new(centre: f64, subsets: usize) -> Self {
         let defined = Vec::with_capacity(subsets);
-        Self { defined, undefined: 0, not_above: 0, not_below: 0 }
+        Self { centre, defined, undefined: 0, not_above: 0, not_below: 0 }
+    }
+
+    /// How likely the blocks are under the null, two-sided, at least 2 / the number of sign patterns.
+    pub(super) fn p(&self) -> f64 {
+        let extreme = 1 + self.not_above.min(self.not_below);
+        (2.0 * extreme as f64 / self.patterns() as f64).min(1.0)
+    }
+
+    /// What the test does not reject at level `alpha`.
+    pub(super) fn judge(&mut self, alpha: f64) -> Found {
+        let tail = (self.patterns() as f64 * alpha / 2.0 + 1e-9).floor() as usize;
+        let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+        let bounded = tail > self.undefined;
+        if bounded {
+            let from_end = tail - self.undefined - 1;
+            let last = self.defined.len() - 1;
+            low = *self.defined.select_nth_unstable_by(from_end, f64::total_cmp).1;
+            high = *self.defined.select_nth_unstable_by(last - from_end, f64::total_cmp).1;
+        }
+        Found { centre: self.centre, low, high, bounded, p: self.p() }
+    }
+
+    /// The empty subset is the pattern that was observed; it counts for both sides.
+    fn patterns(&self) -> usize {
+        self.defined.len() + self.undefined + 1
     }
 
     fn add(&mut self, sum: Item, of: &Subsets) {
@@ -163,7 +173,7 @@ mod tests {
 
     fn judge(differences: &[f64], alpha: f64) -> Found {
         let items = differences.iter().map(|&num| Item { num, den: 1.0 });
-        Subsets::new(items, 0.0).judge(alpha, 1)
+        Subsets::new(items, 0.0).values(alpha, 1).judge(alpha)
     }
 
     /// The two-sided sign-flip p-value, by the book.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use frames::Accounting;
+use trial::Better;
 use trial::bench::Bar;
 
 use super::Ground;
@@ -67,7 +68,9 @@ pub(super) fn part() -> Part<Ground> {
             true => format!("worker idle points: counters - {name}"),
             false => format!("worker idle points, {source}: counters - {name}"),
         };
-        Claim::difference(title, case("counters", source), case(name, source)).bar(bar)
+        Claim::difference(title, case("counters", source), case(name, source))
+            .better(Better::Higher)
+            .bar(bar)
     };
     let claims = FEEDS.map(|feed| WHO[1..].iter().map(move |(_, name)| claim(feed, name)));
     // The rate that the ledger holds is looked for in some fifty windows first, and then in five.

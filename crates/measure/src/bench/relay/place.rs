@@ -18,7 +18,7 @@ const ALL: &str = "forwarding, all cpus";
 const CHOSEN: &str = "forwarding, chosen cpus";
 
 pub(super) fn part() -> Part<Targets> {
-    let claim = Claim::ratio("forwarding on chosen cpus", CHOSEN, ALL);
+    let claim = Claim::part("forwarding on chosen cpus", CHOSEN, ALL);
     let time = Time { once: 0.2, steps: 1, windows: 1.0, more: 0.0 };
     Part::new("place", "Where forwarding runs", time)
         .claims([claim.bar(Bar::AtLeast(0.99))])

@@ -26,7 +26,7 @@ pub(super) fn part() -> Part<()> {
     let claim = |steered| {
         let [all, same] = cases(steered);
         let bar = steered.then_some(Bar::AtLeast(0.99));
-        Claim::ratio(format!("{NAME}{}", ending(steered)), same, all).bar(bar)
+        Claim::part(format!("{NAME}{}", ending(steered)), same, all).bar(bar)
     };
     let time = Time { once: 1.0, steps: 2, windows: 1.0, more: 0.6 };
     let about = "How often the packet was processed in its consumer's lane";

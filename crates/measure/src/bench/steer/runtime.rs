@@ -12,6 +12,7 @@ use bpf::{RunTime, Statistics};
 use rand::seq::SliceRandom as _;
 use sources::pmu::Pmu;
 use steer::RunTimes;
+use trial::Better;
 use trial::bench::Bar;
 use xsk::Device;
 
@@ -52,7 +53,8 @@ pub(super) fn part() -> Part<()> {
         })
     });
     let [of, to] = CYCLES.map(cycles_case);
-    let per_packet = Claim::ratio("cycles per packet: steer / kernel rfs", of, to);
+    let per_packet =
+        Claim::ratio("cycles per packet: steer / kernel rfs", of, to).better(Better::Lower);
     // The programs of both stages, each there and back, make one step.
     let steps = 2 + 2 * CYCLES.len();
     let slices = (4 * PROGRAMS.len() + 2 * CYCLES.len()) as f64 / steps as f64;

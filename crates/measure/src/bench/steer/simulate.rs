@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use trial::Better;
 
 pub use crate::simulation::{Machine, Simulation, Threads};
 use crate::simulation::{Outcome, WARM_UP};
@@ -55,7 +56,7 @@ impl Experiment for Simulated {
         let claim = |simulation: &Simulation, (name, count): (&str, &str)| {
             let [on, off] = ARMS.map(|(_, arm)| case(simulation, count, arm));
             let name = format!("simulation {}: {name}, on / off", simulation.machine);
-            Claim::ratio(name, on, off)
+            Claim::ratio(name, on, off).better(Better::Lower)
         };
         let of = |simulation| RATIOS.map(|ratio| claim(simulation, ratio));
         let connections = |one: &Simulation| u64::from(one.threads.connections);

@@ -1,0 +1,5 @@
+//! Builds the BPF programs that watch traffic, and their skeleton.
+
+fn main() {
+    bpf::build::skeletons(&["watch"], &[]);
+}
