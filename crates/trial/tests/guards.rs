@@ -237,11 +237,11 @@ fn pilots_end_without_harm_at_most_once_in_five_hundred() {
 fn pilots_with_harm_end() {
     const TRIALS: u64 = 200;
     for (windows, harm, limit, hold) in [
-        (Windows::Events(5.0), 2.0, 1.05, 15),
+        (Windows::Events(5.0), 2.0, 1.05, 30),
         (Windows::Events(5.0), 4.0, 1.5, 15),
         (Windows::Events(0.5), 8.0, 1.5, 30),
         (Windows::Noisy(0.05), 1.2, 1.05, 15),
-        (Windows::Noisy(0.5), 3.0, 1.05, 15),
+        (Windows::Noisy(0.5), 3.0, 1.05, 30),
     ] {
         let found = pilots_ended(windows, harm, limit, hold, TRIALS);
         assert!(found as u64 * 10 >= TRIALS * 9, "{windows:?}, {harm}, {limit}: {found}");

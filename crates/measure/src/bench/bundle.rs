@@ -27,6 +27,9 @@ pub struct Bundle {
     pub schema: u32,
     /// cachelane's version.
     pub version: String,
+    /// Whether cachelane was built with assertions for debugging, which makes it slow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub debug: bool,
     /// The command line that made it, without names of files.
     pub command: String,
     /// When the first experiment began, in seconds since 1970.
@@ -108,6 +111,7 @@ impl Bundle {
         Ok(Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").into(),
+            debug: cfg!(debug_assertions),
             command,
             started: now.as_secs_f64(),
             seconds: 0.0,

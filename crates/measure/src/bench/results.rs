@@ -147,8 +147,9 @@ fn machines(page: &mut String, bundles: &[(String, Bundle)]) {
         let incomplete = if bundle.incomplete { "; incomplete" } else { "" };
         let short = bundle.experiments.iter().any(|entry| entry.short);
         let short = if short { "; short: fewer rounds or shorter windows than usual" } else { "" };
+        let debug = if bundle.debug { "; a debug build, which is slow" } else { "" };
         let (file, command) = (code(file), code(&bundle.command));
-        let _ = writeln!(page, "{number}. {file}: {command}{incomplete}{short}");
+        let _ = writeln!(page, "{number}. {file}: {command}{incomplete}{short}{debug}");
     }
 }
 

@@ -10,7 +10,9 @@ const ALPHA: f64 = 0.05;
 
 /// What a claim of a share comes to: counts of all runs are added up.
 pub(super) fn compare(claim: &Claim, of: &[f64], among: &[f64]) -> Result<RatioOut, String> {
-    let (count, all) = (of.iter().sum::<f64>(), among.iter().sum::<f64>());
+    // From 0, as an empty sum is -0.
+    let sum = |counts: &[f64]| counts.iter().fold(0.0, |sum, count| sum + count);
+    let (count, all) = (sum(of), sum(among));
     if !(all >= 1.0 && (0.0..=all).contains(&count)) {
         return Err(format!("{count} of {all} '{}' is no share", claim.to.join(", ")));
     }

@@ -287,7 +287,7 @@ fn a_report_is_json_a_table_and_a_page() {
     let page = report.page();
     let text = page.to_text(80, false);
     for expected in [
-        "measure           off       on  ratio [95 %]",
+        "measure            off     on  ratio [95 %]",
         "rate (decides)",
         "rate, on               ratio [interval]",
         "run-0.json and 1 more  1.10",

@@ -2,7 +2,9 @@
 //!
 //! A held arm stands between two stretches of the baseline, as in a trial's block. The later halves of
 //! those two are compared with as many windows under the arm, from where a drift that is linear
-//! cancels; neighbours are paired, so that the test of a trial's blocks is that of these pairs.
+//! cancels; neighbours are paired, so that the test of a trial's blocks is that of these pairs. Nothing
+//! is randomised here: a measure that wanders by itself may do so just while an arm is held, so narrow
+//! limits end more pilots without harm than wide ones (`tests/simulation.rs`).
 
 use crate::engine::Window;
 use crate::error::Error;

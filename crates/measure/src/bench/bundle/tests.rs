@@ -43,6 +43,7 @@ pub(in crate::bench) fn made() -> Bundle {
     Bundle {
         schema: SCHEMA,
         version: "0.1.0".into(),
+        debug: false,
         command: "cachelane bench all".into(),
         started: 1_800_000_000.0,
         seconds: 62.0,
