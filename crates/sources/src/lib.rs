@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use cachelane_sources::Meter;
-//! use cachelane_trial::Value;
+//! use trial::Value;
 //!
 //! let mut meter = Meter::open(&["cpu.busy".parse()?, "cpu.busy/switches".parse()?])?;
 //! let start = meter.read()?;

@@ -117,7 +117,9 @@ impl Asked {
             guards.push(guard.among(&mut specs, before));
         }
         if !args.no_guards {
-            guards.extend(guards::by_default(candidate, &args.guards, &mut specs, before)?);
+            let (process, elsewhere) = (candidate.process(), candidate.is_elsewhere());
+            let given = &args.guards;
+            guards.extend(guards::by_default(process, elsewhere, given, &mut specs, before)?);
         }
         Ok(Self { specs, chosen, guards })
     }

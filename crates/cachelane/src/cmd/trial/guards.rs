@@ -2,10 +2,9 @@
 
 use std::str::FromStr;
 
+use knobs::Process;
 use sources::{MeasureSpec, Meter};
 use trial::{Better, Guard};
-
-use super::arms::Candidate;
 
 /// How much worse than the baseline the measures that are guarded by default may get. They are counts
 /// of rare events, which differ much by chance.
@@ -80,18 +79,19 @@ impl GuardArg {
 }
 
 /// Those of this host and of the process under trial that can be read here and that the user does not
-/// guard already.
+/// guard already. A process `is_elsewhere` if it is in another network namespace.
 pub(super) fn by_default(
-    candidate: &Candidate,
+    process: Option<&Process>,
+    is_elsewhere: bool,
     given: &[GuardArg],
     specs: &mut Vec<MeasureSpec>,
     before: usize,
 ) -> anyhow::Result<Vec<Guard>> {
-    let mut texts: Vec<String> = match candidate.is_elsewhere() {
+    let mut texts: Vec<String> = match is_elsewhere {
         true => Vec::new(),
         false => OF_HOSTS.map(str::to_owned).to_vec(),
     };
-    if let Some(process) = candidate.process() {
+    if let Some(process) = process {
         let of_process = OF_PROCESSES.iter().find(|(name, ..)| *name == process.name);
         let (name, pid) = (&process.name, process.pid);
         let of = |counter: &str| format!("counter:{name}.{counter}@{pid}");
