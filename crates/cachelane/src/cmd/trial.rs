@@ -155,7 +155,7 @@ fn try_out(
         false => ControlFlow::Continue(()),
     };
     let view = View::new(false, None, quiet);
-    let Layout { mut plan, pilot, hold, .. } = layout.clone();
+    let Layout { plan, pilot, hold, .. } = layout.clone();
     let before = |step: &Step<'_>| {
         let Step { window, windows, arm, .. } = step;
         view.show(format!("pilot: window {} of {windows} ({arm})", window + 1));
@@ -168,7 +168,7 @@ fn try_out(
         return Ok(Outcome::of_pilot(plan, measures, pilot));
     }
     layout::check_events(&pilot, &measures)?;
-    plan = layout.after(&pilot, args, start.elapsed())?;
+    let plan = layout.after(&pilot, args, start.elapsed())?;
     for line in said_of_pilot(&pilot, &plan, &measures[0].name, args, &layout) {
         tracing::info!("{line}");
     }
@@ -186,9 +186,6 @@ fn try_out(
     };
     let mut outcome = trial::run(&plan, tried, before)?;
     view.clear();
-    if let Some((measure, arm)) = pilot.harmed {
-        outcome.ended = Ended::Guard { measure, arm };
-    }
     outcome.pilot = Some(pilot);
     Ok(outcome)
 }

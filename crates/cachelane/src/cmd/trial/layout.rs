@@ -96,7 +96,6 @@ impl Layout {
             }
         }
         layout.plan.check()?;
-        trial::pilot_windows(&layout.plan, layout.pilot, layout.hold)?;
         Ok(layout)
     }
 
