@@ -13,6 +13,8 @@
 //! (`steer::inspect`, `bridge::inspect`, `xsk`). The findings quote it, so that doctor and the
 //! mechanisms' `--check` agree.
 //!
+//! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
+//!
 //! ```no_run
 //! use cachelane_doctor::{Host, LookOptions, Place, findings};
 //!

@@ -44,7 +44,7 @@ pub(super) fn set_up_lane(stage: &Stage) -> anyhow::Result<Ready<'_>> {
         rpc.measure(window)?;
         let after = rpc.counters();
         let received = after.looked_at - before.looked_at;
-        ensure!(received > 0, "the server received nothing");
+        ensure!(received > 0, Absent("the server received nothing".into()));
         Ok((after.same_cpu - before.same_cpu) as f64 / received as f64)
     }))
 }

@@ -1,5 +1,6 @@
 //! The rings over plain memory: no kernel, no privileges.
 
+#[cfg(not(loom))]
 use std::time::{Duration, Instant};
 
 use super::*;
