@@ -43,9 +43,9 @@ trait Mechanism {
     /// Turns it on or off. Called before every window, also where it stays as it was.
     fn set(&mut self, on: bool) -> anyhow::Result<()>;
 
-    /// One value, finite and 0 or more, for the traffic of the next `window`. [`Absent`] where
-    /// there was nothing to measure: the next window is tried instead. That the mechanism has died
-    /// is for [`set`](Self::set) to find out.
+    /// One value, finite and 0 or more, for the traffic of the next `window`. A window in which
+    /// nothing arrives is a value too; that the mechanism has died is for [`set`](Self::set) to
+    /// find out.
     fn measure(&mut self, window: Duration) -> anyhow::Result<f64>;
 }
 

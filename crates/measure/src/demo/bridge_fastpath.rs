@@ -11,7 +11,7 @@ use super::stage::Stage;
 use crate::bench::Absent;
 use crate::bench::bridge::net::{ARMS, Net};
 use crate::bench::bridge::tcp::Servers;
-use crate::bench::exchanges::check;
+use crate::bench::exchanges::unbroken;
 use crate::bench::relay::exchange::CONNECTIONS;
 
 pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
@@ -36,7 +36,7 @@ pub(super) fn set_up(stage: &Stage) -> anyhow::Result<Ready<'_>> {
         // The same connections for all windows.
         move || servers.exchange(&of_net, CONNECTIONS),
         move |_, on| set_net.set(ARMS[usize::from(on)].1),
-        |session, window| Ok(check(session.measure(window), "the bridge")?.rate()),
+        |session, window| Ok(unbroken(session.measure(window), "the bridge")?.rate()),
     ))
 }
 

@@ -8,7 +8,7 @@ use lab::traffic::{BulkOptions, BulkSession};
 use super::Ready;
 use super::stage::Stage;
 use crate::bench::Absent;
-use crate::bench::exchanges::check;
+use crate::bench::exchanges::unbroken;
 use crate::bench::relay::bulk::carried;
 use crate::bench::relay::exchange::{CONNECTIONS, requests};
 use crate::bench::relay::targets::EXCHANGE;
@@ -50,12 +50,12 @@ pub(super) fn set_up_exchanges(stage: &Stage) -> anyhow::Result<Ready<'_>> {
         Ok((name, requests(&stage.host, ways.choose(on))?))
     };
     Ok(Ready::anew(arms, start, |(name, session), window| {
-        let seen = session.measure(window);
-        if seen.exchanges == 0 && seen.errors == 0 {
+        let seen = unbroken(session.measure(window), name)?;
+        if seen.exchanges == 0 {
             // On a host that is too busy to finish one, all have waited for that long at least.
             return Ok(seen.longest_pending.max(window).as_secs_f64());
         }
-        Ok(check(seen, name)?.latency.p99().as_secs_f64())
+        Ok(seen.latency.p99().as_secs_f64())
     }))
 }
 

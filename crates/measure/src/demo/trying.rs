@@ -7,10 +7,7 @@ use trial::report::Row;
 use trial::{BoxError, Measure, Plan, Sample, Step, Subject};
 
 use super::{Entry, Extent, Mechanism};
-use crate::bench::{Absent, Progress, Stop};
-
-/// How often a window is measured in which nothing could be, as on a machine whose CPUs others use.
-const TRIES: u32 = 4;
+use crate::bench::{Progress, Stop};
 
 /// The arms; the second is the mechanism.
 const ARMS: [&str; 2] = ["off", "on"];
@@ -62,13 +59,7 @@ impl Subject for Tried<'_> {
     }
 
     fn measure(&mut self, window: Duration) -> Result<Sample, BoxError> {
-        let mut tries = 1..TRIES;
-        loop {
-            match self.mechanism.measure(window) {
-                Err(error) if error.is::<Absent>() && tries.next().is_some() => {}
-                measured => return measured.map(Sample::from).map_err(whole),
-            }
-        }
+        self.mechanism.measure(window).map(Sample::from).map_err(whole)
     }
 }
 
@@ -84,14 +75,11 @@ mod tests {
 
     use super::*;
 
-    /// Carries 100 when it is off and `on` when it is on, until it fails. `idle` windows in a row
-    /// have nothing to measure, before each that has.
+    /// Carries 100 when it is off and `on` when it is on, until it fails.
     struct Made {
         is_on: bool,
         on: f64,
         windows_left: usize,
-        idle: u32,
-        been_idle: u32,
     }
 
     impl Mechanism for Made {
@@ -100,22 +88,17 @@ mod tests {
             Ok(())
         }
         fn measure(&mut self, _: Duration) -> anyhow::Result<f64> {
-            if self.been_idle < self.idle {
-                self.been_idle += 1;
-                return Err(Absent("nothing was carried".into()).into());
-            }
-            self.been_idle = 0;
             self.windows_left =
                 self.windows_left.checked_sub(1).context("ended").context("made")?;
             Ok(if self.is_on { self.on } else { 100.0 })
         }
     }
 
-    fn try_made(better: Better, on: f64, windows_left: usize, idle: u32) -> anyhow::Result<Row> {
+    fn try_made(better: Better, on: f64, windows_left: usize) -> anyhow::Result<Row> {
         let set_up = |_: &super::super::Stage| anyhow::bail!("nothing to set up");
         let entry = Entry { mechanism: "made", measure: "rate", unit: "B/s", better, set_up };
         let plan = Plan { blocks: 6, settle: Duration::ZERO, seed: 1, ..Plan::new(ARMS) };
-        let mechanism = Box::new(Made { is_on: false, on, windows_left, idle, been_idle: 0 });
+        let mechanism = Box::new(Made { is_on: false, on, windows_left });
         let (progress, stop) = (Progress::new(1.0, true), Stop::on_signals()?);
         run(&entry, mechanism, &plan, Duration::from_secs(60), &progress, &stop)
     }
@@ -129,7 +112,7 @@ mod tests {
             (Better::Lower, 50.0, Verdict::Better),
             (Better::Lower, 100.0, Verdict::NoDifference),
         ] {
-            let row = try_made(better, on, 24, 0).unwrap();
+            let row = try_made(better, on, 24).unwrap();
             assert_eq!(row.comparison.verdict, expected, "{better:?} {on}");
             assert_eq!((row.comparison.base, row.comparison.other), (100.0, on));
             assert_eq!(row.arms, ARMS);
@@ -138,15 +121,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_with_all_its_causes() {
-        let error = format!("{:#}", try_made(Better::Higher, 1.0, 5, 0).unwrap_err());
+        let error = format!("{:#}", try_made(Better::Higher, 1.0, 5).unwrap_err());
         assert!(error.contains("window 6 of 24") && error.contains("made: ended"), "{error}");
-    }
-
-    #[test]
-    fn a_window_in_which_nothing_happened_is_measured_again_and_not_for_ever() {
-        let row = try_made(Better::Higher, 150.0, 24, TRIES - 1).unwrap();
-        assert_eq!((row.comparison.base, row.comparison.other), (100.0, 150.0));
-        let error = format!("{:#}", try_made(Better::Higher, 150.0, 24, TRIES).unwrap_err());
-        assert!(error.contains("nothing was carried"), "{error}");
     }
 }

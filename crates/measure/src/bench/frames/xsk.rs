@@ -137,13 +137,15 @@ impl Net {
         })
     }
 
-    /// Packets a second.
+    /// Packets a second. There is no speed where there were none.
     fn measure(&self, work: Work, who: Who, window: Duration) -> anyhow::Result<f64> {
-        match work {
+        let pps = match work {
             Work::Send(mode) => self.send(mode, who, window),
             Work::Drop => self.drop(who, window),
             Work::Forward(mode) => self.forward(mode, window),
-        }
+        }?;
+        ensure!(pps > 0.0, Absent("no packets".into()));
+        Ok(pps)
     }
 
     fn send(&self, mode: Mode, who: Who, window: Duration) -> anyhow::Result<f64> {
@@ -221,7 +223,5 @@ fn for_window(args: &str, window: Duration) -> String {
 /// What it says at its end, of the packets in one direction.
 fn packets_a_second(process: Process, way: &str, window: Duration) -> anyhow::Result<f64> {
     // Nothing stands for a rate where there was no time.
-    let pps = command::report(process, window)?[way]["pps"].as_f64().unwrap_or_default();
-    ensure!(pps > 0.0, Absent("no packets".into()));
-    Ok(pps)
+    Ok(command::report(process, window)?[way]["pps"].as_f64().unwrap_or_default())
 }

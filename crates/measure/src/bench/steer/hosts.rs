@@ -23,6 +23,7 @@ use lanes::{CpuSet, LaneMap};
 use steer::{LOOK, SteerOptions, Steering};
 use xsk::{Attach, Device, Hook};
 
+use crate::bench::exchanges::unbroken;
 use crate::bench::experiment::Absent;
 
 pub(crate) const THREADS: usize = 64;
@@ -157,14 +158,9 @@ impl Rpc {
         while self.session.measure(SETTLE).longest_pending > STUCK && Instant::now() < until {}
     }
 
-    /// What is exchanged in this time. On a busy machine the clients may not come to run in a short
-    /// one.
+    /// What is exchanged in this time.
     pub(crate) fn measure(&self, time: Duration) -> anyhow::Result<ExchangeWindow> {
-        let window = self.session.measure(time);
-        let error = window.last_error.as_deref().unwrap_or_default();
-        let broke = || Absent(format!("{} connections broke: {error}", window.errors));
-        ensure!(window.errors == 0, broke());
-        Ok(window)
+        unbroken(self.session.measure(time), "the server")
     }
 }
 
