@@ -52,7 +52,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(cli.quiet, cli.verbose);
+    log_to_stderr(cli.quiet, cli.verbose, matches!(cli.command, cmd::Command::Bench(_)));
     match cmd::run(cli.command, cli.quiet) {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -75,9 +75,12 @@ fn describe(error: &anyhow::Error) -> String {
     text
 }
 
-fn log_to_stderr(quiet: bool, verbose: u8) {
+/// A bench flips knobs and moves ports thousands of times: what it logs of that would bury what it
+/// says of itself.
+fn log_to_stderr(quiet: bool, verbose: u8, bench: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
+        (false, 0) if bench => "warn",
         (false, 0) => "info",
         (false, 1) => "debug",
         (false, _) => "trace",

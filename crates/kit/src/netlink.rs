@@ -2,6 +2,7 @@
 
 mod attributes;
 mod ethtool;
+mod xdp;
 
 use std::io;
 
@@ -17,6 +18,7 @@ use netlink_packet_core::{
 use netlink_sys::SocketAddr;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+pub use xdp::Xdp;
 
 /// `struct genlmsghdr`: the command, the family's version, and two bytes that nobody uses.
 pub const GENERIC_HEADER: usize = 4;

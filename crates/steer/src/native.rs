@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd as _;
 
-use kit::netlink::{Features, Socket, is};
+use kit::netlink::{Features, Socket, Xdp, is};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -24,12 +24,12 @@ const NEEDED: u64 = 1 | 2;
 /// # Errors
 /// `NoDevice` of [`ErrorKind`] if the device is gone, and what the system reports.
 pub(crate) fn takes_programs(device: &Device) -> Result<bool> {
-    match bpf::xdp::query(device.index()) {
+    match Xdp::of(device.index()) {
         Err(error) if is(&error, Errno::NODEV) => {
             Err(Error::new(ErrorKind::NoDevice, format!("{device}: the device is gone")))
         }
-        state => state
-            .map(|state| state.features & NEEDED == NEEDED)
+        xdp => xdp
+            .map(|xdp| xdp.features & NEEDED == NEEDED)
             .context(format_args!("{device}: cannot ask for its driver's XDP")),
     }
 }

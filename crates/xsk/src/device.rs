@@ -4,9 +4,10 @@
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::{fmt, io};
 
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
+use kit::netlink::{Socket, emitted};
+use netlink_packet_core::Parseable as _;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -148,26 +149,12 @@ struct Link {
 
 /// Asks for one device (`RTM_GETLINK`).
 fn ask(index: u32) -> io::Result<Link> {
-    let mut socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    let mut message = LinkMessage::default();
-    message.header.index = index;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST;
-    let payload = RouteNetlinkMessage::GetLink(message).into();
-    let mut request = NetlinkMessage::new(header, payload);
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    let answer =
-        NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
-    match answer.payload {
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => Ok(read(&link)),
-        NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::other("netlink answered something else")),
-    }
+    let mut request = LinkMessage::default();
+    request.header.index = index;
+    Socket::open(NETLINK_ROUTE)?.one(libc::RTM_GETLINK, &emitted(&request), |message| {
+        let link = LinkMessage::parse(message);
+        Ok(read(&link.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?))
+    })
 }
 
 fn read(link: &LinkMessage) -> Link {

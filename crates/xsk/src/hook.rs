@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use bpf::{Link, program_name, xdp};
+use kit::netlink::Xdp;
 use rustix::io::Errno;
 
 use crate::{Device, Error, ErrorKind, Result};
@@ -93,8 +94,8 @@ impl Hook {
     /// # Errors
     /// `NoDevice` of [`ErrorKind`] if it is gone, and what the system reports.
     pub fn programs(device: &Device) -> Result<Vec<u32>> {
-        let state = xdp::query(device.index());
-        state.map(|state| state.programs).map_err(|error| match Errno::from_io_error(&error) {
+        let xdp = Xdp::of(device.index());
+        xdp.map(|xdp| xdp.programs).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => device.gone(),
             _ => Error::io(format!("{device}: cannot ask for its XDP program"), error),
         })

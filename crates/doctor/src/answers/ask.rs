@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use frames::{AreaOptions, FrameArea, FramePool, PoolOptions};
-use kit::netlink::{self, Socket};
+use kit::netlink::{self, Socket, Xdp};
 use lanes::LaneMap;
 use netlink_sys::protocols::NETLINK_GENERIC;
 use xsk::{Device, Umem};
@@ -65,7 +65,7 @@ fn device_answer(
             tree.note(what);
         }
     };
-    let xdp = bpf::xdp::query(device.index())
+    let xdp = Xdp::of(device.index())
         .inspect_err(|error| note(format!("{device}: cannot ask for its XDP: {error}")))
         .ok();
     let mut answer = DeviceAnswer {
