@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{Place, ends_within, text};
+use common::{Place, ends_within, says, text};
 use knobs::{Client, Knob, MeterKind, Registry, Server};
 use lab::testing::{comes_true, root};
 use lab::{Host, Lab};
@@ -111,6 +111,11 @@ fn command(place: &Place, args: &[&str]) -> Command {
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// The windows of a result's complete blocks.
+fn windows(result: &Value) -> usize {
+    result["windows"].as_array().map_or(0, Vec::len)
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -283,6 +288,42 @@ fn a_knob_whose_trial_is_killed_or_stopped_is_restored_by_its_process() {
     let output = ends_within(stopped, PATIENCE);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!((scene.is_on(), scene.holder()), (true, None), "what was set meanwhile stays");
+}
+
+#[test]
+fn a_signal_while_the_pilot_holds_an_arm_ends_it_and_restores() {
+    let scene = Scene::new();
+    let held = ["--json", "--reach", "unknown", "--hold", "2s"];
+    let child = scene.long(&held);
+    signal(&child, Signal::INT);
+    let output = ends_within(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    assert_eq!((scene.is_on(), scene.holder()), (false, None));
+    let got = json(&output);
+    assert_eq!((&got["ended"], windows(&got)), (&"stopped".into(), 0), "{got}");
+}
+
+#[test]
+fn a_process_that_is_stopped_ends_the_trial_and_restores_when_it_goes_on() {
+    let place = Place::new();
+    let run = |args: &[&str]| ends_within(command(&place, args).spawn().unwrap(), PATIENCE);
+    let relay = ["relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--engine", "copy"];
+    let (mut relay, _log) = says(&mut command(&place, &relay), "relaying");
+    let is = |engine| text(&run(&["knob", "get", "relay.engine"]).stdout).contains(engine);
+    assert!(comes_true(|| is("copy")));
+    let plan = ["--reach", "at-once", "--for", "1h", "--window", "50ms", "--no-guards"];
+    let number = ["--better", "higher", "--", "echo", "1"];
+    let trial = [&["trial", "relay.engine", "--arms", "copy,splice"][..], &plan, &number].concat();
+    let trial = command(&place, &trial).spawn().unwrap();
+    assert!(comes_true(|| is("splice")));
+    signal(&relay, Signal::STOP);
+    let output = ends_within(trial, PATIENCE);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("relay"), "{output:?}");
+    signal(&relay, Signal::CONT);
+    assert!(comes_true(|| is("copy")), "its own process has restored it");
+    signal(&relay, Signal::TERM);
+    assert!(relay.wait().unwrap().success());
 }
 
 #[test]
@@ -524,13 +565,18 @@ fn root_a_guard_ends_a_trial_that_harms() {
         }
     });
     let guard = format!("prom:http://127.0.0.1:{port}/metrics:ttl,lower <= 1.2");
+    let subject = ["trial", "sysctl:net.ipv4.ip_default_ttl", "--arms", "64,96"];
     let plan = ["--for", "1h", "--window", "20ms", "--settle", "0s", "--no-guards", "--json"];
     let number = ["--guard", &guard, "--better", "higher", "--", "echo", "1"];
-    let start = Instant::now();
-    let output = namespace.run(&[&OF_TTL[..], &plan, &number].concat());
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(start.elapsed() < PATIENCE);
-    let got = json(&output);
-    assert_eq!(got["ended"], serde_json::json!({"guard": {"measure": 1, "arm": 1}}));
-    assert_eq!(namespace.ttl(), "64");
+    // In the trial, and while its pilot holds an arm.
+    for (reach, has_windows) in [(["--reach", "at-once"], true), (["--hold", "1s"], false)] {
+        let start = Instant::now();
+        let output = namespace.run(&[&subject[..], &reach, &plan, &number].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(start.elapsed() < PATIENCE);
+        let got = json(&output);
+        assert_eq!(got["ended"], serde_json::json!({"guard": {"measure": 1, "arm": 1}}));
+        assert_eq!(windows(&got) > 0, has_windows, "{got}");
+        assert_eq!(namespace.ttl(), "64");
+    }
 }
