@@ -77,7 +77,8 @@ pub(super) fn run(
     ensure!(fine, "cachelane {args} ended with {status}");
     let verdict =
         verdict.with_context(|| format!("no verdict in what cachelane {args} printed"))?;
-    tracing::debug!("{args}: {verdict}");
+    let judged = json.as_ref().map(|json| json["judged"][0].to_string()).unwrap_or_default();
+    tracing::debug!("{args}: {verdict}: {judged}");
     Ok(Tried { verdict, wall, cpu })
 }
 
