@@ -2,12 +2,15 @@
 
 mod common;
 
+use std::os::fd::AsFd as _;
+
+use bpf::xdp::{Place, attach};
 use cachelane_xsk::{
-    Attach, BusyPoll, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, Umem,
+    Attach, BusyPoll, Device, ErrorKind, Hook, Mode, Program, ProgramOptions, Socket, Umem,
 };
 use common::{Side, all_home, pool, small, two, umem};
-use lab::LinkOptions;
 use lab::testing::root;
+use lab::{LinkOptions, PassProgram};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Runs `work` on a thread of its own that has lost these capabilities.
@@ -109,6 +112,36 @@ fn root_a_device_that_is_gone_is_said_to_be() {
     says(&error, ErrorKind::NoDevice, &["eth0"]);
     drop(socket);
     all_home(&umem, cache);
+}
+
+#[test]
+fn root_a_device_says_which_programs_it_has_until_it_is_gone() {
+    if !root("root_a_device_says_which_programs_it_has_until_it_is_gone") {
+        return;
+    }
+    let two = two(LinkOptions::default());
+    let device = || Device::find("eth0").expect("a device");
+    let program = PassProgram::load().expect("root may");
+    let (device, programs) = two
+        .a
+        .host
+        .run(|| {
+            let (device, mut counts) = (device(), Vec::new());
+            let programs = || Hook::programs(&device).expect("a device").len();
+            counts.push(programs());
+            for place in [Place::Native, Place::Generic] {
+                let link = attach(program.as_fd(), device.index(), place).expect("veth takes it");
+                counts.push(programs());
+                link.detach().expect("it was there");
+                counts.push(programs());
+            }
+            (device, counts)
+        })
+        .expect("the host");
+    assert_eq!(programs, [0, 1, 0, 1, 0]);
+    two.a.host.ip(["link", "delete", "eth0"]).expect("deleted");
+    let error = two.a.host.run(|| Hook::programs(&device)).expect("the host").expect_err("gone");
+    says(&error, ErrorKind::NoDevice, &["eth0"]);
 }
 
 #[test]
