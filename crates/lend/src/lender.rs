@@ -75,6 +75,11 @@ use users::Users;
 /// More threads than any machine has queues for; borrowers refuse more channels.
 const DISTRIBUTORS: u32 = 1 << 12;
 
+/// How long a change of the accounting waits for a moment in which nothing is on loan.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// How a lender is set up.
 #[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
@@ -272,13 +277,27 @@ impl Lender {
 
     /// Changes how account is kept, in all distributors or in none. It waits for their threads,
     /// which answer with their next [`Distributor::collect`], and so is not for them to call;
-    /// while the change lasts, packets are not lent.
+    /// while the change lasts, packets are not lent. While borrowers have frames, it waits for a
+    /// moment in which they have none, for half a second: those that work on what they get have such
+    /// moments, and packets are lent as ever until then.
     ///
     /// # Errors
-    /// [`ErrorKind::OnLoan`] while borrowers have frames, by name; [`ErrorKind::Invalid`] for
+    /// [`ErrorKind::OnLoan`] if borrowers had frames all the time, by name; [`ErrorKind::Invalid`] for
     /// ledgers while there are mirrors; [`ErrorKind::TimedOut`] if a thread does not answer.
     /// Nothing is changed then.
     pub fn set_accounting(&self, to: Accounting) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.try_set_accounting(to) {
+                Err(error) if error.kind() == ErrorKind::OnLoan && Instant::now() < until => {
+                    thread::sleep(LOOK);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn try_set_accounting(&self, to: Accounting) -> Result<()> {
         let ended = || Error::new(ErrorKind::Io, "the lender's control thread has ended");
         let (reply, answer) = sync_channel(1);
         self.requests.send(Request::SetAccounting(to, reply));

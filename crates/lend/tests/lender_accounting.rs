@@ -95,6 +95,35 @@ fn a_thread_that_does_not_answer_leaves_the_accounting_as_it_is() {
     rig.close();
 }
 
+#[test]
+fn a_change_of_the_accounting_waits_for_a_moment_in_which_nothing_is_on_loan() {
+    let mut rig = Rig::new(64, 1, |options| options.quota = 16);
+    let mut raw = rig.connect("one", 0);
+    rig.collect();
+    // A machine that is busy for longer than the change waits is tried again.
+    let changed = (0..10).any(|_| {
+        rig.lend(0, 0..4);
+        let loans = raw.receive(0);
+        assert_eq!(loans.len(), 4);
+        std::thread::scope(|scope| {
+            let change = scope.spawn(|| rig.lender.set_accounting(Accounting::Ledgers));
+            for _ in 0..2000 {
+                rig.distributors[0].collect(&mut rig.cache);
+                std::thread::yield_now();
+            }
+            let waited = !change.is_finished();
+            raw.give_back(0, loans.iter().map(|loan| loan.token));
+            while !change.is_finished() {
+                rig.distributors[0].collect(&mut rig.cache);
+                std::thread::yield_now();
+            }
+            change.join().unwrap().is_ok() && waited
+        })
+    });
+    assert!(changed);
+    rig.close();
+}
+
 /// Lends what it takes from the pool, as fast as it can, until it is over.
 fn traffic(distributor: &mut Distributor, cache: &mut LaneCache, over: &AtomicBool) -> u64 {
     let mut sent = 0;
