@@ -121,16 +121,20 @@ fn intervals_hold_the_mean_and_equal_arms_are_rarely_called_different() {
 #[ignore = "takes minutes"]
 fn intervals_hold_the_mean_whatever_the_fleet() {
     const FLEETS: u64 = 4000;
+    let mut wrong = Vec::new();
     for hosts in [2, 3, 5, 10, 20, 50] {
         for blocks in [6, 12, 44] {
             for spread in [0.0, 0.01, 0.03, 0.1, 0.3] {
                 let [mean, next, differs] = shares(hosts, blocks, spread, FLEETS);
-                assert!(mean >= 0.93, "held in {mean}");
-                assert!(next >= 0.92, "one more held in {next}");
-                assert!(differs <= 0.057, "{differs} different");
+                // A spread that hides in the hosts' noise is taken for less: docs/combining.md.
+                let least = if [0.01, 0.03].contains(&spread) { 0.75 } else { 0.92 };
+                if mean < 0.94 || next < least || differs > 0.06 {
+                    wrong.push((hosts, blocks, spread, [mean, next, differs]));
+                }
             }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

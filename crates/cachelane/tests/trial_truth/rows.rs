@@ -69,12 +69,13 @@ pub(crate) const ROWS: [Row; 10] = [
         window: [500, 250],
         set_up: || setups::relay_bulk(1 << 20, false),
     },
-    // bench relay --only engines: 1024 B writes, relay-splice / relay-copy, 0.91 [0.83, 0.94].
+    // bench relay --only engines: 1024 B writes, relay-splice / relay-copy, 0.91 [0.83, 0.94] on one
+    // host and 0.6 [0.24, 1.23] on another: which is better hangs on the host, and neither by much.
     Row {
         name: "relay.engine splice, small writes",
         subject: "relay.engine",
         arms: "copy,splice",
-        truth: Truth::Worse,
+        truth: Truth::Within(0.25),
         needs: Needs::Calm,
         window: [500, 250],
         set_up: || setups::relay_bulk(1 << 10, false),
@@ -182,6 +183,7 @@ impl Row {
         let mut args = vec!["trial", self.subject, "--arms", self.arms, "--json", "--no-guards"];
         args.extend(["--measure", &stage.measure, "--reach", "at-once", "--seed", "1"]);
         args.extend(["--blocks", &blocks, "--window", &times[0], "--settle", &times[1]]);
+        args.extend(stage.pid.iter().flat_map(|pid| ["--pid", pid]));
         let mut command = stage.scene.command(&args);
         let child = stage.host.run(move || command.spawn()).expect("the host").expect("it starts");
         let windows: u64 = 4 * blocks.parse::<u64>().expect("a number") * (window + settle);

@@ -28,6 +28,8 @@ pub(crate) struct Stage {
     pub(crate) host: Host,
     /// What it measures.
     pub(crate) measure: String,
+    /// The process whose knob it tries, where several have it.
+    pub(crate) pid: Option<String>,
     /// Dropped before the hosts.
     _there: Box<dyn Any>,
     pub(crate) scene: Scene,
@@ -35,7 +37,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     fn new(scene: Scene, host: &Host, measure: String, there: impl Any) -> Stage {
-        Stage { host: host.clone(), measure, _there: Box::new(there), scene }
+        Stage { host: host.clone(), measure, pid: None, _there: Box::new(there), scene }
     }
 }
 
@@ -157,7 +159,11 @@ pub(crate) fn forward() -> Stage {
     let pid = forwarder.pid();
     let measure = format!("process.cpu@{pid}/counter:xsk.tx_packets@{pid}");
     let host = near.b.host.clone();
-    Stage::new(scene, &host, measure, (sender, forwarder, near, far))
+    // The sender has the knob as well.
+    Stage {
+        pid: Some(pid.to_string()),
+        ..Stage::new(scene, &host, measure, (sender, forwarder, near, far))
+    }
 }
 
 /// A router between two hosts: packets that leave it on the far side.

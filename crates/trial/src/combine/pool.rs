@@ -6,13 +6,14 @@
 //!
 //! - t is the value at which the weighted squares of the deviations sum up to their expectation, the
 //!   number of hosts less one; 0 if they are less than that even at t = 0 (Paule and Mandel, 1982).
-//! - The interval is Hartung and Knapp's (2001): it takes the variance of the mean from those squares,
-//!   and Student's t with one degree of freedom less than there are hosts. It holds its confidence
-//!   with few hosts, where the normal interval of DerSimonian and Laird does not (IntHout and others,
-//!   2014).
+//! - The variance of the mean is taken from the deviations themselves, sum(p_i² (y_i - m)² / (1 - p_i))
+//!   with p_i = w_i / sum(w_i), and Student's t has the degrees of freedom that Satterthwaite's formula
+//!   gives for that: robust variance estimation with the correction for few hosts (Hedges, Tipton and
+//!   Johnson, 2010; Tipton, 2015). It is right whatever the weights are. The interval of Hartung and Knapp
+//!   (2001) trusts them, and of few blocks a host that happens to vary little gets far too much weight:
+//!   in simulations of 50 hosts with 6 blocks it called equal arms different in 11 % of fleets.
 //! - That variance is not taken to be less than 1 / sum(w_i), as it would be where hosts happen to
-//!   agree better than their noise lets them (Röver and others, 2015). At Paule and Mandel's t the two
-//!   are equal, or the latter is larger; so it is always the latter.
+//!   agree better than their noise lets them (as Röver and others, 2015, for Hartung and Knapp's).
 //! - An estimated v_i of n blocks is too small too often: 1 / v_i is on average too large by
 //!   (n - 1) / (n - 3), and is corrected for that.
 
@@ -37,24 +38,33 @@ pub(super) struct Pooled {
 impl Pooled {
     /// From each host's effect and the variance of its noise; at least two.
     pub(super) fn of(hosts: &[(f64, f64)]) -> Self {
-        let freedom = (hosts.len() - 1) as f64;
         let between = between(hosts);
         let (value, _) = weighted(hosts, between);
         let (_, squares) = weighted(hosts, 0.0);
-        let weights: Vec<f64> = hosts.iter().map(|(_, noise)| (noise + between).recip()).collect();
-        let sum: f64 = weights.iter().sum();
+        let inverse: Vec<f64> = hosts.iter().map(|(_, noise)| (noise + between).recip()).collect();
+        let sum: f64 = inverse.iter().sum();
+        let weights: Vec<f64> = inverse.iter().map(|inverse| inverse / sum).collect();
+        let deviations = || hosts.iter().map(|(y, _)| y - value);
+        // What each deviation counts for in the variance.
+        let shares: Vec<f64> = weights.iter().map(|w| w * w / (1.0 - w)).collect();
+        let variance: f64 = shares.iter().zip(deviations()).map(|(share, e)| share * e * e).sum();
+        let all: f64 = shares.iter().sum();
+        let own = weights.iter().zip(&shares).map(|(w, share)| w * w - share * share);
+        let freedom = (own.sum::<f64>() + all * all).recip();
+        let variance = variance.max(sum.recip());
+        let expected = (hosts.len() - 1) as f64;
         Self {
-            mean: Estimate { value, variance: sum.recip(), freedom },
+            mean: Estimate { value, variance, freedom },
             between,
-            inconsistency: if squares > 0.0 { (1.0 - freedom / squares).max(0.0) } else { 0.0 },
-            weights: weights.iter().map(|weight| weight / sum).collect(),
+            inconsistency: if squares > 0.0 { (1.0 - expected / squares).max(0.0) } else { 0.0 },
+            weights,
         }
     }
 
     /// The range in which the effect on one more host is expected, with this confidence; none from
     /// fewer than three. Higgins, Thompson and Spiegelhalter (2009).
     pub(super) fn prediction(&self, confidence: f64) -> Option<[f64; 2]> {
-        let freedom = self.mean.freedom - 1.0;
+        let freedom = self.weights.len() as f64 - 2.0;
         if self.weights.len() < 3 {
             return None;
         }
@@ -138,9 +148,11 @@ mod tests {
         // By another program, with Newton's iteration of DerSimonian and Kacker (2007).
         close(pooled.mean.value, -0.71497);
         close(pooled.mean.variance.sqrt(), 0.18089);
+        // Satterthwaite's by another program, as tr(AV)² / tr(AVAV) with all covariances.
+        close(pooled.mean.freedom, 11.056_98);
         let [low, high] = pooled.mean.interval(0.95);
-        close(low, -1.10910);
-        close(high, -0.32084);
+        close(low, -1.11286);
+        close(high, -0.31708);
         let [low, high] = pooled.prediction(0.95).unwrap();
         close(low, -2.01856);
         close(high, 0.58862);
