@@ -44,13 +44,17 @@ impl Pooled {
         let inverse: Vec<f64> = hosts.iter().map(|(_, noise)| (noise + between).recip()).collect();
         let sum: f64 = inverse.iter().sum();
         let weights: Vec<f64> = inverse.iter().map(|inverse| inverse / sum).collect();
-        let deviations = || hosts.iter().map(|(y, _)| y - value);
-        // What each deviation counts for in the variance.
-        let shares: Vec<f64> = weights.iter().map(|w| w * w / (1.0 - w)).collect();
-        let variance: f64 = shares.iter().zip(deviations()).map(|(share, e)| share * e * e).sum();
-        let all: f64 = shares.iter().sum();
-        let own = weights.iter().zip(&shares).map(|(w, share)| w * w - share * share);
-        let freedom = (own.sum::<f64>() + all * all).recip();
+        let (mut variance, mut squared, mut pairs, mut before) = (0.0, 0.0, 0.0, 0.0);
+        for ((y, _), weight) in hosts.iter().zip(&weights) {
+            // What its deviation counts for. A host that is all there is deviates by nothing.
+            let share = weight * weight / (1.0 - weight).max(f64::EPSILON);
+            variance += share * (y - value).powi(2);
+            squared += weight * weight;
+            // Of each two hosts, without a difference of large numbers.
+            pairs += 2.0 * share * before;
+            before += share;
+        }
+        let freedom = (squared + pairs).recip();
         let variance = variance.max(sum.recip());
         let expected = (hosts.len() - 1) as f64;
         Self {
@@ -167,6 +171,19 @@ mod tests {
         close(pooled.mean.value, 0.102_105);
         close(pooled.mean.variance, 1.0 / 316.6667);
         assert_eq!(Pooled::of(&hosts[..2]).prediction(0.95), None);
+    }
+
+    #[test]
+    fn a_host_that_is_far_surer_than_the_others_leaves_one_degree_of_freedom() {
+        for noise in [1e-3, 1.0, 1e6, f64::INFINITY] {
+            let pooled = Pooled::of(&[(0.1, 1e-12), (0.1, noise), (0.1, noise)]);
+            assert!((pooled.mean.freedom - 1.0).abs() < 1e-6, "{noise}: {pooled:?}");
+            assert!((pooled.mean.value - 0.1).abs() < 1e-9, "{noise}: {pooled:?}");
+            assert!(
+                pooled.mean.variance > 0.0 && pooled.mean.variance < 1e-11,
+                "{noise}: {pooled:?}"
+            );
+        }
     }
 
     #[test]
