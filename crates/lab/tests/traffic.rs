@@ -30,6 +30,8 @@ fn exercise(client: &Host, server: &Host, address: SocketAddr) {
     let echo = EchoServer::start(server, address, EchoOptions::default()).expect("a server");
     rr(client, echo.address());
     connect(client, &echo);
+    drop(echo); // and with it what still waited to be accepted, which would count among the idle
+    let echo = EchoServer::start(server, address, EchoOptions::default()).expect("a server");
     idle(client, &echo, 100);
     udp(client, server, address);
 }
@@ -71,7 +73,6 @@ fn connect(client: &Host, server: &EchoServer) {
 
 /// Opens connections that do nothing more once they have had an answer.
 fn idle(client: &Host, server: &EchoServer, connections: usize) -> RrSession {
-    assert!(comes_true(|| server.counters().open == 0), "what was asked before is answered");
     let before = server.counters().answered;
     let options = RrOptions { request: 1, then: Then::Rest, ..Default::default() };
     let options = RrOptions { connections, ..options };
