@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use sha2::{Digest, Sha256};
@@ -57,6 +57,9 @@ pub(crate) struct Report {
     /// `None`: it died before.
     pub read_end: Option<End>,
     pub died: bool,
+    /// The longest that it waited for its socket to take or to give something: for `soak.rs`.
+    #[allow(dead_code)]
+    pub longest_wait: Duration,
     /// Of the bytes sent, and of those received.
     pub sent_digest: [u8; 32],
     pub received_digest: [u8; 32],
@@ -76,6 +79,7 @@ pub(crate) struct Endpoint {
     read_end: Option<End>,
     /// A write met a reset, and took the error that a read would have shown.
     write_error: Option<ErrorKind>,
+    longest_wait: Duration,
     buffer: Vec<u8>,
     digests: [Sha256; 2],
 }
@@ -134,6 +138,7 @@ impl Endpoint {
             received: 0,
             read_end: None,
             write_error: None,
+            longest_wait: Duration::ZERO,
             buffer: vec![0; plan.read_up_to],
             digests: [Sha256::new(), Sha256::new()],
         }
@@ -159,10 +164,11 @@ impl Endpoint {
         self.report(false)
     }
 
-    fn await_event(&self, stats: &dyn Fn() -> String) {
+    fn await_event(&mut self, stats: &dyn Fn() -> String) {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::OUT, self.sending);
         flags.set(PollFlags::IN, self.read_end.is_none());
+        let start = Instant::now();
         if !ready(&self.stream, flags, PATIENCE) {
             panic!(
                 "{}: nothing happened for {PATIENCE:?}; sent {} of {}, received {}, {:?}; {}",
@@ -174,6 +180,7 @@ impl Endpoint {
                 stats()
             );
         }
+        self.longest_wait = self.longest_wait.max(start.elapsed());
     }
 
     fn write(&mut self) {
@@ -243,8 +250,36 @@ impl Endpoint {
             received: self.received,
             read_end: self.read_end,
             died,
+            longest_wait: self.longest_wait,
             sent_digest: sent,
             received_digest: received,
         }
     }
+}
+
+/// `RELAY_INTEGRITY_SEED`, or a new one.
+pub(crate) fn seed() -> u64 {
+    std::env::var("RELAY_INTEGRITY_SEED").map_or_else(|_| fresh_seed(), |v| v.parse().unwrap())
+}
+
+fn fresh_seed() -> u64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 & 0xFFFF_FFFF
+}
+
+/// Whether what `reader` saw is what it may see of what `writer` did.
+///
+/// `may_reset`: somebody had reason to reset the connection.
+#[track_caller]
+pub(crate) fn judge(writer: &Report, reader: &Report, may_reset: bool, name: &str) {
+    let said = || format!("{name}:\nwriter {writer:?}\nreader {reader:?}");
+    if reader.read_end == Some(End::Clean) {
+        assert!(writer.ended_well, "a clean end that nobody sent; {}", said());
+        assert_eq!(reader.received, writer.sent, "a clean end after lost bytes; {}", said());
+        assert_eq!(reader.received_digest, writer.sent_digest, "{}", said());
+    } else {
+        assert!(reader.read_end.is_some() || reader.died, "a reader without an end; {}", said());
+        assert!(may_reset, "a reset that nobody asked for; {}", said());
+    }
+    assert!(reader.received <= writer.sent, "more arrived than was sent; {}", said());
 }
