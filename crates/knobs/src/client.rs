@@ -1,16 +1,21 @@
 //! The other end: asking a process about its knobs.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::protocol::{parse_reply, too_large};
+use crate::protocol::{parse_answer, parse_reply, too_large};
 use crate::runtime_dir::{open, remove_if_stale};
-use crate::{Current, Error, ErrorKind, KnobInfo, MAX_LINE, Reading, Request, Result};
+use crate::{
+    Answer, Current, Error, ErrorKind, KnobInfo, MAX_FILES, MAX_LINE, Reading, Request, Result,
+    wire,
+};
 
 /// How long a [`Client`] waits for a process unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -150,26 +155,43 @@ impl Client {
         Err(Error::new(ErrorKind::Unreadable, format!("counter {name}: {trouble}")))
     }
 
+    /// Asks what the process has a [handler](crate::Registry::on_request) for: `with` says what it is
+    /// about. The handler is called once at most: this connects anew, and does not try again.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list); [`ErrorKind::UnknownRequest`], also as
+    /// [`ErrorKind::Malformed`] by a process of an earlier version, and [`ErrorKind::Refused`];
+    /// [`ErrorKind::Io`] where not all files came, because this process may not open so many.
+    pub fn ask(&mut self, request: &str, with: Value) -> Result<Answer> {
+        let line = line(&Request::Ask { request: request.to_owned(), with })?;
+        self.stream = connect(&self.path, self.timeout)?;
+        let mut files = Vec::new();
+        let answer = self.exchange(line.as_bytes(), &mut files);
+        self.abandon_after(&answer);
+        parse_answer(&answer?, files)
+    }
+
     /// Asks, and takes the field of this name out of the answer.
     fn call<T: DeserializeOwned>(&mut self, request: &Request, field: &str) -> Result<T> {
-        let line = request.to_line();
-        if line.len() > MAX_LINE + 1 {
-            return Err(too_large());
-        }
-        let mut answer = self.exchange(line.as_bytes());
+        let line = line(request)?;
+        let mut answer = self.exchange(line.as_bytes(), &mut Vec::new());
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
             self.stream = connect(&self.path, self.timeout)?;
-            answer = self.exchange(line.as_bytes());
+            answer = self.exchange(line.as_bytes(), &mut Vec::new());
         }
+        self.abandon_after(&answer);
+        parse_reply(&answer?, field)
+    }
+
+    fn abandon_after(&self, answer: &Result<Vec<u8>>) {
         if answer.as_ref().is_err_and(|error| error.kind() != ErrorKind::Gone) {
             // An answer that comes after all would be taken for the next one's.
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
-        parse_reply(&answer?, field)
     }
 
-    /// Sends one line and returns the line that answers it.
-    fn exchange(&mut self, line: &[u8]) -> Result<Vec<u8>> {
+    /// Sends one line and returns the line that answers it, and the files that came beside it.
+    fn exchange(&mut self, line: &[u8], files: &mut Vec<OwnedFd>) -> Result<Vec<u8>> {
         let failed = |error| failure(&self.path, error);
         let deadline = Instant::now() + self.timeout;
         self.stream.set_write_timeout(Some(self.timeout)).map_err(failed)?;
@@ -183,22 +205,30 @@ impl Client {
                 return Err(failed(io::ErrorKind::TimedOut.into()));
             }
             self.stream.set_read_timeout(Some(left)).map_err(failed)?;
-            match (&self.stream).read(&mut chunk) {
+            match wire::receive(&self.stream, &mut chunk, files) {
                 Ok(0) => {
                     sent.map_err(failed)?;
                     return Err(failed(io::ErrorKind::UnexpectedEof.into()));
                 }
                 Ok(got) => answer.extend_from_slice(&chunk[..got]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
             }
-            if answer.len() > MAX_REPLY {
-                let message = format!("{} sent more than {MAX_REPLY} bytes", self.path.display());
+            if answer.len() > MAX_REPLY || files.len() > MAX_FILES {
+                let message = format!(
+                    "{} sent more than {MAX_REPLY} bytes or {MAX_FILES} files",
+                    self.path.display()
+                );
                 return Err(Error::new(ErrorKind::TooLarge, message));
             }
         }
         Ok(answer)
     }
+}
+
+fn line(request: &Request) -> Result<String> {
+    let line = request.to_line();
+    if line.len() > MAX_LINE + 1 { Err(too_large()) } else { Ok(line) }
 }
 
 fn milliseconds(duration: Duration) -> u64 {

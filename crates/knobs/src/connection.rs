@@ -1,15 +1,16 @@
 //! One client of the control socket, as a state machine that never blocks.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 
-use crate::protocol::{error_line, too_large};
-use crate::{MAX_LINE, Registry, reply};
+use crate::protocol::{Reply, error_line, respond, too_large};
+use crate::{MAX_LINE, Peer, Registry, wire};
 
 /// How long a client may take to finish a line that it began, or to take a reply.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,6 +24,7 @@ const CHUNK: usize = 8 * 1024;
 /// read while a reply waits to be taken.
 pub(crate) struct Connection {
     stream: UnixStream,
+    peer: Peer,
     /// What has come of the lines not answered yet.
     input: Vec<u8>,
     /// The rest of an oversized line, already answered, is being thrown away.
@@ -31,6 +33,8 @@ pub(crate) struct Connection {
     ended: bool,
     output: Vec<u8>,
     sent: usize,
+    /// What goes beside the output.
+    files: Vec<OwnedFd>,
     /// When the client last finished a request, or connected.
     heard: Instant,
     /// When it began the line, or was sent the reply, that it has not finished.
@@ -50,14 +54,16 @@ pub(crate) enum Next {
 
 impl Connection {
     /// `stream` must be non-blocking.
-    pub(crate) fn new(stream: UnixStream, now: Instant) -> Self {
+    pub(crate) fn new(stream: UnixStream, peer: Peer, now: Instant) -> Self {
         Self {
             stream,
+            peer,
             input: Vec::new(),
             skipping: false,
             ended: false,
             output: Vec::new(),
             sent: 0,
+            files: Vec::new(),
             heard: now,
             waiting_since: None,
         }
@@ -98,7 +104,8 @@ impl Connection {
             self.flush()?;
             match self.take_line() {
                 Some(line) => {
-                    self.output = reply(registry, &line);
+                    Reply { line: self.output, files: self.files } =
+                        respond(registry, &line, self.peer);
                     (self.heard, self.waiting_since) = (now, None);
                 }
                 None if self.ended => return Ok(Next::Close),
@@ -110,10 +117,10 @@ impl Connection {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.output.len() {
-            match self.stream.write(&self.output[self.sent..]) {
-                Ok(written) => self.sent += written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match wire::send(&self.stream, &self.output[self.sent..], &mut self.files) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         self.sent = 0;
@@ -170,12 +177,14 @@ impl AsFd for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn pair(now: Instant) -> (UnixStream, Connection) {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        (client, Connection::new(server, now))
+        (client, Connection::new(server, Peer::ours(), now))
     }
 
     #[test]

@@ -14,6 +14,10 @@ kit::error! {
         Duplicate => Failed,
         /// The process has no such knob.
         UnknownKnob => BadInput,
+        /// The process has no handler for such a request.
+        UnknownRequest => Failed,
+        /// The process's handler refused the request.
+        Refused => Failed,
         /// The knob does not take the value.
         BadValue => BadInput,
         /// Somebody else holds the knob or the setting.

@@ -52,6 +52,14 @@
 //! it ends the hold. A holder whose hold has ended gets `not_held`. In a list, a knob that is held
 //! has a field `held`.
 //!
+//! A process may answer requests of its own ([`Registry::on_request`]), also with open files. These
+//! come beside the first bytes of the line (`SCM_RIGHTS`), and the line says how many there are:
+//!
+//! ```text
+//! {"schema":1,"op":"ask","request":"relay.listeners","with":{"generation":2}}
+//! {"schema":1,"ok":{"answer":["0.0.0.0:80"],"files":1}}
+//! ```
+//!
 //! A knob or counter whose value the process cannot read has a field `error` in place of `value`, with
 //! the reason. (Lines are broken here to be read.) A request is at most [`MAX_LINE`] bytes. Fields of an
 //! answer may be added within schema 1, so readers ignore what they don't know.
@@ -86,6 +94,7 @@
 
 mod client;
 mod connection;
+mod custom;
 mod entry;
 mod error;
 mod held;
@@ -97,8 +106,10 @@ mod runtime_dir;
 mod server;
 mod setting;
 mod undo;
+mod wire;
 
 pub use client::{Client, DEFAULT_TIMEOUT};
+pub use custom::{Answer, MAX_FILES, Peer};
 pub use entry::MAX_HOLD;
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Held, Subject};

@@ -1,5 +1,6 @@
 //! Requests and replies: bytes in, bytes out, no I/O.
 
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::de::DeserializeOwned;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::entry::By;
-use crate::{Error, ErrorKind, Registry, Result};
+use crate::{Answer, Error, ErrorKind, Peer, Registry, Result};
 
 /// The version of the protocol.
 pub const SCHEMA: u64 = 1;
@@ -71,6 +72,14 @@ pub enum Request {
     },
     /// All counters and gauges.
     Counters {},
+    /// A request that the process has a handler of its own for.
+    Ask {
+        /// The request's name.
+        request: String,
+        /// What it is about.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        with: Value,
+    },
 }
 
 impl Request {
@@ -106,26 +115,45 @@ impl Request {
     }
 }
 
-/// Answers one line: always with one line of JSON with its end, whatever the bytes are, and also
-/// where a knob's own code panics.
+/// Answers one line of this process's own: always with one line of JSON with its end, whatever the
+/// bytes are, and also where a knob's own code panics.
 pub fn reply(registry: &Registry, line: &[u8]) -> Vec<u8> {
+    respond(registry, line, Peer::ours()).line
+}
+
+/// One line, and the files that go beside it.
+pub(crate) struct Reply {
+    pub(crate) line: Vec<u8>,
+    pub(crate) files: Vec<OwnedFd>,
+}
+
+impl From<Vec<u8>> for Reply {
+    fn from(line: Vec<u8>) -> Self {
+        Self { line, files: Vec::new() }
+    }
+}
+
+/// As [`reply`], to a client, and with the files that its answer may have.
+pub(crate) fn respond(registry: &Registry, line: &[u8], peer: Peer) -> Reply {
     // A closure of the registry may have broken its own state; the registry has none to break.
     let answer = catch_unwind(AssertUnwindSafe(|| {
-        Request::parse(line).and_then(|request| answer(registry, request))
+        Request::parse(line).and_then(|request| answer(registry, request, peer))
     }));
     match answer {
-        Ok(Ok(ok)) => to_line(&json!({"schema": SCHEMA, "ok": ok})),
-        Ok(Err(error)) => error_line(&error),
+        Ok(Ok(Answer { value, files })) => {
+            Reply { line: to_line(&json!({"schema": SCHEMA, "ok": value})), files }
+        }
+        Ok(Err(error)) => error_line(&error).into(),
         Err(_) => {
             let process = registry.process();
             let message = format!("{process} panicked while it answered; its log has the reason");
-            error_line(&Error::new(ErrorKind::Internal, message))
+            error_line(&Error::new(ErrorKind::Internal, message)).into()
         }
     }
 }
 
-fn answer(registry: &Registry, request: Request) -> Result<Value> {
-    Ok(match request {
+fn answer(registry: &Registry, request: Request, peer: Peer) -> Result<Answer> {
+    let value = match request {
         Request::List {} => {
             let process = registry.process();
             json!({"process": process, "pid": std::process::id(), "knobs": registry.list()})
@@ -159,7 +187,13 @@ fn answer(registry: &Registry, request: Request) -> Result<Value> {
             json!({"knob": knob, "value": value})
         }
         Request::Counters {} => json!({"counters": registry.readings()}),
-    })
+        Request::Ask { request, with } => {
+            let Answer { value, files } = registry.ask(&request, &with, peer)?;
+            let value = json!({"answer": value, "files": files.len()});
+            return Ok(Answer { value, files });
+        }
+    };
+    Ok(Answer { value, files: Vec::new() })
 }
 
 /// What serde leaves out.
@@ -188,7 +222,7 @@ fn to_line(value: &Value) -> Vec<u8> {
 
 /// An answer as a client reads it.
 #[derive(Deserialize)]
-struct Reply {
+struct Answered {
     schema: u64,
     ok: Option<Map<String, Value>>,
     error: Option<WireError>,
@@ -202,13 +236,33 @@ struct WireError {
 
 /// Reads an answer: what its field of this name holds.
 pub(crate) fn parse_reply<T: DeserializeOwned>(line: &[u8], field: &str) -> Result<T> {
-    let nonsense = |error| malformed(format!("the answer makes no sense: {error}"));
+    let mut ok = parse_ok(line)?;
+    serde_json::from_value(ok.remove(field).unwrap_or_default()).map_err(nonsense)
+}
+
+/// Reads the answer to [`Request::Ask`], beside which these files came.
+pub(crate) fn parse_answer(line: &[u8], files: Vec<OwnedFd>) -> Result<Answer> {
+    let mut ok = parse_ok(line)?;
+    let said = ok.get("files").and_then(Value::as_u64).unwrap_or(0);
+    if said != files.len() as u64 {
+        let message = format!(
+            "{} of {said} files came with the answer; the limit on open files may be too low",
+            files.len()
+        );
+        return Err(Error::new(ErrorKind::Io, message));
+    }
+    Ok(Answer { value: ok.remove("answer").unwrap_or_default(), files })
+}
+
+fn nonsense(error: serde_json::Error) -> Error {
+    malformed(format!("the answer makes no sense: {error}"))
+}
+
+fn parse_ok(line: &[u8]) -> Result<Map<String, Value>> {
     match serde_json::from_slice(line).map_err(nonsense)? {
-        Reply { error: Some(WireError { kind, message }), .. } => Err(Error::new(kind, message)),
-        Reply { schema: SCHEMA, ok: Some(mut ok), .. } => {
-            serde_json::from_value(ok.remove(field).unwrap_or_default()).map_err(nonsense)
-        }
-        Reply { schema, .. } => {
+        Answered { error: Some(WireError { kind, message }), .. } => Err(Error::new(kind, message)),
+        Answered { schema: SCHEMA, ok: Some(ok), .. } => Ok(ok),
+        Answered { schema, .. } => {
             let message = format!("the process answers in schema {schema} (expected {SCHEMA})");
             Err(Error::new(ErrorKind::Schema, message))
         }

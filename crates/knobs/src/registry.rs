@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use kit::Field;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::custom::{Handler, MAX_FILES};
 use crate::entry::{By, Entry};
-use crate::{Current, Error, ErrorKind, Knob, KnobInfo, Result};
+use crate::{Answer, Current, Error, ErrorKind, Knob, KnobInfo, Peer, Result};
 
 /// The knobs and counters of one process. Clones are handles to the same registry.
 ///
@@ -24,6 +26,7 @@ struct Inner {
     process: String,
     knobs: RwLock<BTreeMap<String, Arc<Entry>>>,
     meters: RwLock<Vec<Arc<Meters>>>,
+    handlers: RwLock<BTreeMap<String, Arc<Handler>>>,
 }
 
 /// Counters, or gauges, that are read together.
@@ -42,6 +45,7 @@ impl Registry {
             process: process.to_owned(),
             knobs: RwLock::default(),
             meters: RwLock::default(),
+            handlers: RwLock::default(),
         }))
     }
 
@@ -95,6 +99,60 @@ impl Registry {
         }
         meters.push(Arc::new(added));
         Ok(())
+    }
+
+    /// Has `handler` answer the requests of this name that clients [`ask`](crate::Client::ask): what
+    /// they are about, and who asks, which is this user or root. Names are as for knobs.
+    ///
+    /// The handler is called on the control socket's thread, so it must not wait for anything. The
+    /// client gets duplicates of the files that it answers with, or is gone before it got them all;
+    /// the handler is not told. What it gives as an error reaches the client as
+    /// [`ErrorKind::Refused`].
+    ///
+    /// ```
+    /// # use cachelane_knobs::{Answer, Registry};
+    /// let registry = Registry::new("relay");
+    /// registry.on_request("relay.listeners", |with, peer| {
+    ///     let files = vec![std::fs::File::open("/dev/null").map_err(|error| error.to_string())?.into()];
+    ///     Ok::<_, String>(Answer { value: format!("{with} for {peer}").into(), files })
+    /// })?;
+    /// # Ok::<(), cachelane_knobs::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`].
+    pub fn on_request<E: fmt::Display>(
+        &self,
+        name: &str,
+        handler: impl Fn(&Value, Peer) -> std::result::Result<Answer, E> + Send + Sync + 'static,
+    ) -> Result<()> {
+        check_name("request", name)?;
+        let handler =
+            move |with: &Value, peer| handler(with, peer).map_err(|trouble| trouble.to_string());
+        match self.0.handlers.write().entry(name.to_owned()) {
+            btree_map::Entry::Occupied(taken) => Err(duplicate("request", taken.key())),
+            btree_map::Entry::Vacant(free) => {
+                free.insert(Arc::new(handler));
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn ask(&self, name: &str, with: &Value, peer: Peer) -> Result<Answer> {
+        let process = &self.0.process;
+        let Some(handler) = self.0.handlers.read().get(name).cloned() else {
+            let message = format!("{process} answers no request {name:?}");
+            return Err(Error::new(ErrorKind::UnknownRequest, message));
+        };
+        let answer = handler(with, peer).map_err(|trouble| {
+            Error::new(ErrorKind::Refused, format!("{process} refused {name}: {trouble}"))
+        })?;
+        if answer.files.len() > MAX_FILES {
+            let message =
+                format!("{name} has {} files to give, more than {MAX_FILES}", answer.files.len());
+            return Err(Error::new(ErrorKind::TooLarge, message));
+        }
+        Ok(answer)
     }
 
     /// All knobs with their present values, by name.

@@ -25,7 +25,7 @@ use rustix::process::geteuid;
 
 use crate::connection::{Connection, Next};
 use crate::protocol::error_line;
-use crate::{Error, ErrorKind, Registry, Result, runtime_dir};
+use crate::{Error, ErrorKind, Peer, Registry, Result, runtime_dir};
 
 /// The most clients at a time.
 const CLIENTS: usize = 16;
@@ -218,13 +218,15 @@ fn accept(listener: &UnixListener, now: Instant) -> io::Result<Option<Connection
         accepted => accepted?,
     };
     stream.set_nonblocking(true)?;
-    if let Err(error) = check_peer(&stream) {
-        tracing::warn!(%error, "control socket: a client was refused");
-        // It fits the socket's empty buffer; a client that does not read it misses nothing else.
-        let _ = io::Write::write(&mut &stream, &error_line(&error));
-        return Ok(None);
+    match Peer::of(&stream).and_then(check_peer) {
+        Ok(peer) => Ok(Some(Connection::new(stream, peer, now))),
+        Err(error) => {
+            tracing::warn!(%error, "control socket: a client was refused");
+            // It fits the socket's empty buffer; a client that does not read it misses nothing else.
+            let _ = io::Write::write(&mut &stream, &error_line(&error));
+            Ok(None)
+        }
     }
-    Ok(Some(Connection::new(stream, now)))
 }
 
 /// Gives a newcomer a place, that of the client that has been silent longest if need be.
@@ -239,14 +241,10 @@ fn seat(clients: &mut Vec<Connection>, newcomer: Connection) {
 }
 
 /// Refuses a client that is neither this user nor root.
-fn check_peer(stream: &UnixStream) -> Result<()> {
-    // Not by rustix: its credentials hold a process id that cannot be 0, which is what a peer of
-    // an unrelated PID namespace has.
-    let peer = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials)
-        .map_err(|error| Error::io("read the client's credentials", error))?;
-    let (uid, ours) = (peer.uid(), geteuid().as_raw());
+fn check_peer(peer: Peer) -> Result<Peer> {
+    let (uid, ours) = (peer.uid, geteuid().as_raw());
     if uid == 0 || uid == ours {
-        return Ok(());
+        return Ok(peer);
     }
     let message = format!("uid {uid} may not control this process (expected uid {ours} or 0)");
     Err(Error::new(ErrorKind::NotPermitted, message))
