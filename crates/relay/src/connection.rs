@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::Shutdown;
 
 use crate::backend::Lease;
+use crate::cause::Cause;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
@@ -84,7 +85,7 @@ pub(crate) enum Next {
     /// Both directions ended well: close it.
     Close,
     /// Something was lost, or will not come: reset it.
-    Reset,
+    Reset(Cause),
 }
 
 /// A direction was handed to the sockmap engine: its source's leg has new events to watch.
@@ -107,29 +108,34 @@ impl Relaying {
     /// Moves what can be moved in both directions.
     pub(crate) fn advance(&mut self, client: &mut Leg, resources: &mut Resources) -> Next {
         let Relaying { backend, up, down, .. } = self;
-        let turns = up.pump(client, backend, |c: &Counters| &c.bytes_up, resources).and_then(|u| {
-            let d = down.pump(backend, client, |c: &Counters| &c.bytes_down, resources)?;
-            Ok([u, d])
-        });
-        let turns = match turns {
-            Ok(turns) => turns,
-            Err(SourceReset) => return Next::Reset,
+        let went = match up.pump(client, backend, |c: &Counters| &c.bytes_up, resources) {
+            Ok(turn) => turn,
+            Err(SourceReset) => return Next::Reset(Cause::Client),
         };
-        let up_ended = end_of(up, backend, down.state, resources);
-        let down_ended = end_of(down, client, up.state, resources);
-        if up_ended.and(down_ended).is_err() {
-            return Next::Reset;
+        let came = match down.pump(backend, client, |c: &Counters| &c.bytes_down, resources) {
+            Ok(turn) => turn,
+            Err(SourceReset) => return Next::Reset(Cause::Server),
+        };
+        // An end that cannot be passed on is that of the side which takes no bytes any more.
+        if end_of(up, backend, down.state, resources).is_err()
+            || is_cut_off(client, up, backend, down)
+        {
+            return Next::Reset(Cause::Client);
         }
-        if is_cut_off(client, up, backend, down) || is_cut_off(backend, down, client, up) {
-            return Next::Reset;
+        if end_of(down, client, up.state, resources).is_err()
+            || is_cut_off(backend, down, client, up)
+        {
+            return Next::Reset(Cause::Server);
         }
-        self.next(turns)
+        self.next([went, came])
     }
 
     fn next(&self, turns: [Turn; 2]) -> Next {
         match (self.up.state, self.down.state) {
             (State::Done, State::Done) => Next::Close,
-            _ if self.up.is_over() && self.down.is_over() => Next::Reset,
+            // Bytes of one are lost: its target takes none.
+            (_, State::Lost) if self.up.is_over() => Next::Reset(Cause::Client),
+            (State::Lost, _) if self.down.is_over() => Next::Reset(Cause::Server),
             _ if turns.contains(&Turn::Unfinished) => Next::Again,
             _ if turns.contains(&Turn::Polls) => Next::Poll,
             _ => Next::Wait,

@@ -25,6 +25,7 @@
 //! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
 mod backend;
+mod cause;
 mod config;
 mod connection;
 mod counters;
@@ -46,6 +47,7 @@ mod worker;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;
+pub use cause::Cause;
 pub use config::{Balance, Config, Engine, parse_backend, parse_listen};
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use crate::Error;
+use crate::cause::Cause;
 use crate::config::Engine;
 use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
@@ -250,7 +251,7 @@ impl Worker {
         };
         let watched = modify(&self.epoll, &source.socket, token, SOURCE_IN_KERNEL);
         // At once: what came between the last read and the hand-over has raised no event.
-        if watched { Next::Again } else { Next::Reset }
+        if watched { Next::Again } else { Next::Reset(Cause::Resource) }
     }
 
     fn follow(&mut self, key: usize, next: Next) {
@@ -274,24 +275,22 @@ impl Worker {
             }
             Next::Close => {
                 counters.closed.add(1);
-                self.end(key, false);
+                self.end(key, Cause::Normal);
             }
-            Next::Reset => {
-                counters.reset.add(1);
-                self.end(key, true);
-            }
+            Next::Reset(cause) => self.refuse(key, cause),
         }
     }
 
     // Ending.
 
-    /// Turns one client away by a reset, before any byte of it was taken.
-    fn refuse(&mut self, key: usize) {
+    /// Ends a connection by a reset.
+    fn refuse(&mut self, key: usize, cause: Cause) {
         self.resources.counters.reset.add(1);
-        self.end(key, true);
+        self.end(key, cause);
     }
 
-    fn end(&mut self, key: usize, reset: bool) {
+    fn end(&mut self, key: usize, cause: Cause) {
+        let reset = cause != Cause::Normal;
         self.connections.remove(key).end(reset, &mut self.resources);
         self.leave();
     }
@@ -306,7 +305,7 @@ impl Worker {
     fn end_all(&mut self) {
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.follow(key, Next::Reset);
+            self.refuse(key, Cause::Killed);
         }
     }
 
@@ -342,14 +341,16 @@ impl Worker {
         match std::mem::replace(&mut connection.phase, Phase::Moving) {
             Phase::Header => {
                 counters.bad_proxy_header.add(1);
-                self.refuse(key);
+                self.refuse(key, Cause::ClientTimeout);
             }
-            Phase::Connecting(connecting) => self.retry(key, connecting, "no answer in time"),
+            Phase::Connecting(connecting) => {
+                self.retry(key, connecting, Cause::ServerTimeout, "no answer in time")
+            }
             relaying => {
                 // By a reset: neither side has ended its stream, so neither may see a good end.
                 counters.idle_timeout.add(1);
                 connection.phase = relaying;
-                self.follow(key, Next::Reset);
+                self.refuse(key, Cause::ClientTimeout);
             }
         }
     }

@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SocketFlags};
 use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
 use crate::backend::Lease;
+use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying};
 use crate::flow::Leg;
 use crate::proxy::{self, Parsed};
@@ -96,10 +97,10 @@ impl Worker {
             let connection = &self.connections[key];
             let token = Token::Client { key, generation };
             if !register(&self.epoll, &connection.client.socket, token, LEG) {
-                self.refuse(key);
+                self.refuse(key, Cause::Resource);
             }
         } else {
-            self.connect(key, self.first_greeting(key), 0);
+            self.connect(key, self.first_greeting(key), 0, Cause::Server);
         }
     }
 
@@ -122,23 +123,22 @@ impl Worker {
             RecvFlags::PEEK | RecvFlags::DONTWAIT,
         );
         let parsed = match peeked {
-            Ok((0, _)) => Parsed::Invalid("the client closed before its PROXY header was whole"),
-            Ok((n, _)) => proxy::parse(&scratch[..n]),
+            Ok((0, _)) => Err("the client closed before its PROXY header was whole"),
+            Ok((n, _)) => Ok(proxy::parse(&scratch[..n])),
             Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => Parsed::Invalid("the client reset its connection before its PROXY header"),
+            Err(_) => Err("the client reset its connection before its PROXY header"),
+        };
+        let parsed = match parsed {
+            Ok(Parsed::Incomplete) if connection.client.hup => {
+                Err("the client closed before its PROXY header was whole")
+            }
+            parsed => parsed,
         };
         match parsed {
-            Parsed::Incomplete if connection.client.hup => {
-                self.resources.counters.bad_proxy_header.add(1);
-                self.refuse(key);
-            }
-            Parsed::Incomplete => {}
-            Parsed::Invalid(reason) => {
-                tracing::debug!("a client was refused: {reason}");
-                self.resources.counters.bad_proxy_header.add(1);
-                self.refuse(key);
-            }
-            Parsed::Header(header) => {
+            Ok(Parsed::Incomplete) => {}
+            Err(gone) => self.refuse_header(key, Cause::Client, gone),
+            Ok(Parsed::Invalid(reason)) => self.refuse_header(key, Cause::Proxy, reason),
+            Ok(Parsed::Header(header)) => {
                 // Seen a moment ago by the peek: it is there in full.
                 let _ = rustix::net::recv(
                     &connection.client.socket,
@@ -150,14 +150,22 @@ impl Worker {
                     (true, Some(addresses)) => proxy::write(Some(addresses)),
                     (true, None) => self.first_greeting(key),
                 };
-                self.connect(key, greeting, 0);
+                self.connect(key, greeting, 0, Cause::Server);
             }
         }
     }
 
+    fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
+        tracing::debug!("a client was refused: {reason}");
+        self.resources.counters.bad_proxy_header.add(1);
+        self.refuse(key, cause);
+    }
+
     // Connecting.
 
-    fn connect(&mut self, key: usize, greeting: Vec<u8>, mut tried: u64) {
+    /// Connects to a backend that was not tried yet; `last` is what came of the one before, if there
+    /// was one.
+    fn connect(&mut self, key: usize, greeting: Vec<u8>, mut tried: u64, mut last: Cause) {
         self.turn = self.turn.wrapping_add(1);
         while let Some(lease) = self.shared.backends.choose(self.turn, tried, self.now) {
             tried = lease.mark_tried(tried);
@@ -166,7 +174,7 @@ impl Worker {
                     let connection = &mut self.connections[key];
                     let token = Token::Backend { key, generation: connection.generation };
                     if !register(&self.epoll, &socket, token, CONNECTING) {
-                        return self.refuse(key);
+                        return self.refuse(key, Cause::Resource);
                     }
                     connection.active = self.tick;
                     connection.phase =
@@ -176,14 +184,17 @@ impl Worker {
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                     self.resources.counters.no_files.add(1);
                     tracing::warn!("a client was refused: no socket for its backend: {e}");
-                    return self.refuse(key);
+                    return self.refuse(key, Cause::Resource);
                 }
-                Err(e) => self.connect_failed(lease, &e.to_string()),
+                Err(e) => {
+                    last = Cause::Server;
+                    self.connect_failed(lease, &e.to_string());
+                }
             }
         }
         self.resources.counters.no_backend.add(1);
         tracing::debug!("a client was refused: no backend could be reached");
-        self.refuse(key);
+        self.refuse(key, last);
     }
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
@@ -203,7 +214,7 @@ impl Worker {
                 Ok(Err(e)) | Err(e) => e.to_string(),
                 Ok(Ok(())) => "the connection was closed".to_string(),
             };
-            return self.retry(key, connecting, &reason);
+            return self.retry(key, connecting, Cause::Server, &reason);
         }
         if connecting.lease.succeeded() {
             tracing::info!("backend {} is up again", connecting.lease.addr());
@@ -218,14 +229,20 @@ impl Worker {
         // The client has often sent its first bytes by now.
         connection.client.readable = true;
         connection.phase = Phase::Relaying(Box::new(relaying));
-        if watched { self.step(key) } else { self.refuse(key) }
+        if watched { self.step(key) } else { self.refuse(key, Cause::Resource) }
     }
 
-    pub(super) fn retry(&mut self, key: usize, connecting: Connecting, reason: &str) {
+    pub(super) fn retry(
+        &mut self,
+        key: usize,
+        connecting: Connecting,
+        failed: Cause,
+        reason: &str,
+    ) {
         let Connecting { socket, lease, tried, greeting } = connecting;
         drop(socket);
         self.connect_failed(lease, reason);
-        self.connect(key, greeting, tried);
+        self.connect(key, greeting, tried, failed);
     }
 }
 
