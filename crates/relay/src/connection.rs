@@ -2,7 +2,8 @@
 //!
 //! It ends in one of two ways. **Closed**: each side sent a FIN, every byte before it was
 //! written to the other side, and the FIN was passed on. **Reset**: anything else; both sides
-//! see a reset, so that neither takes an incomplete stream for a complete one.
+//! see a reset, so that neither takes an incomplete stream for a complete one. A side whose FINs
+//! have crossed gets what it is owed instead: its stream is complete.
 
 use std::os::fd::OwnedFd;
 

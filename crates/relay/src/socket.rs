@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::Error;
+use crate::sockopt::awaits_last_ack;
 
 /// How much memory the parts of one connection may hold. The parts of both directions together
 /// stay within the budget that they were cut from.
@@ -83,10 +84,31 @@ pub(crate) fn start_connect(addr: SocketAddr, shares: Shares) -> rustix::io::Res
     }
 }
 
-/// Closes a socket such that its peer sees a reset, whatever is still queued.
+/// Closes a socket such that its peer sees a reset, whatever is still queued; or, if both ends have
+/// ended their streams, such that the kernel goes on sending what the peer has yet to acknowledge.
 pub(crate) fn reset(socket: OwnedFd) {
-    // A socket that cannot be told to linger is closed all the same.
-    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    if awaits_last_ack(&socket) {
+        // Unread bytes would make a reset of it, which loses what the peer is owed.
+        discard(&socket);
+    } else {
+        // A socket that cannot be told to linger is closed all the same.
+        let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    }
+}
+
+/// Throws away what the socket has received. Returns how many bytes that were.
+pub(crate) fn discard(socket: &OwnedFd) -> usize {
+    // The kernel does not write to it: tcp(7), MSG_TRUNC.
+    let mut unused = [0; 64 * 1024];
+    let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+    let mut all = 0;
+    loop {
+        match rustix::net::recv(socket, &mut unused[..], flags) {
+            Ok((_, n @ 1..)) => all += n,
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return all,
+        }
+    }
 }
 
 pub(crate) fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {

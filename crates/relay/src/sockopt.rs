@@ -1,5 +1,5 @@
-//! Two socket options that rustix lacks: `TCP_INFO`, for how much the peer has acknowledged, and
-//! `SO_RCVLOWAT`, for how much makes a socket readable.
+//! Two socket options that rustix lacks: `TCP_INFO`, for a connection's state and how much the peer
+//! has acknowledged, and `SO_RCVLOWAT`, for how much makes a socket readable.
 
 use std::os::fd::AsFd;
 
@@ -18,6 +18,15 @@ sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, lib
 pub(crate) fn bytes_acked(socket: &impl AsFd) -> nix::Result<u64> {
     let info = getsockopt(socket, TcpInfo)?;
     Ok(info.last_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes)))
+}
+
+/// Whether both ends have ended their streams and the peer has yet to acknowledge ours. A socket that
+/// is closed with linger 0 then sends no reset, and forgets what is under way (`tcp_need_reset`).
+pub(crate) fn awaits_last_ack(socket: &impl AsFd) -> bool {
+    // include/net/tcp_states.h; `tcpi_state` is the first byte.
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    getsockopt(socket, TcpInfo).is_ok_and(|info| matches!(info[0], LAST_ACK | CLOSING))
 }
 
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive
