@@ -7,17 +7,16 @@ mod counters;
 mod exit;
 mod figures;
 mod holder;
+mod log;
 mod out;
 mod packets;
 mod privileges;
 mod run;
 mod terminal;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use tracing_subscriber::EnvFilter;
 
 use exit::Exit;
 
@@ -52,10 +51,12 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(cli.quiet, cli.verbose, matches!(cli.command, cmd::Command::Bench(_)));
+    let log = log::to_stderr(cli.quiet, cli.verbose, matches!(cli.command, cmd::Command::Bench(_)));
     match cmd::run(cli.command, cli.quiet) {
         Ok(exit) => exit.into(),
         Err(error) => {
+            // After what was logged before it.
+            drop(log);
             eprintln!("cachelane: {}", describe(&error));
             Exit::of(&error).into()
         }
@@ -73,28 +74,6 @@ fn describe(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// A bench flips knobs and moves ports thousands of times: what it logs of that would bury what it
-/// says of itself.
-fn log_to_stderr(quiet: bool, verbose: u8, bench: bool) {
-    let level = match (quiet, verbose) {
-        (true, _) => "error",
-        (false, 0) if bench => "warn",
-        (false, 0) => "info",
-        (false, 1) => "debug",
-        (false, _) => "trace",
-    };
-    let filter = EnvFilter::try_from_env("CACHELANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| run::Log)
-        .with_ansi(colour)
-        .with_target(false)
-        // A log that nobody reads any more is no reason to end.
-        .log_internal_errors(false)
-        .init();
 }
 
 #[cfg(test)]

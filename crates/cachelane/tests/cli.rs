@@ -298,3 +298,86 @@ fn a_full_disk_is_an_error_that_names_stdout() {
         assert!(said.starts_with("cachelane: cannot print to stdout: No space left"), "{said}");
     }
 }
+
+/// Fills a pipe, given by the end that is read, up to its last byte.
+fn fill(pipe: &impl std::os::fd::AsRawFd) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // An open file of its own: the other writer's stays as it is.
+    let mut writer = std::fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(format!("/proc/self/fd/{}", pipe.as_raw_fd()))
+        .unwrap();
+    for piece in [4096, 1] {
+        while writer.write(&vec![b'.'; piece]).is_ok() {}
+    }
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_stops_no_worker_and_no_end() {
+    let dir = runtime_dir();
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    rustix::net::bind(&socket, &any).unwrap();
+    let to = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    let mut child = cachelane(dir.path())
+        .args(["relay", "-vv", "--listen", "127.0.0.1:0", "--retry-after", "50ms"])
+        .args(["--to", &to.to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("relaying ") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
+    }
+    let addr = line.split("relaying ").nth(1).unwrap().split(' ').next().unwrap();
+    let mut relay = Relay { addr: addr.parse().unwrap(), child };
+    fill(log.get_ref());
+    // Each is refused, which the relay has something to say about.
+    for _ in 0..3000 {
+        if let Ok(mut client) = TcpStream::connect(relay.addr) {
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(
+                client.read(&mut [0]).unwrap_err().kind(),
+                std::io::ErrorKind::ConnectionReset
+            );
+        }
+    }
+    rustix::net::listen(&socket, 100).unwrap();
+    let backend = TcpListener::from(socket);
+    for _ in 0..20 {
+        let mut client = TcpStream::connect(relay.addr).unwrap();
+        let (mut server, _) = backend.accept().unwrap();
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+    }
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.wait(), 0);
+}
+
+#[test]
+fn what_was_logged_is_out_when_a_command_has_ended() {
+    let dir = runtime_dir();
+    let mut relay = cachelane(dir.path())
+        .args(["relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(relay.stderr.take().unwrap());
+    let mut line = String::new();
+    log.read_line(&mut line).unwrap();
+    for _ in 0..500 {
+        kill_process(Pid::from_child(&relay), Signal::USR1).unwrap();
+    }
+    kill_process(Pid::from_child(&relay), Signal::TERM).unwrap();
+    let lines: Vec<String> = log.lines().map(Result::unwrap).collect();
+    assert_eq!(relay.wait().unwrap().code(), Some(0));
+    assert!(lines.last().is_some_and(|line| line.contains("draining 0 connections")), "{lines:?}");
+}

@@ -39,6 +39,7 @@ pub mod proxy;
 #[allow(unreachable_pub)]
 mod proxy;
 mod relay;
+mod repeated;
 mod shared;
 mod socket;
 mod sockmap;

@@ -30,6 +30,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use parking_lot::Mutex;
 use rustix::net::sockopt::socket_cookie;
 
+use crate::repeated::say;
 use crate::socket::{self, Shares};
 use crate::{Error, sockopt};
 use maps::{Flow, Maps, Progress};
@@ -121,7 +122,7 @@ impl Sockmap {
         match self.insert(slot, source, target, base, budget) {
             Ok(cookie) => Some(Taken { cookie, slot, base, budget, ..Taken::default() }),
             Err(error) => {
-                tracing::debug!("sockmap refused a connection: {error}");
+                say!(DEBUG, "sockmap refused a connection: {error}");
                 self.give_back(slot);
                 None
             }
@@ -198,7 +199,7 @@ impl Sockmap {
         let done = Progress { forwarded: taken.forwarded };
         if let Err(error) = self.maps.progress.set(&taken.slot, &done) {
             // The verdict goes on passing everything: slower, and still in order.
-            tracing::debug!("sockmap progress was not published: {error}");
+            say!(DEBUG, "sockmap progress was not published: {error}");
         }
     }
 

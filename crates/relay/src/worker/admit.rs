@@ -15,6 +15,7 @@ use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying};
 use crate::flow::Leg;
 use crate::proxy::{self, Parsed};
+use crate::repeated::say;
 use crate::socket;
 
 /// Connections accepted in one go, before those already there have their turn.
@@ -41,7 +42,7 @@ impl Worker {
                 epoll::delete(&self.epoll, listener)
             };
             if let Err(e) = result {
-                tracing::error!("cannot change what a worker listens to: {e}");
+                say!(ERROR, "cannot change what a worker listens to: {e}");
             }
         }
     }
@@ -75,7 +76,7 @@ impl Worker {
 
     fn pause_accepting(&mut self, e: Errno) {
         self.resources.counters.no_files.add(1);
-        tracing::warn!("accepting pauses for {TICK:?}: {e}");
+        say!(WARN, "accepting pauses for {TICK:?}: {e}");
         self.set_accepting(false);
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
     }
@@ -156,7 +157,7 @@ impl Worker {
     }
 
     fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
-        tracing::debug!("a client was refused: {reason}");
+        say!(DEBUG, "a client was refused: {reason}");
         self.resources.counters.bad_proxy_header.add(1);
         self.refuse(key, cause);
     }
@@ -183,7 +184,7 @@ impl Worker {
                 }
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                     self.resources.counters.no_files.add(1);
-                    tracing::warn!("a client was refused: no socket for its backend: {e}");
+                    say!(WARN, "a client was refused: no socket for its backend: {e}");
                     return self.refuse(key, Cause::Resource);
                 }
                 Err(e) => {
@@ -193,14 +194,14 @@ impl Worker {
             }
         }
         self.resources.counters.no_backend.add(1);
-        tracing::debug!("a client was refused: no backend could be reached");
+        say!(DEBUG, "a client was refused: no backend could be reached");
         self.refuse(key, last);
     }
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
         self.resources.counters.connect_failed.add(1);
         if lease.failed(self.now) {
-            tracing::warn!("backend {} is down: {reason}", lease.addr());
+            say!(WARN, burst 10, "backend {} is down: {reason}", lease.addr());
         }
     }
 
@@ -217,7 +218,7 @@ impl Worker {
             return self.retry(key, connecting, Cause::Server, &reason);
         }
         if connecting.lease.succeeded() {
-            tracing::info!("backend {} is up again", connecting.lease.addr());
+            say!(INFO, burst 10, "backend {} is up again", connecting.lease.addr());
         }
         let generation = connection.generation;
         let fresh = !self.shared.config.accept_proxy;

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::flow::Leg;
+use crate::repeated::say;
 
 pub(super) const LEG: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
@@ -76,5 +77,5 @@ pub(super) fn modify(epoll: &OwnedFd, socket: &OwnedFd, token: Token, flags: Eve
 }
 
 fn is_watched(done: rustix::io::Result<()>) -> bool {
-    done.inspect_err(|e| tracing::warn!("a connection cannot be watched: {e}")).is_ok()
+    done.inspect_err(|e| say!(WARN, "a connection cannot be watched: {e}")).is_ok()
 }
