@@ -18,6 +18,7 @@
 //! # Ok::<(), cachelane_lanes::Error>(())
 //! ```
 
+mod cache;
 mod cpuset;
 mod error;
 mod layout;
@@ -27,6 +28,7 @@ mod scan;
 mod spec;
 mod sysfs;
 
+pub use cache::l2_size;
 pub use cpuset::CpuSet;
 pub use error::{Error, ErrorKind, Result};
 pub use map::{LaneId, LaneMap, Source};
