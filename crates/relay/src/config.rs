@@ -6,7 +6,7 @@ use std::time::Duration;
 use lanes::CpuSet;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
-use crate::Error;
+use crate::{CongestionControl, Error};
 
 /// How bytes move from one leg of a connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
@@ -89,6 +89,11 @@ pub struct Config {
     pub accept_proxy: bool,
     /// Send a PROXY protocol v2 header to backends.
     pub send_proxy: bool,
+    /// Congestion control of both legs.
+    pub congestion_control: CongestionControl,
+    /// What a bench sets otherwise than the relay would.
+    #[cfg(feature = "measure")]
+    pub tuning: crate::Tuning,
     /// Length of the listen queue, of each worker.
     pub backlog: i32,
 }
@@ -115,6 +120,9 @@ impl Config {
             retry_after: Duration::from_secs(2),
             accept_proxy: false,
             send_proxy: false,
+            congestion_control: CongestionControl::Auto,
+            #[cfg(feature = "measure")]
+            tuning: crate::Tuning::default(),
             backlog: 4096,
         }
     }

@@ -171,8 +171,8 @@ impl Flow {
             source.readable = true;
         }
         self.adapt();
-        let measures = self.auto.is_some() && self.bulk.is_batching();
-        let clock = measures.then(auto::thread_time);
+        let tries = self.auto.as_ref().is_some_and(|auto| auto.measures());
+        let clock = (tries && self.bulk.is_batching()).then(auto::thread_time);
         let before = self.written;
         let turn = match self.engine {
             FlowEngine::Copy => self.pump_copy(source, target, resources),
@@ -186,19 +186,24 @@ impl Flow {
             FlowEngine::Splice => counters.bytes_spliced.add(moved),
             _ => counters.bytes_copied.add(moved),
         }
-        if let (Some(auto), Some(start)) = (&mut self.auto, clock) {
-            auto.note(moved, auto::thread_time().saturating_sub(start));
+        // A pipe that is still full of the last way's bytes says nothing about the next one.
+        let is_spliced = matches!(self.engine, FlowEngine::Splice);
+        let follows = |auto: &Auto| is_spliced == (auto.way() == Way::Splice);
+        let auto = self.auto.as_deref_mut().filter(|auto| follows(auto));
+        if let Some(auto) = auto.filter(|_| self.bulk.is_batching()) {
+            let spent = clock.map(|start| auto::thread_time().saturating_sub(start));
+            auto.note(moved, spent.unwrap_or_default());
         }
         // The verdict runs only when a socket turns readable, so its sources are left as they are.
         let batches = !matches!(self.engine, FlowEngine::Sockmap(_))
-            && self.bulk.moved(moved, &source.socket, resources.shares.chunk);
+            && self.bulk.moved(moved, &source.socket, resources.shares.low_water);
         match turn {
             Ok(Turn::Waits) if batches && !self.is_over() => Ok(Turn::Polls),
             turn => turn,
         }
     }
 
-    /// The auto engine: bulk goes the way that costs this worker less, anything else is copied.
+    /// The auto engine: bulk goes the better way, anything else is copied.
     fn adapt(&mut self) {
         if !self.adapts || matches!(self.held, Held::Pipe { .. }) {
             return;

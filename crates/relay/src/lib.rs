@@ -27,6 +27,7 @@
 mod backend;
 mod cause;
 mod config;
+mod congestion;
 mod connection;
 mod counters;
 mod error;
@@ -44,12 +45,17 @@ mod shared;
 mod socket;
 mod sockmap;
 mod sockopt;
+#[cfg(feature = "measure")]
+mod tuning;
 mod worker;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;
 pub use cause::Cause;
 pub use config::{Balance, Config, Engine, parse_backend, parse_listen};
+pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use relay::Relay;
+#[cfg(feature = "measure")]
+pub use tuning::Tuning;

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::gettid;
 
 use crate::config::{Config, Engine};
+use crate::congestion::Congestion;
 use crate::counters::{Counters, Stats};
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
@@ -76,7 +77,8 @@ impl Relay {
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
         let crew = Mutex::default();
-        let shared = Arc::new(Shared::new(config, limit));
+        let congestion = Congestion::find(&config.congestion_control)?;
+        let shared = Arc::new(Shared::new(config, limit, congestion));
         let relay = Relay { shared, addrs, crew, gone, announce };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
@@ -91,6 +93,7 @@ impl Relay {
     pub fn check(config: &Config) -> Result<(), Error> {
         config.check()?;
         connection_limit(config.max_connections)?;
+        Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
         config.listen.iter().try_for_each(|&a| claim(a).map(drop))
     }
@@ -215,7 +218,10 @@ impl Relay {
         let listeners = self
             .addrs
             .iter()
-            .map(|&a| socket::listen(a, self.shared.config.backlog, self.shared.shares))
+            .map(|&a| {
+                let Shared { config, shares, congestion, .. } = &*self.shared;
+                socket::listen(a, config.backlog, *shares, congestion)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let wake = new_wake()?;
         let counters = Arc::new(Counters::default());

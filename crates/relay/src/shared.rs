@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::backend::Backends;
 use crate::config::{Config, Engine};
+use crate::congestion::Congestion;
 use crate::connection::Origin;
 use crate::socket::Shares;
 use crate::sockmap::Sockmap;
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     /// As it was at the start: its engine and its CPUs may be others by now.
     pub(crate) config: Config,
     pub(crate) shares: Shares,
+    pub(crate) congestion: Congestion,
     pub(crate) backends: Arc<Backends>,
     /// The most connections at a time.
     pub(crate) limit: usize,
@@ -59,9 +61,13 @@ pub(crate) struct Shared {
 struct OwnLine<T>(T);
 
 impl Shared {
-    pub(crate) fn new(config: Config, limit: usize) -> Shared {
+    pub(crate) fn new(config: Config, limit: usize, congestion: Congestion) -> Shared {
+        let shares = Shares::of(config.budget, lanes::l2_size(&config.cpus));
+        #[cfg(feature = "measure")]
+        let shares = config.tuning.applied_to(shares);
         Shared {
-            shares: Shares::of(config.budget),
+            shares,
+            congestion,
             backends: Arc::new(Backends::new(&config)),
             limit,
             engine: AtomicU8::new(config.engine as u8),
@@ -164,7 +170,8 @@ mod tests {
 
     fn shared(limit: usize) -> Shared {
         let addrs = vec!["127.0.0.1:1".parse().unwrap()];
-        Shared::new(Config::new(addrs.clone(), addrs, [0].into_iter().collect()), limit)
+        let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
+        Shared::new(config, limit, Congestion::default())
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec};
-use relay::{Balance, Config, Engine, Relay};
+use relay::{Balance, Config, CongestionControl, Engine, Relay};
 use signal_hook::consts::SIGTERM;
 
 use crate::args::{LanesArg, Timeout, duration, size, timeout};
@@ -75,6 +75,10 @@ pub(crate) struct Args {
     /// Send a PROXY protocol v2 header, which names the client, to backends
     #[arg(long)]
     send_proxy_v2: bool,
+    /// Congestion control of both legs: auto (the host's default, but no pacing within the host),
+    /// system (the host's default), or a name such as cubic
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    congestion_control: CongestionControl,
     /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     dry_run: bool,
@@ -94,6 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         retry_after: args.retry_after,
         accept_proxy: args.accept_proxy,
         send_proxy: args.send_proxy_v2,
+        congestion_control: args.congestion_control,
         ..Config::new(args.listen.clone(), args.to.clone(), cpus)
     };
     if args.dry_run {

@@ -36,11 +36,11 @@ pub(super) struct Bulk {
 
 impl Bulk {
     /// Takes note of bytes moved; returns whether the flow now needs looking at.
-    pub(super) fn moved(&mut self, bytes: u64, source: &OwnedFd, chunk: usize) -> bool {
+    pub(super) fn moved(&mut self, bytes: u64, source: &OwnedFd, low_water: usize) -> bool {
         self.run += bytes;
         self.since_look += bytes;
         if !self.batching && self.run >= RUN {
-            self.batching = sockopt::set_receive_low_water(source, chunk).is_ok();
+            self.batching = sockopt::set_receive_low_water(source, low_water).is_ok();
         }
         self.batching
     }

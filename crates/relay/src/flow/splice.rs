@@ -108,7 +108,7 @@ impl Flow {
     fn take_pipe(&mut self, resources: &mut Resources) -> bool {
         if matches!(self.held, Held::Nothing) {
             let pooled = resources.pipes.pop();
-            let Some(pipe) = pooled.or_else(|| Pipe::new(resources.shares.chunk).ok()) else {
+            let Some(pipe) = pooled.or_else(|| Pipe::new(resources.shares.pipe).ok()) else {
                 return false;
             };
             self.held = Held::Pipe { pipe, length: 0 };

@@ -16,6 +16,7 @@ use crate::connection::{Connecting, Connection, Phase, Relaying};
 use crate::flow::Leg;
 use crate::proxy::{self, Parsed};
 use crate::repeated::say;
+use crate::shared::Shared;
 use crate::socket;
 
 /// Connections accepted in one go, before those already there have their turn.
@@ -170,7 +171,8 @@ impl Worker {
         self.turn = self.turn.wrapping_add(1);
         while let Some(lease) = self.shared.backends.choose(self.turn, tried, self.now) {
             tried = lease.mark_tried(tried);
-            match socket::start_connect(lease.addr(), self.shared.shares) {
+            let Shared { shares, congestion, .. } = &*self.shared;
+            match socket::start_connect(lease.addr(), *shares, congestion) {
                 Ok(socket) => {
                     let connection = &mut self.connections[key];
                     let token = Token::Backend { key, generation: connection.generation };
