@@ -3,8 +3,8 @@
 //! Shared by all workers. A worker takes a [`Lease`] on a backend for each connection; dropping
 //! it gives the place back. Health is passive: a backend that refuses is left alone for
 //! `retry_after`, then one connection tries it again, and while it does the others leave it alone
-//! for as long once more; when every backend is down, all are tried, because a refusal costs less
-//! than turning a client away unasked.
+//! for as long once more. When every backend is down, a connection tries [`LAST_RESORTS`] of them,
+//! because a refusal costs less than turning a client away unasked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::config::{Balance, Config};
+
+/// How many backends that are down one connection tries when none is up: as HAProxy's `retries`.
+pub(crate) const LAST_RESORTS: u32 = 3;
 
 /// The backends, with what the workers know of each.
 #[derive(Debug)]
@@ -41,6 +44,31 @@ struct Backend {
 pub(crate) struct Lease {
     backends: Arc<Backends>,
     index: usize,
+    /// The backend was down, and no other was up.
+    last_resort: bool,
+}
+
+/// The backends that a connection has tried in vain. Takes no memory until there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    /// A bit for each backend, up to the last one that was tried.
+    bits: Vec<u64>,
+    last_resorts: u32,
+}
+
+impl Tried {
+    fn has(&self, index: usize) -> bool {
+        self.bits.get(index / 64).is_some_and(|bits| bits & 1 << (index % 64) != 0)
+    }
+
+    pub(crate) fn add(&mut self, lease: &Lease) {
+        let (word, bit) = (lease.index / 64, lease.index % 64);
+        if self.bits.len() <= word {
+            self.bits.resize(word + 1, 0);
+        }
+        self.bits[word] |= 1 << bit;
+        self.last_resorts += u32::from(lease.last_resort);
+    }
 }
 
 impl Backends {
@@ -68,11 +96,16 @@ impl Backends {
         self.all.iter().filter(|b| self.is_up(b, now)).count()
     }
 
-    /// Chooses a backend, starting the round at `turn`. `tried` has a bit for each of the first
-    /// 64 backends that this connection has tried already: those are not chosen again.
-    pub(crate) fn choose(self: &Arc<Self>, turn: usize, tried: u64, now: Instant) -> Option<Lease> {
+    /// Chooses a backend that was not `tried`, starting the round at `turn`. `None`: the
+    /// connection has no more to try.
+    pub(crate) fn choose(
+        self: &Arc<Self>,
+        turn: usize,
+        tried: &Tried,
+        now: Instant,
+    ) -> Option<Lease> {
         let n = self.all.len();
-        let round = || (0..n).map(|i| (turn + i) % n).filter(|i| !was_tried(tried, *i));
+        let round = || (0..n).map(|i| (turn + i) % n).filter(|&i| !tried.has(i));
         let up = || round().filter(|&i| self.is_up(&self.all[i], now));
         let index = match self.balance {
             Balance::RoundRobin => up().find(|&i| self.claim(&self.all[i], now)),
@@ -82,9 +115,11 @@ impl Backends {
                 up.into_iter().find(|&i| self.claim(&self.all[i], now))
             }
         };
-        let index = index.or_else(|| round().next())?;
+        let last_resort = index.is_none();
+        let may_try_more = || (tried.last_resorts < LAST_RESORTS).then(|| round().next()).flatten();
+        let index = index.or_else(may_try_more)?;
         self.all[index].active.fetch_add(1, Relaxed);
-        Some(Lease { backends: Arc::clone(self), index })
+        Some(Lease { backends: Arc::clone(self), index, last_resort })
     }
 
     /// Whether the caller may use a backend that is up. One that was down and is due to be tried
@@ -111,11 +146,6 @@ impl Lease {
         self.backends.all[self.index].addr
     }
 
-    /// `tried` with this backend's bit set.
-    pub(crate) fn mark_tried(&self, tried: u64) -> u64 {
-        tried | 1u64.checked_shl(self.index as u32).unwrap_or(0)
-    }
-
     /// The backend accepted a connection. Returns whether it was down before.
     pub(crate) fn succeeded(&self) -> bool {
         let backend = &self.backends.all[self.index];
@@ -136,10 +166,6 @@ impl Drop for Lease {
     }
 }
 
-fn was_tried(tried: u64, index: usize) -> bool {
-    index < 64 && tried & (1 << index) != 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,8 +181,9 @@ mod tests {
     #[test]
     fn round_robin_takes_each_in_turn() {
         let all = backends(3, Balance::RoundRobin);
-        let ports: Vec<u16> =
-            (0..6).map(|turn| all.choose(turn, 0, Instant::now()).unwrap().addr().port()).collect();
+        let ports: Vec<u16> = (0..6)
+            .map(|turn| all.choose(turn, &Tried::default(), Instant::now()).unwrap().addr().port())
+            .collect();
         assert_eq!(ports, [1, 2, 3, 1, 2, 3]);
     }
 
@@ -164,22 +191,22 @@ mod tests {
     fn least_connections_takes_the_emptiest_and_leases_give_back() {
         let all = backends(2, Balance::LeastConnections);
         let now = Instant::now();
-        let first = all.choose(0, 0, now).unwrap();
-        let second = all.choose(0, 0, now).unwrap();
+        let first = all.choose(0, &Tried::default(), now).unwrap();
+        let second = all.choose(0, &Tried::default(), now).unwrap();
         assert_eq!((first.addr().port(), second.addr().port()), (1, 2));
         drop(second);
-        assert_eq!(all.choose(0, 0, now).unwrap().addr().port(), 2);
+        assert_eq!(all.choose(0, &Tried::default(), now).unwrap().addr().port(), 2);
     }
 
     #[test]
     fn a_dead_backend_is_skipped_and_retried_later() {
         let all = backends(2, Balance::RoundRobin);
         let now = Instant::now();
-        assert!(all.choose(0, 0, now).unwrap().failed(now));
+        assert!(all.choose(0, &Tried::default(), now).unwrap().failed(now));
         assert_eq!(all.up(now), 1);
-        assert_eq!(all.choose(0, 0, now).unwrap().addr().port(), 2);
+        assert_eq!(all.choose(0, &Tried::default(), now).unwrap().addr().port(), 2);
         let later = now + Duration::from_millis(2001);
-        let again = all.choose(0, 0, later).unwrap();
+        let again = all.choose(0, &Tried::default(), later).unwrap();
         assert_eq!(again.addr().port(), 1);
         assert!(again.succeeded());
         assert_eq!(all.up(now), 2);
@@ -190,29 +217,47 @@ mod tests {
         for balance in [Balance::RoundRobin, Balance::LeastConnections] {
             let all = backends(2, balance);
             let now = Instant::now();
-            all.choose(0, 0, now).unwrap().failed(now);
+            all.choose(0, &Tried::default(), now).unwrap().failed(now);
             let later = now + Duration::from_millis(2001);
-            let trial = all.choose(0, 0, later).unwrap();
-            let others = [0, 0].map(|turn| all.choose(turn, 0, later).unwrap().addr().port());
+            let trial = all.choose(0, &Tried::default(), later).unwrap();
+            let others = [0, 0]
+                .map(|turn| all.choose(turn, &Tried::default(), later).unwrap().addr().port());
             assert_eq!((trial.addr().port(), others), (1, [2, 2]));
             // Its client may have given up before it knew.
             drop(trial);
             let much_later = later + all.trial;
-            assert_eq!(all.choose(0, 0, much_later).unwrap().addr().port(), 1);
+            assert_eq!(all.choose(0, &Tried::default(), much_later).unwrap().addr().port(), 1);
         }
     }
 
     #[test]
-    fn when_all_are_down_each_is_still_tried_once() {
-        let all = backends(2, Balance::RoundRobin);
-        let now = Instant::now();
-        let mut tried = 0;
-        for expected in [1, 2] {
-            let lease = all.choose(0, tried, now).unwrap();
-            assert_eq!(lease.addr().port(), expected);
-            lease.failed(now);
-            tried = lease.mark_tried(tried);
+    fn any_number_of_backends_is_tried_once_each() {
+        for n in [2, 64, 65, 200] {
+            let all = backends(n, Balance::RoundRobin);
+            let (now, mut tried) = (Instant::now(), Tried::default());
+            for expected in 1..=n {
+                let lease = all.choose(0, &tried, now).unwrap();
+                assert_eq!(lease.addr().port(), expected);
+                lease.failed(now);
+                tried.add(&lease);
+            }
+            assert!(all.choose(0, &tried, now).is_none());
         }
-        assert!(all.choose(0, tried, now).is_none());
+    }
+
+    #[test]
+    fn when_all_are_down_a_few_are_still_tried() {
+        let all = backends(100, Balance::RoundRobin);
+        let now = Instant::now();
+        for turn in 0..100 {
+            all.choose(turn, &Tried::default(), now).unwrap().failed(now);
+        }
+        let mut tried = Tried::default();
+        for expected in [98, 99, 100] {
+            let lease = all.choose(97, &tried, now).unwrap();
+            assert_eq!(lease.addr().port(), expected);
+            tried.add(&lease);
+        }
+        assert!(all.choose(97, &tried, now).is_none());
     }
 }

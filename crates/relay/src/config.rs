@@ -81,8 +81,23 @@ pub struct Config {
     pub max_connections: Option<usize>,
     /// How long one backend may take to accept a connection.
     pub connect_timeout: Duration,
+    /// How long all attempts together may take to find a backend for a client, before the client
+    /// gets a reset.
+    pub connect_deadline: Duration,
     /// A connection without a byte in either direction for this long is reset. `None`: never.
     pub idle_timeout: Option<Duration>,
+    /// A connection in which the client neither sends nor takes a byte for this long is reset.
+    pub client_timeout: Option<Duration>,
+    /// A connection in which the backend neither sends nor takes a byte for this long is reset.
+    pub server_timeout: Option<Duration>,
+    /// A connection of which one side has ended is reset after this long without a byte.
+    pub half_closed_timeout: Option<Duration>,
+    /// A peer that has been quiet for this long is asked whether it is there, on both legs: one
+    /// that does not answer four times is gone. `None`: it is not asked.
+    pub keepalive: Option<Duration>,
+    /// A peer that has not acknowledged sent bytes, or has kept its window shut, for this long is
+    /// gone (`TCP_USER_TIMEOUT`), on both legs. `None`: as the host has it (`net.ipv4.tcp_retries2`).
+    pub user_timeout: Option<Duration>,
     /// How long a backend that refused is left alone before it is tried again.
     pub retry_after: Duration,
     /// Expect a PROXY protocol v2 header from clients.
@@ -116,7 +131,13 @@ impl Config {
             budget: Config::DEFAULT_BUDGET,
             max_connections: None,
             connect_timeout: Duration::from_secs(5),
+            connect_deadline: Duration::from_secs(15),
             idle_timeout: Some(Duration::from_secs(3600)),
+            client_timeout: None,
+            server_timeout: None,
+            half_closed_timeout: None,
+            keepalive: Some(Duration::from_secs(60)),
+            user_timeout: Some(Duration::from_secs(300)),
             retry_after: Duration::from_secs(2),
             accept_proxy: false,
             send_proxy: false,

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::Shutdown;
 
-use crate::backend::Lease;
+use crate::backend::{Lease, Tried};
 use crate::cause::Cause;
 use crate::config::Engine;
 use crate::counters::Counters;
@@ -46,7 +46,7 @@ pub(crate) enum Phase {
     /// Waiting for the client's PROXY header.
     Header,
     /// Waiting for a backend to accept.
-    Connecting(Connecting),
+    Connecting(Box<Connecting>),
     /// Bytes flow.
     Relaying(Box<Relaying>),
     /// Between two phases; never seen from outside a transition.
@@ -57,8 +57,17 @@ pub(crate) enum Phase {
 pub(crate) struct Connecting {
     pub(crate) socket: OwnedFd,
     pub(crate) lease: Lease,
-    /// Backends tried, a bit each: see `Backends::choose`.
-    pub(crate) tried: u64,
+    pub(crate) search: Search,
+}
+
+/// What a connection's attempts to reach a backend have in common.
+#[derive(Debug)]
+pub(crate) struct Search {
+    pub(crate) tried: Tried,
+    /// Worker's tick at which there are no more attempts.
+    pub(crate) deadline: u32,
+    /// What came of the last attempt.
+    pub(crate) failed: Cause,
     /// What to send before the client's bytes: the PROXY header.
     pub(crate) greeting: Vec<u8>,
 }
@@ -99,8 +108,9 @@ pub(crate) enum Handed {
 impl Relaying {
     pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
         let mut up = Flow::new(engine);
-        if !connecting.greeting.is_empty() {
-            up.prepend(connecting.greeting);
+        let greeting = connecting.search.greeting;
+        if !greeting.is_empty() {
+            up.prepend(greeting);
         }
         let backend = Leg::new(connecting.socket);
         Relaying { backend, up, down: Flow::new(engine), _lease: connecting.lease }
@@ -162,6 +172,11 @@ impl Relaying {
         let taken = sockmap.take(from, to, opened, flow.written(), resources.shares)?;
         flow.hand_over(taken, source);
         Some(handed)
+    }
+
+    /// One side has ended its stream, and the other has not.
+    pub(crate) fn is_half_closed(&self) -> bool {
+        (self.up.state == State::Done) != (self.down.state == State::Done)
     }
 
     /// Client to backend, and backend to client.

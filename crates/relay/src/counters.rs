@@ -11,10 +11,19 @@ kit::counters! {
         connect_failed: "attempts", "Attempts to reach a backend that failed.";
         idle_timeout: "connections",
             "Connections reset because nothing moved for the idle timeout.";
+        client_timeout: "connections",
+            "Connections reset because the client did nothing for the client timeout.";
+        server_timeout: "connections",
+            "Connections reset because the backend did nothing for the server timeout.";
+        half_closed_timeout: "connections",
+            "Connections reset because one side had ended and nothing moved for the half-closed timeout.";
         bad_proxy_header: "connections",
             "Clients refused because their PROXY header was bad or late.";
         limit_reached: "times", "Times accepting paused because the connection limit was reached.";
         no_files: "times", "Times accepting or connecting failed because open files ran out.";
+        turned_away: "connections",
+            "Clients that got a reset because open files had run out.";
+        pipes_short: "times", "Times a flow was copied because the splice engine had no pipe left.";
         bytes_up: "bytes", "Bytes forwarded from clients to backends.";
         bytes_down: "bytes", "Bytes forwarded from backends to clients.";
         bytes: "bytes", "Bytes forwarded, both ways.";

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::config::Engine;
 use crate::counters::Counters;
+use crate::files::PipeBudget;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
 
@@ -120,6 +121,7 @@ pub(crate) struct Resources {
     scratch: Box<[u8]>,
     spare: Vec<Box<[u8]>>,
     pipes: Vec<Pipe>,
+    pipe_budget: Arc<PipeBudget>,
 }
 
 impl Leg {
@@ -234,6 +236,15 @@ impl Flow {
         }
     }
 
+    /// Whether it has read bytes that its target has yet to take.
+    pub(crate) fn holds(&self) -> bool {
+        match &self.held {
+            Held::Nothing => false,
+            Held::Bytes { from, to, .. } => from < to,
+            Held::Pipe { length, .. } => *length > 0,
+        }
+    }
+
     /// Whether the flow is over, well or badly.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Done | State::Lost)
@@ -310,6 +321,7 @@ impl Resources {
         shares: Shares,
         counters: Arc<Counters>,
         sockmap: Option<Arc<Sockmap>>,
+        pipe_budget: Arc<PipeBudget>,
     ) -> Resources {
         Resources {
             shares,
@@ -319,6 +331,7 @@ impl Resources {
             scratch: chunk(shares),
             spare: Vec::new(),
             pipes: Vec::new(),
+            pipe_budget,
         }
     }
 

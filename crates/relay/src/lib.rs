@@ -31,6 +31,7 @@ mod congestion;
 mod connection;
 mod counters;
 mod error;
+mod files;
 mod flow;
 #[cfg(feature = "knobs")]
 mod knobs;

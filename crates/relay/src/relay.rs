@@ -11,19 +11,17 @@ use std::time::{Duration, Instant};
 use lanes::CpuSet;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Pid;
 use rustix::thread::gettid;
 
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::counters::{Counters, Stats};
+use crate::files::FileBudget;
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::worker::Worker;
 use crate::{Error, ErrorKind, socket};
-
-/// Open files besides the connections': standard streams, listeners, epolls, BPF maps, pipes.
-const OTHER_FILES: usize = 128;
 
 /// The most directions that the sockmap engine holds at a time.
 const SOCKMAP_SLOTS: usize = 65_536;
@@ -71,14 +69,14 @@ impl Relay {
     /// sockmap engine asked for on a host without it.
     pub fn start(config: Config) -> Result<Relay, Error> {
         config.check()?;
-        let limit = connection_limit(config.max_connections)?;
+        let files = FileBudget::of(&config)?;
         let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
         let (announce, messages) = mpsc::channel();
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
         let crew = Mutex::default();
         let congestion = Congestion::find(&config.congestion_control)?;
-        let shared = Arc::new(Shared::new(config, limit, congestion));
+        let shared = Arc::new(Shared::new(config, files, congestion));
         let relay = Relay { shared, addrs, crew, gone, announce };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
@@ -92,7 +90,7 @@ impl Relay {
     /// As for [`Relay::start`].
     pub fn check(config: &Config) -> Result<(), Error> {
         config.check()?;
-        connection_limit(config.max_connections)?;
+        FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
         config.listen.iter().try_for_each(|&a| claim(a).map(drop))
@@ -218,10 +216,7 @@ impl Relay {
         let listeners = self
             .addrs
             .iter()
-            .map(|&a| {
-                let Shared { config, shares, congestion, .. } = &*self.shared;
-                socket::listen(a, config.backlog, *shares, congestion)
-            })
+            .map(|&a| socket::listen(a, self.shared.config.backlog, &self.shared.setup))
             .collect::<Result<Vec<_>, _>>()?;
         let wake = new_wake()?;
         let counters = Arc::new(Counters::default());
@@ -263,36 +258,6 @@ impl Drop for Relay {
 fn claim(addr: SocketAddr) -> Result<SocketAddr, Error> {
     let probe = socket::bind(addr, false)?;
     socket::local_addr(&probe).map_err(|e| Error::io(format!("cannot listen on {addr}"), e))
-}
-
-/// How many connections the limit on open files allows, or whether it allows `wanted`. Raises
-/// the soft limit to the hard one.
-fn connection_limit(wanted: Option<usize>) -> Result<usize, Error> {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let files = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    let files = files.map_or(usize::MAX, |f| f as usize);
-    // Two sockets for each connection.
-    let possible = files.saturating_sub(OTHER_FILES) / 2;
-    match wanted {
-        Some(wanted) if wanted > possible => Err(Error::new(
-            ErrorKind::FileLimit,
-            format!(
-                "{wanted} connections need {} open files, and the limit is {files}: raise it \
-                 (ulimit -n, LimitNOFILE=) or ask for at most {possible} connections",
-                2 * wanted + OTHER_FILES
-            ),
-        )),
-        Some(wanted) => Ok(wanted),
-        None if possible == 0 => Err(Error::new(
-            ErrorKind::FileLimit,
-            format!("the limit of {files} open files is too low for a single connection"),
-        )),
-        None => Ok(possible),
-    }
 }
 
 fn new_wake() -> Result<Arc<OwnedFd>, Error> {

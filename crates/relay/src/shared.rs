@@ -14,8 +14,10 @@ use crate::backend::Backends;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::connection::Origin;
-use crate::socket::Shares;
+use crate::files::{FileBudget, PipeBudget};
+use crate::socket::{Setup, Shares};
 use crate::sockmap::Sockmap;
+use crate::worker::reserve::Reserve;
 
 /// What the workers are to do: a relay goes through these in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +35,12 @@ pub(crate) struct Shared {
     /// As it was at the start: its engine and its CPUs may be others by now.
     pub(crate) config: Config,
     pub(crate) shares: Shares,
-    pub(crate) congestion: Congestion,
+    pub(crate) setup: Setup,
     pub(crate) backends: Arc<Backends>,
     /// The most connections at a time.
     pub(crate) limit: usize,
+    pub(crate) pipes: Arc<PipeBudget>,
+    pub(crate) reserve: Reserve,
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
     engine: AtomicU8,
     /// CPUs that the relay was asked to run on, and workers that there are. Relaxed: they say what
@@ -61,15 +65,17 @@ pub(crate) struct Shared {
 struct OwnLine<T>(T);
 
 impl Shared {
-    pub(crate) fn new(config: Config, limit: usize, congestion: Congestion) -> Shared {
+    pub(crate) fn new(config: Config, files: FileBudget, congestion: Congestion) -> Shared {
         let shares = Shares::of(config.budget, lanes::l2_size(&config.cpus));
         #[cfg(feature = "measure")]
         let shares = config.tuning.applied_to(shares);
         Shared {
             shares,
-            congestion,
+            setup: Setup::new(&config, shares, congestion),
             backends: Arc::new(Backends::new(&config)),
-            limit,
+            limit: files.connections,
+            pipes: PipeBudget::new(files.pipes),
+            reserve: Reserve::new(),
             engine: AtomicU8::new(config.engine as u8),
             config,
             stage: AtomicU8::new(Stage::Run as u8),
@@ -169,9 +175,10 @@ mod tests {
     use super::*;
 
     fn shared(limit: usize) -> Shared {
+        let files = FileBudget { connections: limit, pipes: limit };
         let addrs = vec!["127.0.0.1:1".parse().unwrap()];
         let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
-        Shared::new(config, limit, Congestion::default())
+        Shared::new(config, files, Congestion::default())
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
-use crate::Error;
 use crate::congestion::Congestion;
 use crate::sockopt::awaits_last_ack;
+use crate::{Config, Error};
 
 /// How much memory the parts of one connection may hold. The parts of both directions together
 /// stay within the budget that they were cut from.
@@ -64,16 +64,27 @@ impl Shares {
     }
 }
 
-/// A socket that listens on `addr`, one of its `SO_REUSEPORT` group.
-pub(crate) fn listen(
-    addr: SocketAddr,
-    backlog: i32,
+/// How the sockets of both legs are set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
     shares: Shares,
-    congestion: &Congestion,
-) -> Result<OwnedFd, Error> {
+    congestion: Congestion,
+    keepalive: Option<Duration>,
+    user_timeout: Option<Duration>,
+}
+
+impl Setup {
+    pub(crate) fn new(config: &Config, shares: Shares, congestion: Congestion) -> Setup {
+        let Config { keepalive, user_timeout, .. } = *config;
+        Setup { shares, congestion, keepalive, user_timeout }
+    }
+}
+
+/// A socket that listens on `addr`, one of its `SO_REUSEPORT` group.
+pub(crate) fn listen(addr: SocketAddr, backlog: i32, setup: &Setup) -> Result<OwnedFd, Error> {
     let socket = bind(addr, true)?;
     // Accepted sockets inherit these.
-    set_up(&socket, shares, congestion.of_listener(addr))
+    set_up(&socket, setup, setup.congestion.of_listener(addr))
         .map_err(|e| Error::io(format!("cannot set up a socket for {addr}"), e))?;
     rustix::net::listen(&socket, backlog)
         .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
@@ -94,13 +105,9 @@ pub(crate) fn bind(addr: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
 }
 
 /// Starts to connect to `addr`; the socket turns writable when that has come to something.
-pub(crate) fn start_connect(
-    addr: SocketAddr,
-    shares: Shares,
-    congestion: &Congestion,
-) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn start_connect(addr: SocketAddr, setup: &Setup) -> rustix::io::Result<OwnedFd> {
     let socket = stream_socket(addr)?;
-    set_up(&socket, shares, congestion.of_backend(addr))?;
+    set_up(&socket, setup, setup.congestion.of_backend(addr))?;
     match rustix::net::connect(&socket, &addr) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(e) => Err(e),
@@ -149,7 +156,7 @@ fn stream_socket(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-fn set_up(socket: &OwnedFd, shares: Shares, congestion: Option<&str>) -> rustix::io::Result<()> {
+fn set_up(socket: &OwnedFd, setup: &Setup, congestion: Option<&str>) -> rustix::io::Result<()> {
     if let Some(name) = congestion {
         // It was tried at the start; without it the socket works all the same.
         let _ = sockopt::set_tcp_congestion(socket, name);
@@ -157,7 +164,29 @@ fn set_up(socket: &OwnedFd, shares: Shares, congestion: Option<&str>) -> rustix:
     sockopt::set_tcp_nodelay(socket, true)?;
     // Urgent bytes stay where they are in the stream. Without this they are taken out of it.
     sockopt::set_socket_oobinline(socket, true)?;
-    limit_buffers(socket, shares)
+    watch_peer(socket, setup)?;
+    limit_buffers(socket, setup.shares)
+}
+
+/// Has the kernel find out that a peer is gone which never said so.
+fn watch_peer(socket: &OwnedFd, setup: &Setup) -> rustix::io::Result<()> {
+    /// Questions without an answer after which a quiet peer is gone.
+    const PROBES: u32 = 4;
+    if let Some(idle) = setup.keepalive {
+        sockopt::set_socket_keepalive(socket, true)?;
+        sockopt::set_tcp_keepidle(socket, whole_seconds(idle))?;
+        sockopt::set_tcp_keepintvl(socket, whole_seconds(idle / PROBES))?;
+        sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    }
+    if let Some(timeout) = setup.user_timeout {
+        sockopt::set_tcp_user_timeout(socket, timeout.as_millis().min(i32::MAX as u128) as u32)?;
+    }
+    Ok(())
+}
+
+/// Of at least one second, and at most what the kernel takes (`MAX_TCP_KEEPIDLE`).
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs().clamp(1, 32_767))
 }
 
 /// Bounds what the kernel queues on the socket. Without this, a receive buffer grows by itself
@@ -183,7 +212,6 @@ pub(crate) fn limit_send(socket: &OwnedFd, bytes: usize) -> rustix::io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
 
     #[test]
     fn shares_stay_within_the_budget() {
@@ -201,9 +229,11 @@ mod tests {
 
     #[test]
     fn a_socket_is_limited_to_its_share() {
-        let shares = Shares::of(1 << 20, None);
         let addr = "127.0.0.1:0".parse().unwrap();
-        let socket = listen(addr, 1, shares, &Congestion::default()).unwrap();
+        let config = Config::new(vec![addr], vec![addr], [0].into_iter().collect());
+        let shares = Shares::of(1 << 20, None);
+        let setup = Setup::new(&config, shares, Congestion::default());
+        let socket = listen(addr, 1, &setup).unwrap();
         assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= shares.receive);
         assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
     }

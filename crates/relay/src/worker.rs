@@ -1,11 +1,14 @@
 //! One worker: a thread pinned to a CPU, with listeners of its own, that relays what it accepts.
 //!
 //! Events are edge-triggered, each leg is registered once, and a turn is bounded, so that one
-//! busy connection does not starve the others. Timeouts come from a sweep over the connections
-//! every [`TICK`], not from a timer each: a connection costs nothing while it idles.
+//! busy connection does not starve the others. A connection costs nothing while it idles: its
+//! timeouts are a place in a wheel ([`timers`]).
 
 mod admit;
 mod exposure;
+pub(crate) mod reserve;
+mod timeouts;
+mod timers;
 mod watch;
 
 use std::os::fd::OwnedFd;
@@ -25,6 +28,9 @@ use crate::counters::Counters;
 use crate::flow::Resources;
 use crate::shared::{Shared, Stage};
 use exposure::InForce;
+use reserve::Shortage;
+use timeouts::Limits;
+use timers::Timers;
 use watch::{SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
@@ -40,7 +46,10 @@ pub(crate) struct Worker {
     accepting: bool,
     /// Tick at which accepting is tried again after open files ran out.
     accept_again: Option<u32>,
+    shortage: Shortage,
     connections: Slab<Connection>,
+    timers: Timers,
+    limits: Limits,
     resources: Resources,
     /// The CPU that it was given, which the relay changes.
     cpu: Arc<AtomicUsize>,
@@ -55,7 +64,7 @@ pub(crate) struct Worker {
     now: Instant,
     /// Ticks since the worker started, as of the last event.
     tick: u32,
-    /// Tick of the last sweep.
+    /// Tick at which timers were last looked at.
     swept: u32,
 }
 
@@ -71,7 +80,9 @@ impl Worker {
         let fail = |e: Errno| Error::io("cannot set up a worker's epoll", e);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
         epoll::add(&epoll, &*wake, Token::Wake.encode(), EventFlags::IN).map_err(fail)?;
-        let resources = Resources::new(shared.shares, counters, shared.sockmap());
+        let resources =
+            Resources::new(shared.shares, counters, shared.sockmap(), Arc::clone(&shared.pipes));
+        let limits = Limits::of(&shared.config);
         let now = Instant::now();
         Ok(Worker {
             shared,
@@ -80,7 +91,10 @@ impl Worker {
             listeners,
             accepting: false,
             accept_again: None,
+            shortage: Shortage::default(),
             connections: Slab::new(),
+            timers: Timers::new(),
+            limits,
             resources,
             cpu,
             again: Vec::new(),
@@ -190,7 +204,7 @@ impl Worker {
         }
         if self.tick != self.swept {
             self.swept = self.tick;
-            self.sweep();
+            self.look_at_timers();
         }
     }
 
@@ -204,10 +218,9 @@ impl Worker {
             Some(Duration::ZERO)
         } else if !self.polls.is_empty() {
             Some(self.look_at.saturating_duration_since(self.now))
-        } else if !self.connections.is_empty() || self.accept_again.is_some() {
-            Some(TICK)
         } else {
-            None
+            let timers = self.timers.wait(self.tick).map(|ticks| TICK * ticks.max(1));
+            self.accept_again.map(|_| TICK).into_iter().chain(timers).min()
         }
     }
 
@@ -220,13 +233,14 @@ impl Worker {
             Phase::Header => return self.read_header(key),
             Phase::Connecting(_) | Phase::Moving => return,
         };
-        let before = relaying.moved();
+        let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());
         let next = relaying.advance(&mut connection.client, &mut self.resources);
         if relaying.moved() != before {
             connection.active = self.tick;
             let in_force = InForce::now(&self.shared, &self.cpu);
             in_force.count(connection.origin, relaying, before, &self.resources.counters);
         }
+        let turned_half_closed = relaying.is_half_closed() != was_half_closed;
         let next = match next {
             Next::Wait | Next::Poll if connection.origin.engine == Engine::Sockmap => {
                 match relaying.hand_over(&connection.client, &self.resources) {
@@ -236,6 +250,9 @@ impl Worker {
             }
             _ => next,
         };
+        if turned_half_closed {
+            self.set_timer(key);
+        }
         self.follow(key, next);
     }
 
@@ -291,6 +308,7 @@ impl Worker {
 
     fn end(&mut self, key: usize, cause: Cause) {
         let reset = cause != Cause::Normal;
+        self.timers.clear(key);
         self.connections.remove(key).end(reset, &mut self.resources);
         self.leave();
     }
@@ -312,46 +330,5 @@ impl Worker {
     fn close_listeners(&mut self) {
         self.set_accepting(false);
         self.listeners.clear();
-    }
-
-    fn sweep(&mut self) {
-        let ticks = |d: Duration| d.as_millis().div_ceil(TICK.as_millis()) as u32;
-        let connect = ticks(self.shared.config.connect_timeout);
-        let idle = self.shared.config.idle_timeout.map(ticks);
-        let overdue: Vec<usize> = self
-            .connections
-            .iter()
-            .filter(|(_, c)| {
-                let quiet = self.tick.wrapping_sub(c.active);
-                match c.phase {
-                    Phase::Relaying(_) => idle.is_some_and(|idle| quiet > idle),
-                    _ => quiet > connect,
-                }
-            })
-            .map(|(key, _)| key)
-            .collect();
-        for key in overdue {
-            self.time_out(key);
-        }
-    }
-
-    fn time_out(&mut self, key: usize) {
-        let counters = &self.resources.counters;
-        let connection = &mut self.connections[key];
-        match std::mem::replace(&mut connection.phase, Phase::Moving) {
-            Phase::Header => {
-                counters.bad_proxy_header.add(1);
-                self.refuse(key, Cause::ClientTimeout);
-            }
-            Phase::Connecting(connecting) => {
-                self.retry(key, connecting, Cause::ServerTimeout, "no answer in time")
-            }
-            relaying => {
-                // By a reset: neither side has ended its stream, so neither may see a good end.
-                counters.idle_timeout.add(1);
-                connection.phase = relaying;
-                self.refuse(key, Cause::ClientTimeout);
-            }
-        }
     }
 }

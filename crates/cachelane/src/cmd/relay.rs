@@ -60,9 +60,31 @@ pub(crate) struct Args {
     /// How long a backend may take to accept a connection, such as 500ms or 5s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     connect_timeout: Duration,
-    /// Close a connection after this long without a byte in either direction; 0 for never
+    /// How long all attempts together may take to find a backend for a client, before the client
+    /// gets a reset
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration)]
+    connect_deadline: Duration,
+    /// Reset a connection after this long without a byte in either direction; 0 for never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = timeout)]
     idle_timeout: Timeout,
+    /// Reset a connection whose client neither sends nor takes a byte for this long; 0 for never
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = timeout)]
+    client_timeout: Timeout,
+    /// Reset a connection whose backend neither sends nor takes a byte for this long; 0 for never
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = timeout)]
+    server_timeout: Timeout,
+    /// Reset a connection of which one side has ended after this long without a byte; 0 for as long
+    /// as other connections
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = timeout)]
+    half_closed_timeout: Timeout,
+    /// Ask a peer that has been quiet for this long whether it is still there (TCP keepalive); 0
+    /// for never
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = timeout)]
+    keepalive: Timeout,
+    /// Give up a peer that acknowledges nothing, or keeps its window shut, for this long
+    /// (TCP_USER_TIMEOUT); 0 for as long as the host's sysctls say
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = timeout)]
+    user_timeout: Timeout,
     /// How long a backend that refused a connection is not tried again
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     retry_after: Duration,
@@ -94,7 +116,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         budget: args.budget,
         max_connections: args.max_connections,
         connect_timeout: args.connect_timeout,
+        connect_deadline: args.connect_deadline,
         idle_timeout: args.idle_timeout.0,
+        client_timeout: args.client_timeout.0,
+        server_timeout: args.server_timeout.0,
+        half_closed_timeout: args.half_closed_timeout.0,
+        keepalive: args.keepalive.0,
+        user_timeout: args.user_timeout.0,
         retry_after: args.retry_after,
         accept_proxy: args.accept_proxy,
         send_proxy: args.send_proxy_v2,

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::files::Permit;
+
 use super::{
     Flow, FlowEngine, Held, Leg, ROUNDS, Resources, SourceReset, State, Turn, would_block,
 };
@@ -20,16 +22,18 @@ pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     capacity: usize,
+    /// Given back when the pipe is closed.
+    _permit: Permit,
 }
 
 impl Pipe {
     /// A new pipe of up to `wanted` bytes; less where the user's limit on pipe memory
     /// (`fs.pipe-user-pages-soft`) is used up.
-    fn new(wanted: usize) -> rustix::io::Result<Pipe> {
+    fn new(wanted: usize, permit: Permit) -> rustix::io::Result<Pipe> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let capacity = fcntl_setpipe_size(&write, wanted)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
-        Ok(Pipe { read, write, capacity })
+        Ok(Pipe { read, write, capacity, _permit: permit })
     }
 }
 
@@ -107,8 +111,12 @@ impl Flow {
 
     fn take_pipe(&mut self, resources: &mut Resources) -> bool {
         if matches!(self.held, Held::Nothing) {
-            let pooled = resources.pipes.pop();
-            let Some(pipe) = pooled.or_else(|| Pipe::new(resources.shares.pipe).ok()) else {
+            let fresh = || {
+                let permit = resources.pipe_budget.take()?;
+                Pipe::new(resources.shares.pipe, permit).ok()
+            };
+            let Some(pipe) = resources.pipes.pop().or_else(fresh) else {
+                resources.counters.pipes_short.add(1);
                 return false;
             };
             self.held = Held::Pipe { pipe, length: 0 };

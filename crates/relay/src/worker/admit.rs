@@ -8,15 +8,15 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags};
 
+use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
-use crate::backend::Lease;
+use crate::backend::{Lease, Tried};
 use crate::cause::Cause;
-use crate::connection::{Connecting, Connection, Phase, Relaying};
+use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
 use crate::flow::Leg;
 use crate::proxy::{self, Parsed};
 use crate::repeated::say;
-use crate::shared::Shared;
 use crate::socket;
 
 /// Connections accepted in one go, before those already there have their turn.
@@ -59,13 +59,16 @@ impl Worker {
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listeners[index], flags) {
-                Ok(client) => self.welcome(client),
+                Ok(client) => {
+                    self.shortage.is_over(&self.shared.reserve);
+                    self.welcome(client);
+                }
                 Err(e) => {
                     self.leave();
                     match e {
                         Errno::AGAIN => return,
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
-                            return self.pause_accepting(e);
+                            return self.pause_accepting(index, e);
                         }
                         // The client went away in the queue: accept(2) says try again.
                         _ => {}
@@ -75,8 +78,13 @@ impl Worker {
         }
     }
 
-    fn pause_accepting(&mut self, e: Errno) {
-        self.resources.counters.no_files.add(1);
+    /// Files may be there again in a moment, so clients wait in the queue at first. If there are none
+    /// for a while, those who wait are told.
+    fn pause_accepting(&mut self, index: usize, e: Errno) {
+        let counters = &self.resources.counters;
+        counters.no_files.add(1);
+        let (reserve, listener) = (&self.shared.reserve, &self.listeners[index]);
+        counters.turned_away.add(self.shortage.goes_on(self.now, reserve, listener, ACCEPTS));
         say!(WARN, "accepting pauses for {TICK:?}: {e}");
         self.set_accepting(false);
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
@@ -99,10 +107,11 @@ impl Worker {
             let connection = &self.connections[key];
             let token = Token::Client { key, generation };
             if !register(&self.epoll, &connection.client.socket, token, LEG) {
-                self.refuse(key, Cause::Resource);
+                return self.refuse(key, Cause::Resource);
             }
+            self.set_timer(key);
         } else {
-            self.connect(key, self.first_greeting(key), 0, Cause::Server);
+            self.begin_connecting(key, self.first_greeting(key));
         }
     }
 
@@ -152,27 +161,31 @@ impl Worker {
                     (true, Some(addresses)) => proxy::write(Some(addresses)),
                     (true, None) => self.first_greeting(key),
                 };
-                self.connect(key, greeting, 0, Cause::Server);
+                self.begin_connecting(key, greeting);
             }
         }
     }
 
-    fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
-        say!(DEBUG, "a client was refused: {reason}");
+    pub(super) fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
+        say!(DEBUG, "a client was refused for its PROXY header: {reason}");
         self.resources.counters.bad_proxy_header.add(1);
         self.refuse(key, cause);
     }
 
     // Connecting.
 
-    /// Connects to a backend that was not tried yet; `last` is what came of the one before, if there
-    /// was one.
-    fn connect(&mut self, key: usize, greeting: Vec<u8>, mut tried: u64, mut last: Cause) {
+    fn begin_connecting(&mut self, key: usize, greeting: Vec<u8>) {
+        let deadline = self.tick.wrapping_add(self.limits.deadline);
+        let search = Search { tried: Tried::default(), deadline, failed: Cause::Server, greeting };
+        self.connect(key, search);
+    }
+
+    /// Connects to a backend that was not tried yet.
+    fn connect(&mut self, key: usize, mut search: Search) {
         self.turn = self.turn.wrapping_add(1);
-        while let Some(lease) = self.shared.backends.choose(self.turn, tried, self.now) {
-            tried = lease.mark_tried(tried);
-            let Shared { shares, congestion, .. } = &*self.shared;
-            match socket::start_connect(lease.addr(), *shares, congestion) {
+        while let Some(lease) = self.next_backend(&search) {
+            search.tried.add(&lease);
+            match socket::start_connect(lease.addr(), &self.shared.setup) {
                 Ok(socket) => {
                     let connection = &mut self.connections[key];
                     let token = Token::Backend { key, generation: connection.generation };
@@ -180,24 +193,32 @@ impl Worker {
                         return self.refuse(key, Cause::Resource);
                     }
                     connection.active = self.tick;
-                    connection.phase =
-                        Phase::Connecting(Connecting { socket, lease, tried, greeting });
-                    return;
+                    let connecting = Connecting { socket, lease, search };
+                    connection.phase = Phase::Connecting(Box::new(connecting));
+                    return self.set_timer(key);
                 }
                 Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                     self.resources.counters.no_files.add(1);
+                    self.resources.counters.turned_away.add(1);
                     say!(WARN, "a client was refused: no socket for its backend: {e}");
                     return self.refuse(key, Cause::Resource);
                 }
                 Err(e) => {
-                    last = Cause::Server;
+                    search.failed = Cause::Server;
                     self.connect_failed(lease, &e.to_string());
                 }
             }
         }
         self.resources.counters.no_backend.add(1);
         say!(DEBUG, "a client was refused: no backend could be reached");
-        self.refuse(key, last);
+        self.refuse(key, search.failed);
+    }
+
+    fn next_backend(&mut self, search: &Search) -> Option<Lease> {
+        if is_past(search.deadline, self.tick) {
+            return None;
+        }
+        self.shared.backends.choose(self.turn, &search.tried, self.now)
     }
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
@@ -217,14 +238,14 @@ impl Worker {
                 Ok(Err(e)) | Err(e) => e.to_string(),
                 Ok(Ok(())) => "the connection was closed".to_string(),
             };
-            return self.retry(key, connecting, Cause::Server, &reason);
+            return self.retry(key, *connecting, Cause::Server, &reason);
         }
         if connecting.lease.succeeded() {
             say!(INFO, burst 10, "backend {} is up again", connecting.lease.addr());
         }
         let generation = connection.generation;
         let fresh = !self.shared.config.accept_proxy;
-        let relaying = Relaying::new(connecting, connection.origin.engine);
+        let relaying = Relaying::new(*connecting, connection.origin.engine);
         let (client, backend) =
             (Token::Client { key, generation }, Token::Backend { key, generation });
         let watched = modify(&self.epoll, &relaying.backend.socket, backend, LEG)
@@ -232,7 +253,12 @@ impl Worker {
         // The client has often sent its first bytes by now.
         connection.client.readable = true;
         connection.phase = Phase::Relaying(Box::new(relaying));
-        if watched { self.step(key) } else { self.refuse(key, Cause::Resource) }
+        connection.active = self.tick;
+        if !watched {
+            return self.refuse(key, Cause::Resource);
+        }
+        self.set_timer(key);
+        self.step(key);
     }
 
     pub(super) fn retry(
@@ -242,10 +268,11 @@ impl Worker {
         failed: Cause,
         reason: &str,
     ) {
-        let Connecting { socket, lease, tried, greeting } = connecting;
+        let Connecting { socket, lease, mut search } = connecting;
         drop(socket);
         self.connect_failed(lease, reason);
-        self.connect(key, greeting, tried, failed);
+        search.failed = failed;
+        self.connect(key, search);
     }
 }
 
