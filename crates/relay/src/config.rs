@@ -55,6 +55,15 @@ pub enum Balance {
     LeastConnections,
 }
 
+/// A version of the PROXY protocol's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
 fn unknown_balance(name: &str) -> Error {
     let expected = kit::or(Balance::VARIANTS.iter().copied());
     Error::invalid(format!("balance '{name}' is not known (expected {expected})"))
@@ -100,10 +109,10 @@ pub struct Config {
     pub user_timeout: Option<Duration>,
     /// How long a backend that refused is left alone before it is tried again.
     pub retry_after: Duration,
-    /// Expect a PROXY protocol v2 header from clients.
+    /// Expect a PROXY protocol header from clients, of version 1 or 2.
     pub accept_proxy: bool,
-    /// Send a PROXY protocol v2 header to backends.
-    pub send_proxy: bool,
+    /// Send a PROXY protocol header to backends.
+    pub send_proxy: Option<ProxyHeader>,
     /// Congestion control of both legs.
     pub congestion_control: CongestionControl,
     /// What a bench sets otherwise than the relay would.
@@ -140,7 +149,7 @@ impl Config {
             user_timeout: Some(Duration::from_secs(300)),
             retry_after: Duration::from_secs(2),
             accept_proxy: false,
-            send_proxy: false,
+            send_proxy: None,
             congestion_control: CongestionControl::Auto,
             #[cfg(feature = "measure")]
             tuning: crate::Tuning::default(),

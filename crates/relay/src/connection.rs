@@ -14,6 +14,7 @@ use crate::cause::Cause;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
+use crate::proxy::Header;
 use crate::socket;
 use crate::sockmap::Opened;
 
@@ -43,8 +44,9 @@ pub(crate) struct Origin {
 
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Waiting for the client's PROXY header.
-    Header,
+    /// Waiting for the client's PROXY header; or, once it is known what it says, for the rest of it,
+    /// of which its length says how much that is.
+    Header(Option<Box<Header>>),
     /// Waiting for a backend to accept.
     Connecting(Box<Connecting>),
     /// Bytes flow.
@@ -237,7 +239,7 @@ impl Connection {
                 relaying.up.release(resources);
                 relaying.down.release(resources);
             }
-            Phase::Header | Phase::Moving => {}
+            Phase::Header(_) | Phase::Moving => {}
         }
     }
 }

@@ -9,6 +9,8 @@ kit::counters! {
             "Connections that ended by a reset, from either side or by the relay.";
         no_backend: "connections", "Clients refused because no backend could be reached.";
         connect_failed: "attempts", "Attempts to reach a backend that failed.";
+        connect_local: "attempts",
+            "Attempts to reach a backend that this host could not make: no port, no route, a rule.";
         idle_timeout: "connections",
             "Connections reset because nothing moved for the idle timeout.";
         client_timeout: "connections",

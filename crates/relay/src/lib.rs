@@ -53,7 +53,7 @@ mod worker;
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;
 pub use cause::Cause;
-pub use config::{Balance, Config, Engine, parse_backend, parse_listen};
+pub use config::{Balance, Config, Engine, ProxyHeader, parse_backend, parse_listen};
 pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};

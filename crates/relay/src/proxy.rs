@@ -1,19 +1,25 @@
-//! PROXY protocol, version 2: the header that carries a connection's first addresses past a
+//! PROXY protocol, versions 1 and 2: the header that carries a connection's first addresses past a
 //! relay. Parsing and writing of bytes only; no sockets here.
 //!
-//! Source: "The PROXY protocol, versions 1 & 2", section 2.2 (HAProxy's `proxy-protocol.txt`).
-//! Version 1 (the text form), `AF_UNIX` and datagrams are not supported: such a header is an
-//! error, or, for `AF_UNSPEC`, a header without addresses. TLVs are skipped.
+//! Source: "The PROXY protocol, versions 1 & 2" (HAProxy's `proxy-protocol.txt`), sections 2.1 and
+//! 2.2. `UNKNOWN`, `AF_UNSPEC` and `AF_UNIX` are headers without addresses; datagrams are an error.
+//! What a header says is known from its first [`MOST_NEEDED`] bytes; TLVs behind them are of no use.
+
+mod v1;
+mod v2;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-const FIXED: usize = 16;
+pub use v1::write as write_v1;
+pub use v2::write;
+
+/// Bytes from which every header is understood: the longest line of version 1.
+pub const MOST_NEEDED: usize = v1::LONGEST;
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes that the header takes.
+    /// Bytes that the header takes; the last of them may not have arrived.
     pub length: usize,
     /// Source and destination of the first connection. `None` for LOCAL (health checks of the
     /// proxy itself) and for address families that carry none.
@@ -23,7 +29,7 @@ pub struct Header {
 /// What bytes at the start of a connection turn out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A whole header.
+    /// A header, as far as it matters.
     Header(Header),
     /// So far it could be one; more bytes are needed.
     Incomplete,
@@ -33,61 +39,19 @@ pub enum Parsed {
 
 /// Looks at the first bytes of a connection. Never reads past `bytes`, never panics.
 pub fn parse(bytes: &[u8]) -> Parsed {
-    let signature = bytes.len().min(SIGNATURE.len());
-    if bytes[..signature] != SIGNATURE[..signature] {
-        return Parsed::Invalid("no PROXY protocol v2 signature");
-    }
-    let Some(fixed) = bytes.first_chunk::<FIXED>() else {
-        return Parsed::Incomplete;
-    };
-    let (version_command, family) = (fixed[12], fixed[13]);
-    let body = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
-    let local = match version_command {
-        0x20 => true,
-        0x21 => false,
-        v if v >> 4 != 2 => return Parsed::Invalid("PROXY protocol version is not 2"),
-        _ => return Parsed::Invalid("PROXY protocol command is neither LOCAL nor PROXY"),
-    };
-    let length = FIXED + body;
-    let Some(rest) = bytes.get(FIXED..length) else {
-        return Parsed::Incomplete;
-    };
-    if local {
-        return Parsed::Header(Header { length, addresses: None });
-    }
-    let addresses = match family {
-        0x11 => read_addresses::<4>(rest),
-        0x21 => read_addresses::<16>(rest),
-        0x00 => return Parsed::Header(Header { length, addresses: None }),
-        _ => return Parsed::Invalid("PROXY protocol family is not TCP over IPv4 or IPv6"),
-    };
-    match addresses {
-        Some(_) => Parsed::Header(Header { length, addresses }),
-        None => Parsed::Invalid("PROXY protocol length is too short for its addresses"),
+    match bytes.first() {
+        None => Parsed::Incomplete,
+        Some(b'P') => v1::parse(bytes),
+        Some(_) => v2::parse(bytes),
     }
 }
 
-/// The header that says: this connection came from `source` to `destination`. Without
-/// addresses it is a LOCAL header.
-pub fn write(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
-    let mut header = SIGNATURE.to_vec();
-    let Some((source, destination)) = addresses else {
-        header.extend([0x20, 0x00, 0, 0]);
-        return header;
-    };
-    let (source_ip, destination_ip) = (source.ip().to_canonical(), destination.ip().to_canonical());
-    if let (IpAddr::V4(s), IpAddr::V4(d)) = (source_ip, destination_ip) {
-        header.extend([0x21, 0x11, 0, 12]);
-        header.extend(s.octets());
-        header.extend(d.octets());
-    } else {
-        header.extend([0x21, 0x21, 0, 36]);
-        header.extend(as_v6(source_ip).octets());
-        header.extend(as_v6(destination_ip).octets());
+/// The same family for both: IPv4 if both are, or IPv6.
+fn in_one_family(source: SocketAddr, destination: SocketAddr) -> (IpAddr, IpAddr) {
+    match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+        both @ (IpAddr::V4(_), IpAddr::V4(_)) => both,
+        (source, destination) => (as_v6(source).into(), as_v6(destination).into()),
     }
-    header.extend(source.port().to_be_bytes());
-    header.extend(destination.port().to_be_bytes());
-    header
 }
 
 fn as_v6(ip: IpAddr) -> Ipv6Addr {
@@ -97,24 +61,11 @@ fn as_v6(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Two addresses of `N` bytes each, then two ports.
-fn read_addresses<const N: usize>(body: &[u8]) -> Option<(SocketAddr, SocketAddr)>
-where
-    IpAddr: From<[u8; N]>,
-{
-    let (source, rest) = body.split_first_chunk::<N>()?;
-    let (destination, rest) = rest.split_first_chunk::<N>()?;
-    let [s0, s1, d0, d1] = *rest.first_chunk::<4>()?;
-    Some((
-        SocketAddr::new(IpAddr::from(*source), u16::from_be_bytes([s0, s1])),
-        SocketAddr::new(IpAddr::from(*destination), u16::from_be_bytes([d0, d1])),
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::v2::SIGNATURE;
     use super::*;
 
     fn addr(s: &str) -> SocketAddr {
@@ -136,11 +87,13 @@ mod tests {
 
     #[test]
     fn every_prefix_of_a_header_is_incomplete() {
-        let header = write(Some((addr("[2001:db8::1]:1"), addr("[2001:db8::2]:2"))));
-        for n in 0..header.len() {
-            assert_eq!(parse(&header[..n]), Parsed::Incomplete, "{n} bytes");
+        let ends = Some((addr("[2001:db8::1]:1"), addr("[2001:db8::2]:2")));
+        for header in [write(ends), write(None), write_v1(ends), write_v1(None)] {
+            for n in 0..header.len() {
+                assert_eq!(parse(&header[..n]), Parsed::Incomplete, "{n} of {header:?}");
+            }
+            assert!(matches!(parse(&header), Parsed::Header(h) if h.length == header.len()));
         }
-        assert!(matches!(parse(&header), Parsed::Header(h) if h.length == header.len()));
     }
 
     #[test]
@@ -149,16 +102,27 @@ mod tests {
         version[12] = 0x11;
         let mut command = write(None);
         command[12] = 0x22;
-        let mut unix = write(Some((addr("1.1.1.1:1"), addr("2.2.2.2:2"))));
-        unix[13] = 0x31;
+        let mut datagrams = write(Some((addr("1.1.1.1:1"), addr("2.2.2.2:2"))));
+        datagrams[13] = 0x12;
         let mut short = write(Some((addr("1.1.1.1:1"), addr("2.2.2.2:2"))));
         short[15] = 11;
         for (bytes, reason) in [
             (b"GET / HTTP/1.1\r\n".to_vec(), "signature"),
-            (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n".to_vec(), "signature"),
+            (b"PROXIES\r\n".to_vec(), "signature"),
+            (b"PROXY \r\n".to_vec(), "TCP4"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 1\r\n".to_vec(), "two ports"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2 3\r\n".to_vec(), "two ports"),
+            (b"PROXY TCP4  1.1.1.1 2.2.2.2 1 2\r\n".to_vec(), "two ports"),
+            (b"PROXY UDP4 1.1.1.1 2.2.2.2 1 2\r\n".to_vec(), "TCP4"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 1 65536\r\n".to_vec(), "parse"),
+            (b"PROXY TCP4 1.1.1.1 2.2.2.2 +1 2\r\n".to_vec(), "parse"),
+            (b"PROXY TCP4 ::1 ::2 1 2\r\n".to_vec(), "parse"),
+            (b"PROXY TCP6 1.1.1.1 2.2.2.2 1 2\r\n".to_vec(), "parse"),
+            (b"PROXY \xff\r\n".to_vec(), "ASCII"),
+            ([b"PROXY UNKNOWN ".as_slice(), &[b'x'; 120]].concat(), "longer than 107"),
             (version, "version"),
             (command, "command"),
-            (unix, "family"),
+            (datagrams, "family"),
             (short, "too short"),
         ] {
             match parse(&bytes) {
@@ -175,14 +139,49 @@ mod tests {
             if h.addresses == Some((addr("10.0.0.1:1"), addr("10.0.0.2:2")))));
     }
 
+    #[test]
+    fn lines_as_the_specification_has_them_are_read() {
+        let v4 = Some((addr("255.255.255.255:65535"), addr("192.168.0.11:443")));
+        let v6 = Some((addr("[2001:db8::1]:1"), addr("[::2]:2")));
+        for (line, expected) in [
+            ("PROXY TCP4 255.255.255.255 192.168.0.11 65535 443\r\n", v4),
+            ("PROXY TCP6 2001:db8::1 ::2 1 2\r\n", v6),
+            ("PROXY UNKNOWN\r\n", None),
+            ("PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n", None),
+        ] {
+            let expected = Header { length: line.len(), addresses: expected };
+            let bytes = [line.as_bytes(), b"GET /\r\n"].concat();
+            assert_eq!(parse(&bytes), Parsed::Header(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn families_without_addresses_are_headers_all_the_same() {
+        for family in [0x00, 0x31] {
+            let mut header = write(Some((addr("1.1.1.1:1"), addr("2.2.2.2:2"))));
+            (header[13], header[15]) = (family, 216);
+            let expected = Header { length: 232, addresses: None };
+            assert_eq!(parse(&header), Parsed::Header(expected), "{family}");
+        }
+    }
+
+    #[test]
+    fn the_longest_header_is_understood_before_all_of_it_is_there() {
+        let mut header = write(Some((addr("1.1.1.1:1"), addr("2.2.2.2:2"))));
+        (header[14], header[15]) = (0xff, 0xff);
+        assert!(matches!(parse(&header), Parsed::Header(h)
+            if h.length == 65_551 && h.addresses == Some((addr("1.1.1.1:1"), addr("2.2.2.2:2")))));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
             let _ = parse(&bytes);
-            let mut signed = SIGNATURE.to_vec();
-            signed.extend(&bytes);
-            if let Parsed::Header(header) = parse(&signed) {
-                prop_assert!(header.length <= signed.len());
+            for beginning in [&SIGNATURE[..], b"PROXY TCP4 "] {
+                let begun = [beginning, &bytes].concat();
+                let parsed = parse(&begun);
+                let needed = begun.len() >= MOST_NEEDED;
+                prop_assert!(!(needed && parsed == Parsed::Incomplete), "{begun:?}");
             }
         }
 
@@ -193,13 +192,14 @@ mod tests {
         ) {
             let ip = if v6 { IpAddr::from(b) } else { IpAddr::from(a) };
             let pair = (SocketAddr::new(ip, p), SocketAddr::new(ip, q));
-            let mut bytes = write(Some(pair));
-            let length = bytes.len();
-            bytes.extend(tail);
-            let canonical = |s: SocketAddr| SocketAddr::new(s.ip().to_canonical(), s.port());
-            prop_assert_eq!(parse(&bytes), Parsed::Header(Header {
-                length, addresses: Some((canonical(pair.0), canonical(pair.1))),
-            }));
+            for mut bytes in [write(Some(pair)), write_v1(Some(pair))] {
+                let length = bytes.len();
+                bytes.extend(&tail);
+                let canonical = |s: SocketAddr| SocketAddr::new(s.ip().to_canonical(), s.port());
+                prop_assert_eq!(parse(&bytes), Parsed::Header(Header {
+                    length, addresses: Some((canonical(pair.0), canonical(pair.1))),
+                }));
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod admit;
 mod exposure;
+mod header;
 pub(crate) mod reserve;
 mod timeouts;
 mod timers;
@@ -173,7 +174,7 @@ impl Worker {
                         self.step(key);
                     }
                     Phase::Connecting(_) => self.connected(key, flags),
-                    Phase::Header | Phase::Moving => {}
+                    Phase::Header(_) | Phase::Moving => {}
                 }
             }
         }
@@ -230,7 +231,7 @@ impl Worker {
         let connection = &mut self.connections[key];
         let relaying = match &mut connection.phase {
             Phase::Relaying(relaying) => relaying,
-            Phase::Header => return self.read_header(key),
+            Phase::Header(_) => return self.read_header(key),
             Phase::Connecting(_) | Phase::Moving => return,
         };
         let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());

@@ -1,4 +1,4 @@
-//! PROXY protocol v2 on the wire: sent to backends, taken from clients, refused when bad.
+//! PROXY protocol headers on the wire: sent to backends, taken from clients, refused when bad.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use cachelane_relay::proxy::{self, Parsed};
-use cachelane_relay::{Config, Engine, Relay};
+use cachelane_relay::{Config, Engine, ProxyHeader, Relay};
 use common::*;
 
 const FROM: &str = "192.0.2.7:4711";
@@ -18,7 +18,7 @@ fn header() -> Vec<u8> {
 
 fn rig(engine: Engine, accept: bool, send: bool) -> Rig {
     Rig::with(engine, |config| {
-        (config.accept_proxy, config.send_proxy) = (accept, send);
+        (config.accept_proxy, config.send_proxy) = (accept, send.then_some(ProxyHeader::V2));
         config.connect_timeout = Duration::from_millis(400);
     })
 }
@@ -90,13 +90,71 @@ fn an_ipv6_client_is_named_as_such_and_a_mapped_one_as_ipv4() {
     {
         let (listener, addr) = backend();
         let listen = vec![listen.parse().unwrap()];
-        let config = Config { listen, send_proxy: true, ..config(Engine::Auto, &[addr]) };
+        let config =
+            Config { listen, send_proxy: Some(ProxyHeader::V2), ..config(Engine::Auto, &[addr]) };
         let relay = Relay::start(config).unwrap();
         let at = SocketAddr::new(ip.parse().unwrap(), relay.addrs()[0].port());
         let client = connect(at);
         let backend = accept(&listener);
         assert_eq!(addresses(&backend, length), Some((client.local_addr().unwrap(), at)), "{ip}");
     }
+}
+
+#[test]
+fn a_line_of_text_is_sent_and_accepted_as_well() {
+    let rig = Rig::with(Engine::Auto, |config| {
+        (config.accept_proxy, config.send_proxy) = (true, Some(ProxyHeader::V1));
+    });
+    let line = "PROXY TCP4 192.0.2.7 198.51.100.9 4711 443\r\n".to_string();
+    for header in [line.clone().into_bytes(), header()] {
+        for piece in [1, 5, 200] {
+            let client = connect(rig.relay.addrs()[0]);
+            for part in [&header[..], b"data"].concat().chunks(piece) {
+                send_all(&client, part);
+            }
+            let pair = Pair { client, backend: accept(&rig.listener) };
+            assert_eq!(receive(&pair.backend, line.len()), line.as_bytes());
+            assert_eq!(receive(&pair.backend, 4), b"data");
+            converse(&pair);
+            part(pair);
+        }
+    }
+    // Who is not named by the header is named by the connection.
+    let client = connect(rig.relay.addrs()[0]);
+    send_all(&client, b"PROXY UNKNOWN\r\n");
+    let backend = accept(&rig.listener);
+    let (from, to) = (client.local_addr().unwrap(), rig.relay.addrs()[0]);
+    let line = format!("PROXY TCP4 {} {} {} {}\r\n", from.ip(), to.ip(), from.port(), to.port());
+    assert_eq!(receive(&backend, line.len()), line.as_bytes());
+}
+
+/// With the smallest budget, whose chunk and receive buffer are smaller than the header.
+#[test]
+fn the_longest_header_is_taken_off_whole() {
+    let rig = Rig::with(Engine::Auto, |config| {
+        (config.accept_proxy, config.send_proxy) = (true, Some(ProxyHeader::V2));
+        config.budget = Config::MIN_BUDGET;
+    });
+    for (family, named) in [(0x11, true), (0x21, true), (0x31, false), (0x00, false)] {
+        let mut header = proxy::write(Some((FROM.parse().unwrap(), TO.parse().unwrap())));
+        if family == 0x21 {
+            let v6 = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 1);
+            header = proxy::write(Some((v6("2001:db8::1"), v6("2001:db8::2"))));
+        }
+        header[13] = family;
+        header[14..16].copy_from_slice(&[0xff, 0xff]);
+        header.resize(16 + 0xffff, 0x04);
+        header.extend(b"data");
+        let client = connect(rig.relay.addrs()[0]);
+        send_all(&client, &header);
+        let backend = accept(&rig.listener);
+        let length = if family == 0x21 { 52 } else { 28 };
+        let (from, _) = addresses(&backend, length).unwrap();
+        assert_eq!(from != client.local_addr().unwrap(), named, "family {family:#x}");
+        assert_eq!(receive(&backend, 4), b"data");
+        converse(&Pair { client, backend });
+    }
+    assert_eq!(rig.relay.stats().bad_proxy_header, 0);
 }
 
 #[test]
@@ -127,6 +185,9 @@ fn a_client_without_a_good_header_gets_a_reset_and_no_backend_hears_of_it() {
     let cases = [
         ("another protocol", b"GET / HTTP/1.1\r\n\r\n".to_vec(), Duration::ZERO),
         ("another version", version, Duration::ZERO),
+        ("half a line", b"PROXY TCP4 1.2.3.4 ".to_vec(), Duration::from_millis(400)),
+        ("a line too long", [b"PROXY ".as_slice(), &[b'x'; 200]].concat(), Duration::ZERO),
+        ("a line of nothing", b"PROXY \r\n".to_vec(), Duration::ZERO),
         ("nothing", Vec::new(), Duration::from_millis(400)),
         ("half a header", header()[..20].to_vec(), Duration::from_millis(400)),
     ];

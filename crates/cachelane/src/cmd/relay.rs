@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec};
-use relay::{Balance, Config, CongestionControl, Engine, Relay};
+use relay::{Balance, Config, CongestionControl, Engine, ProxyHeader, Relay};
 use signal_hook::consts::SIGTERM;
 
 use crate::args::{LanesArg, Timeout, duration, size, timeout};
@@ -91,10 +91,14 @@ pub(crate) struct Args {
     /// How long existing connections may continue after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
-    /// Expect a PROXY protocol v2 header, which names the original client, from clients
+    /// Expect a PROXY protocol header, which names the original client, from clients, of version 1 or
+    /// 2
     #[arg(long)]
     accept_proxy: bool,
-    /// Send a PROXY protocol v2 header, which names the client, to backends
+    /// Send a PROXY protocol v1 header (text), which names the client, to backends
+    #[arg(long, conflicts_with = "send_proxy_v2")]
+    send_proxy: bool,
+    /// Send a PROXY protocol v2 header (binary), which names the client, to backends
     #[arg(long)]
     send_proxy_v2: bool,
     /// Congestion control of both legs: auto (the host's default, but no pacing within the host),
@@ -125,7 +129,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         user_timeout: args.user_timeout.0,
         retry_after: args.retry_after,
         accept_proxy: args.accept_proxy,
-        send_proxy: args.send_proxy_v2,
+        send_proxy: match (args.send_proxy, args.send_proxy_v2) {
+            (true, _) => Some(ProxyHeader::V1),
+            (_, true) => Some(ProxyHeader::V2),
+            _ => None,
+        },
         congestion_control: args.congestion_control,
         ..Config::new(args.listen.clone(), args.to.clone(), cpus)
     };

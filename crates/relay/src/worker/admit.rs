@@ -1,12 +1,11 @@
-//! From the listen queue to two legs: accepting within the limit, the PROXY header, and connecting
-//! to a backend, with others tried if one refuses.
+//! From the listen queue to two legs: accepting within the limit, and connecting to a backend, with
+//! others tried if one refuses.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags};
+use rustix::net::SocketFlags;
 
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
@@ -15,7 +14,6 @@ use crate::backend::{Lease, Tried};
 use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
 use crate::flow::Leg;
-use crate::proxy::{self, Parsed};
 use crate::repeated::say;
 use crate::socket;
 
@@ -96,7 +94,7 @@ impl Worker {
         let generation = self.generation;
         let key = self.connections.insert(Connection {
             client: Leg::new(client),
-            phase: Phase::Header,
+            phase: Phase::Header(None),
             origin: self.shared.origin(),
             generation,
             active: self.tick,
@@ -111,70 +109,13 @@ impl Worker {
             }
             self.set_timer(key);
         } else {
-            self.begin_connecting(key, self.first_greeting(key));
+            self.begin_connecting(key, self.own_greeting(key));
         }
-    }
-
-    // The PROXY header.
-
-    fn first_greeting(&self, key: usize) -> Vec<u8> {
-        if !self.shared.config.send_proxy {
-            return Vec::new();
-        }
-        let client = &self.connections[key].client.socket;
-        proxy::write(ends(client))
-    }
-
-    pub(super) fn read_header(&mut self, key: usize) {
-        let connection = &mut self.connections[key];
-        let scratch = self.resources.scratch();
-        let peeked = rustix::net::recv(
-            &connection.client.socket,
-            &mut *scratch,
-            RecvFlags::PEEK | RecvFlags::DONTWAIT,
-        );
-        let parsed = match peeked {
-            Ok((0, _)) => Err("the client closed before its PROXY header was whole"),
-            Ok((n, _)) => Ok(proxy::parse(&scratch[..n])),
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => Err("the client reset its connection before its PROXY header"),
-        };
-        let parsed = match parsed {
-            Ok(Parsed::Incomplete) if connection.client.hup => {
-                Err("the client closed before its PROXY header was whole")
-            }
-            parsed => parsed,
-        };
-        match parsed {
-            Ok(Parsed::Incomplete) => {}
-            Err(gone) => self.refuse_header(key, Cause::Client, gone),
-            Ok(Parsed::Invalid(reason)) => self.refuse_header(key, Cause::Proxy, reason),
-            Ok(Parsed::Header(header)) => {
-                // Seen a moment ago by the peek: it is there in full.
-                let _ = rustix::net::recv(
-                    &connection.client.socket,
-                    &mut scratch[..header.length],
-                    RecvFlags::DONTWAIT,
-                );
-                let greeting = match (self.shared.config.send_proxy, header.addresses) {
-                    (false, _) => Vec::new(),
-                    (true, Some(addresses)) => proxy::write(Some(addresses)),
-                    (true, None) => self.first_greeting(key),
-                };
-                self.begin_connecting(key, greeting);
-            }
-        }
-    }
-
-    pub(super) fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
-        say!(DEBUG, "a client was refused for its PROXY header: {reason}");
-        self.resources.counters.bad_proxy_header.add(1);
-        self.refuse(key, cause);
     }
 
     // Connecting.
 
-    fn begin_connecting(&mut self, key: usize, greeting: Vec<u8>) {
+    pub(super) fn begin_connecting(&mut self, key: usize, greeting: Vec<u8>) {
         let deadline = self.tick.wrapping_add(self.limits.deadline);
         let search = Search { tried: Tried::default(), deadline, failed: Cause::Server, greeting };
         self.connect(key, search);
@@ -197,11 +138,17 @@ impl Worker {
                     connection.phase = Phase::Connecting(Box::new(connecting));
                     return self.set_timer(key);
                 }
-                Err(e @ (Errno::MFILE | Errno::NFILE)) => {
+                Err(e) if is_exhausted(e) => {
                     self.resources.counters.no_files.add(1);
                     self.resources.counters.turned_away.add(1);
                     say!(WARN, "a client was refused: no socket for its backend: {e}");
                     return self.refuse(key, Cause::Resource);
+                }
+                // Of another family, or by another route, the next one may do.
+                Err(e) if is_local(e) => {
+                    self.resources.counters.connect_local.add(1);
+                    say!(WARN, "this host cannot connect to backend {}: {e}", lease.addr());
+                    search.failed = Cause::Resource;
                 }
                 Err(e) => {
                     search.failed = Cause::Server;
@@ -276,7 +223,13 @@ impl Worker {
     }
 }
 
-/// The client's address and the one that it connected to.
-fn ends(client: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
-    Some((socket::peer_addr(client).ok()?, socket::local_addr(client).ok()?))
+/// Whether there is nothing left to make a socket of, for whatever backend.
+fn is_exhausted(e: Errno) -> bool {
+    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+}
+
+/// Whether an error that connect(2) returns at once is this host's: no port, no route, no such
+/// family, a rule of its own. Nobody has asked the backend.
+fn is_local(e: Errno) -> bool {
+    !matches!(e, Errno::CONNREFUSED | Errno::CONNRESET | Errno::TIMEDOUT)
 }

@@ -66,7 +66,7 @@ impl Worker {
         // The first tick at which the whole time has passed for certain.
         let after = |limit: u32| (limit + 1).saturating_sub(quiet);
         let wait = match &connection.phase {
-            Phase::Header => Some(after(self.limits.connect)),
+            Phase::Header(_) => Some(after(self.limits.connect)),
             Phase::Connecting(connecting) => {
                 let left = connecting.search.deadline.wrapping_sub(self.tick) as i32;
                 Some(after(self.limits.connect).min(left.max(0) as u32))
@@ -95,7 +95,7 @@ impl Worker {
     fn is_overdue(&self, connection: &Connection) -> bool {
         let quiet = self.tick.wrapping_sub(connection.active);
         match &connection.phase {
-            Phase::Header => quiet > self.limits.connect,
+            Phase::Header(_) => quiet > self.limits.connect,
             Phase::Connecting(connecting) => {
                 quiet > self.limits.connect || is_past(connecting.search.deadline, self.tick)
             }
@@ -109,7 +109,7 @@ impl Worker {
     fn time_out(&mut self, key: usize) {
         let connection = &mut self.connections[key];
         match std::mem::replace(&mut connection.phase, Phase::Moving) {
-            Phase::Header => {
+            Phase::Header(_) => {
                 self.refuse_header(key, Cause::ClientTimeout, "it did not come in time");
             }
             Phase::Connecting(connecting) => {
