@@ -54,6 +54,9 @@ pub(crate) trait Followed {
 
     /// What SIGUSR1 asks for.
     fn log(&mut self) -> anyhow::Result<()>;
+
+    /// What SIGHUP asks for, where it is [heeded](Foreground::heed_hangup).
+    fn hang_up(&mut self) {}
 }
 
 static ASKED_TO_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -94,9 +97,14 @@ impl Foreground {
         signals.map(Foreground).context("cannot catch signals")
     }
 
+    /// Has SIGHUP ask for something else than the end.
+    pub(crate) fn heed_hangup(&self) -> anyhow::Result<()> {
+        self.0.add_signal(SIGHUP).context("cannot catch SIGHUP")
+    }
+
     /// Whether a signal asks this process to end, again.
     pub(crate) fn is_asked(&mut self) -> bool {
-        self.0.pending().any(|signal| signal != SIGUSR1)
+        self.0.pending().any(|signal| ![SIGUSR1, SIGHUP].contains(&signal))
     }
 
     /// Follows it until the first of: a signal, its own end, the time.
@@ -115,6 +123,7 @@ impl Foreground {
             for signal in signals {
                 match signal {
                     SIGUSR1 => followed.log()?,
+                    SIGHUP => followed.hang_up(),
                     signal => return Ok(Ended::Signal(signal)),
                 }
             }

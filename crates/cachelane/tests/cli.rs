@@ -118,6 +118,9 @@ fn bad_values_are_named_with_what_was_expected_and_exit_with_2() {
         (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--budget", "x"], "'x' is not a size"),
         (vec!["relay", "--listen", ":0", "--to", "[::1]:1", "--idle-timeout", "x"], "expected"),
         (vec!["relay", "--to", "[::1]:1"], "--listen"),
+        (vec!["relay", "--access-log", "here"], "access log 'here'"),
+        (vec!["relay", "--access-log", "stderr", "--access-log-sample", "5"], "'5'"),
+        (vec!["relay", "--access-log", "stderr", "--access-log-format", "x"], "text or json"),
         (vec!["frobnicate"], "frobnicate"),
     ] {
         let output = run(dir.path(), &args);
@@ -380,4 +383,48 @@ fn what_was_logged_is_out_when_a_command_has_ended() {
     let lines: Vec<String> = log.lines().map(Result::unwrap).collect();
     assert_eq!(relay.wait().unwrap().code(), Some(0));
     assert!(lines.last().is_some_and(|line| line.contains("draining 0 connections")), "{lines:?}");
+}
+
+#[test]
+fn an_access_log_is_opened_anew_on_sighup_and_statistics_are_shown() {
+    let dir = runtime_dir();
+    let path = dir.path().join("access.log");
+    let log = path.to_str().unwrap();
+    let mut relay = Relay::start(dir.path(), echo(), &["--access-log", log]);
+    let once = || exchange(&mut TcpStream::connect(relay.addr).unwrap());
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let await_that = |holds: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < deadline, "in vain");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    once();
+    await_that(&|| read(&path).lines().count() == 1);
+    let line = read(&path);
+    assert!(line.starts_with("127.0.0.1:") && line.contains(" relay/127.0.0.1:"), "{line}");
+    assert!(line.contains(" 5 -- 1/1/0/0/0 0/0 up=5 first="), "{line}");
+    let moved = dir.path().join("access.log.1");
+    std::fs::rename(&path, &moved).unwrap();
+    relay.signal(Signal::HUP);
+    await_that(&|| path.exists());
+    once();
+    await_that(&|| read(&path).lines().count() == 1);
+    assert_eq!(read(&moved), line);
+
+    let shown = run(dir.path(), &["relay", "--stats"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
+    let row = format!("{}  OPEN", relay.addr);
+    assert!(stdout(&shown).contains(&row), "{}", stdout(&shown));
+    let shown = run(dir.path(), &["relay", "--stats", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let backend = &shown["relays"][0]["statistics"]["backends"][0];
+    assert_eq!((&backend["connections"], &backend["bytes_up"]), (&2.into(), &10.into()), "{shown}");
+    assert_eq!((&backend["ended"]["normal"], &backend["up"]), (&2.into(), &true.into()), "{shown}");
+    // All lines are out when it has ended.
+    once();
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.wait(), 0);
+    assert_eq!(read(&path).lines().count(), 2);
 }

@@ -96,6 +96,11 @@ impl Backends {
         self.all.iter().filter(|b| self.is_up(b, now)).count()
     }
 
+    /// Each one's address, whether it is up, and how many connections hold a lease on it.
+    pub(crate) fn each(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, bool, usize)> {
+        self.all.iter().map(move |b| (b.addr, self.is_up(b, now), b.active.load(Relaxed)))
+    }
+
     /// Chooses a backend that was not `tried`, starting the round at `turn`. `None`: the
     /// connection has no more to try.
     pub(crate) fn choose(
@@ -142,6 +147,11 @@ impl Backends {
 }
 
 impl Lease {
+    /// The backend's place in the configuration.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
     pub(crate) fn addr(&self) -> SocketAddr {
         self.backends.all[self.index].addr
     }

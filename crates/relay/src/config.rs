@@ -6,6 +6,7 @@ use std::time::Duration;
 use lanes::CpuSet;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
+use crate::access_log::AccessLog;
 use crate::{CongestionControl, Error};
 
 /// How bytes move from one leg of a connection to the other.
@@ -120,6 +121,8 @@ pub struct Config {
     pub tuning: crate::Tuning,
     /// Length of the listen queue, of each worker.
     pub backlog: i32,
+    /// Log each connection at its end.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Config {
@@ -154,6 +157,7 @@ impl Config {
             #[cfg(feature = "measure")]
             tuning: crate::Tuning::default(),
             backlog: 4096,
+            access_log: None,
         }
     }
 

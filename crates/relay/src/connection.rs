@@ -15,6 +15,7 @@ use crate::config::Engine;
 use crate::counters::Counters;
 use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
 use crate::proxy::Header;
+use crate::session::Session;
 use crate::socket;
 use crate::sockmap::Opened;
 
@@ -24,6 +25,7 @@ pub(crate) struct Connection {
     pub(crate) client: Leg,
     pub(crate) phase: Phase,
     pub(crate) origin: Origin,
+    pub(crate) session: Session,
     /// Tells a late event of an earlier connection in the same slot from one of this.
     pub(crate) generation: u32,
     /// Worker's tick of the last move, or of the last step before the relaying began.
@@ -82,7 +84,7 @@ pub(crate) struct Relaying {
     /// Backend to client.
     pub(crate) down: Flow,
     /// Held for as long as the backend is in use.
-    _lease: Lease,
+    pub(crate) lease: Lease,
 }
 
 /// What a connection needs next.
@@ -115,7 +117,7 @@ impl Relaying {
             up.prepend(greeting);
         }
         let backend = Leg::new(connecting.socket);
-        Relaying { backend, up, down: Flow::new(engine), _lease: connecting.lease }
+        Relaying { backend, up, down: Flow::new(engine), lease: connecting.lease }
     }
 
     /// Moves what can be moved in both directions.

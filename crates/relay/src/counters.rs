@@ -41,6 +41,8 @@ kit::counters! {
             "Times the sockmap governor sent data the slow way because the budget was used up.";
         sockmap_trimmed: "bytes",
             "Bytes that came twice and were cut off by the sockmap engine: part of retransmissions.";
+        access_log_lost: "lines",
+            "Lines of the access log that were lost: it could not be written, or not fast enough.";
         backpressure: "times", "Times a flow found its destination full and waited.";
     }
 }

@@ -1,16 +1,21 @@
-//! The relay's knobs and counters, as `cachelane knob` shows them.
+//! The relay's knobs and counters, as `cachelane knob` shows them, and its statistics, as
+//! `cachelane relay --stats` does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use knobs::MeterKind::{Counter, Gauge};
-use knobs::{Knob, Reach, Registry};
+use knobs::{Answer, Knob, Reach, Registry};
 use lanes::{CpuSpec, LaneMap};
+use serde_json::{Map, Value, json};
 
-use crate::{Engine, Relay, Stats};
+use crate::{Cause, Engine, Relay, Statistics, Stats, Times, Traffic};
+
+/// The request that a relay answers with its [`Statistics`] as JSON.
+pub const STATISTICS: &str = "relay.statistics";
 
 /// Adds the knobs `relay.cpus` and `relay.engine`, and every counter as `relay.NAME`, to
-/// `registry`. CPU sets are resolved against `map`. The registry holds on to the relay.
+/// `registry`, which answers [`STATISTICS`]. CPU sets are resolved against `map`. The registry holds on to the relay.
 ///
 /// # Errors
 /// A name that the registry holds already.
@@ -26,7 +31,37 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
         ("backends_up", "backends", "Backends that are not left alone after a refusal."),
     ];
     let read = move || Ok::<_, Infallible>([from.active() as u64, from.backends().1 as u64]);
-    registry.meters(Gauge, "relay", now, read)
+    registry.meters(Gauge, "relay", now, read)?;
+    let from = Arc::clone(relay);
+    registry.on_request(STATISTICS, move |_, _| {
+        Ok::<_, Infallible>(Answer { value: statistics(&from.statistics()), files: Vec::new() })
+    })
+}
+
+fn statistics(all: &Statistics) -> Value {
+    let list = |traffic: &[Traffic]| traffic.iter().map(object).collect::<Vec<_>>();
+    json!({"listeners": list(&all.listeners), "backends": list(&all.backends)})
+}
+
+fn object(traffic: &Traffic) -> Value {
+    let by_cause = |cause: Cause| (cause.name().to_owned(), traffic.ended(cause).into());
+    json!({
+        "addr": traffic.addr,
+        "up": traffic.is_up,
+        "active": traffic.active,
+        "connections": traffic.connections,
+        "connect_failed": traffic.connect_failed,
+        "bytes_up": traffic.bytes_up,
+        "bytes_down": traffic.bytes_down,
+        "ended": Cause::ALL.into_iter().map(by_cause).collect::<Map<_, _>>(),
+        "connect_ms": distribution(&traffic.connect_time),
+        "session_ms": distribution(&traffic.session_time),
+    })
+}
+
+fn distribution(times: &Times) -> Value {
+    let at = |share| times.quantile(share).map(|time| time.as_micros() as f64 / 1000.0);
+    json!({"count": times.count(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0)})
 }
 
 fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {

@@ -24,6 +24,7 @@
 //!
 //! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
+mod access_log;
 mod backend;
 mod cause;
 mod config;
@@ -42,21 +43,25 @@ pub mod proxy;
 mod proxy;
 mod relay;
 mod repeated;
+mod session;
 mod shared;
 mod socket;
 mod sockmap;
 mod sockopt;
+mod statistics;
 #[cfg(feature = "measure")]
 mod tuning;
 mod worker;
 
 #[cfg(feature = "knobs")]
-pub use self::knobs::register;
+pub use self::knobs::{STATISTICS, register};
+pub use access_log::{AccessLog, LogFormat, LogSample, LogTarget};
 pub use cause::Cause;
 pub use config::{Balance, Config, Engine, ProxyHeader, parse_backend, parse_listen};
 pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use relay::Relay;
+pub use statistics::{Statistics, Times, Traffic};
 #[cfg(feature = "measure")]
 pub use tuning::Tuning;

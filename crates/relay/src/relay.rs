@@ -14,12 +14,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
+use crate::access_log::Writer;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::counters::{Counters, Stats};
 use crate::files::FileBudget;
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
+use crate::statistics::{Statistics, Traffic};
 use crate::worker::Worker;
 use crate::{Error, ErrorKind, socket};
 
@@ -70,13 +72,15 @@ impl Relay {
     pub fn start(config: Config) -> Result<Relay, Error> {
         config.check()?;
         let files = FileBudget::of(&config)?;
-        let addrs = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
+        let addrs: Vec<_> = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
         let (announce, messages) = mpsc::channel();
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
         let crew = Mutex::default();
         let congestion = Congestion::find(&config.congestion_control)?;
-        let shared = Arc::new(Shared::new(config, files, congestion));
+        let names = addrs.iter().map(SocketAddr::to_string).collect();
+        let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
+        let shared = Arc::new(Shared::new(config, files, congestion, log));
         let relay = Relay { shared, addrs, crew, gone, announce };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
@@ -120,7 +124,34 @@ impl Relay {
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         self.worker_stats().iter().for_each(|one| stats.add(one));
+        stats.access_log_lost += self.shared.access_log.as_ref().map_or(0, Writer::lost);
         stats
+    }
+
+    /// What was counted of each listener and each backend.
+    pub fn statistics(&self) -> Statistics {
+        let mut listeners: Vec<_> =
+            self.addrs.iter().map(|&addr| Traffic::new(addr, true, 0)).collect();
+        let mut backends: Vec<_> = (self.shared.backends.each(Instant::now()))
+            .map(|(addr, is_up, active)| Traffic::new(addr, is_up, active as u64))
+            .collect();
+        for tallies in self.shared.tallies() {
+            listeners.iter_mut().zip(&tallies.listeners).for_each(|(sum, one)| sum.add(one));
+            backends.iter_mut().zip(&tallies.backends).for_each(|(sum, one)| sum.add(one));
+        }
+        for listener in &mut listeners {
+            // Those that have come and not gone: read one after the other, so not by less than none.
+            let ended: u64 = listener.ended.iter().sum();
+            listener.active = listener.connections.saturating_sub(ended);
+        }
+        Statistics { listeners, backends }
+    }
+
+    /// Opens the access log's file anew, such as when it was renamed.
+    pub fn reopen_access_log(&self) {
+        if let Some(log) = &self.shared.access_log {
+            log.reopen();
+        }
     }
 
     /// Each worker's counters, in the order of [`Relay::worker_threads`].

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::access_log::Writer;
 use crate::backend::Backends;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
@@ -17,6 +18,7 @@ use crate::connection::Origin;
 use crate::files::{FileBudget, PipeBudget};
 use crate::socket::{Setup, Shares};
 use crate::sockmap::Sockmap;
+use crate::statistics::Tallies;
 use crate::worker::reserve::Reserve;
 
 /// What the workers are to do: a relay goes through these in order.
@@ -55,6 +57,11 @@ pub(crate) struct Shared {
     active: OwnLine<AtomicUsize>,
     /// Loaded when the engine is first asked for.
     sockmap: OnceLock<Arc<Sockmap>>,
+    /// What each worker has counted. Workers take this lock when they begin, and never again.
+    tallies: Mutex<Vec<Arc<Tallies>>>,
+    pub(crate) access_log: Option<Writer>,
+    /// Connections of each listener; counted where there is an access log. Relaxed: see `active`.
+    on_listener: Box<[OwnLine<AtomicUsize>]>,
     /// An eventfd for each worker.
     wakes: Mutex<Vec<Arc<OwnedFd>>>,
 }
@@ -65,10 +72,16 @@ pub(crate) struct Shared {
 struct OwnLine<T>(T);
 
 impl Shared {
-    pub(crate) fn new(config: Config, files: FileBudget, congestion: Congestion) -> Shared {
+    pub(crate) fn new(
+        config: Config,
+        files: FileBudget,
+        congestion: Congestion,
+        access_log: Option<Writer>,
+    ) -> Shared {
         let shares = Shares::of(config.budget, lanes::l2_size(&config.cpus));
         #[cfg(feature = "measure")]
         let shares = config.tuning.applied_to(shares);
+        let on_listener = config.listen.iter().map(|_| OwnLine::default()).collect();
         Shared {
             shares,
             setup: Setup::new(&config, shares, congestion),
@@ -83,6 +96,9 @@ impl Shared {
             crew: AtomicUsize::new(0),
             active: OwnLine::default(),
             sockmap: OnceLock::new(),
+            tallies: Mutex::default(),
+            access_log,
+            on_listener,
             wakes: Mutex::new(Vec::new()),
         }
     }
@@ -158,6 +174,23 @@ impl Shared {
         self.active.0.load(Relaxed)
     }
 
+    /// Counts for one more worker.
+    pub(crate) fn new_tallies(&self) -> Arc<Tallies> {
+        let tallies = Arc::new(Tallies::new(self.config.listen.len(), self.backends.len()));
+        self.tallies.lock().push(Arc::clone(&tallies));
+        tallies
+    }
+
+    /// What each worker has counted.
+    pub(crate) fn tallies(&self) -> Vec<Arc<Tallies>> {
+        self.tallies.lock().clone()
+    }
+
+    /// Connections of a listener, where there is an access log.
+    pub(crate) fn on_listener(&self, index: usize) -> &AtomicUsize {
+        &self.on_listener[index].0
+    }
+
     pub(crate) fn add_wake(&self, wake: Arc<OwnedFd>) {
         self.wakes.lock().push(wake);
     }
@@ -178,7 +211,7 @@ mod tests {
         let files = FileBudget { connections: limit, pipes: limit };
         let addrs = vec!["127.0.0.1:1".parse().unwrap()];
         let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
-        Shared::new(config, files, Congestion::default())
+        Shared::new(config, files, Congestion::default(), None)
     }
 
     #[test]

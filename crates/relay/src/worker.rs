@@ -8,6 +8,7 @@ mod admit;
 mod exposure;
 mod header;
 pub(crate) mod reserve;
+mod telling;
 mod timeouts;
 mod timers;
 mod watch;
@@ -22,14 +23,17 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use crate::Error;
+use crate::access_log::{Port, Writer};
 use crate::cause::Cause;
 use crate::config::Engine;
 use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
 use crate::flow::Resources;
 use crate::shared::{Shared, Stage};
+use crate::statistics::Tallies;
 use exposure::InForce;
 use reserve::Shortage;
+use telling::note_moved;
 use timeouts::Limits;
 use timers::Timers;
 use watch::{SOURCE_IN_KERNEL, Token, modify, note};
@@ -52,6 +56,8 @@ pub(crate) struct Worker {
     timers: Timers,
     limits: Limits,
     resources: Resources,
+    tallies: Arc<Tallies>,
+    log: Option<Port>,
     /// The CPU that it was given, which the relay changes.
     cpu: Arc<AtomicUsize>,
     /// Connections with work left.
@@ -84,6 +90,8 @@ impl Worker {
         let resources =
             Resources::new(shared.shares, counters, shared.sockmap(), Arc::clone(&shared.pipes));
         let limits = Limits::of(&shared.config);
+        let tallies = shared.new_tallies();
+        let log = shared.access_log.as_ref().and_then(Writer::port);
         let now = Instant::now();
         Ok(Worker {
             shared,
@@ -97,6 +105,8 @@ impl Worker {
             timers: Timers::new(),
             limits,
             resources,
+            tallies,
+            log,
             cpu,
             again: Vec::new(),
             polls: Vec::new(),
@@ -240,6 +250,7 @@ impl Worker {
             connection.active = self.tick;
             let in_force = InForce::now(&self.shared, &self.cpu);
             in_force.count(connection.origin, relaying, before, &self.resources.counters);
+            note_moved(&self.tallies, &mut connection.session, relaying, before, self.now);
         }
         let turned_half_closed = relaying.is_half_closed() != was_half_closed;
         let next = match next {
@@ -310,7 +321,9 @@ impl Worker {
     fn end(&mut self, key: usize, cause: Cause) {
         let reset = cause != Cause::Normal;
         self.timers.clear(key);
-        self.connections.remove(key).end(reset, &mut self.resources);
+        let connection = self.connections.remove(key);
+        self.tell(&connection, cause);
+        connection.end(reset, &mut self.resources);
         self.leave();
     }
 

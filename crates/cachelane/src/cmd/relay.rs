@@ -1,12 +1,17 @@
 //! `cachelane relay`: a TCP relay in the foreground, until a signal ends it.
 
+mod stats;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec};
-use relay::{Balance, Config, CongestionControl, Engine, ProxyHeader, Relay};
+use relay::{
+    AccessLog, Balance, Config, CongestionControl, Engine, LogFormat, LogSample, LogTarget,
+    ProxyHeader, Relay,
+};
 use signal_hook::consts::SIGTERM;
 
 use crate::args::{LanesArg, Timeout, duration, size, timeout};
@@ -21,7 +26,7 @@ use crate::run::{Ended, Followed, Foreground, open_control};
 #[command(after_long_help = "\
 Signals: On SIGTERM it accepts no new connections and waits for existing ones to end, at most \
 for --drain-timeout. On a second signal, or on SIGINT, it resets them and exits. On SIGUSR1 it \
-logs its counters.
+logs its counters. With --access-log, it opens the log's file anew on SIGHUP.
 
 Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
@@ -29,10 +34,10 @@ Examples:
 pub(crate) struct Args {
     /// Address to accept connections on: IP:PORT, [IPv6]:PORT, or :PORT for any address; may be
     /// repeated
-    #[arg(long, value_name = "ADDR", required = true, value_parser = relay::parse_listen)]
+    #[arg(long, value_name = "ADDR", required_unless_present = "stats", value_parser = relay::parse_listen)]
     listen: Vec<SocketAddr>,
     /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT; may be repeated
-    #[arg(long, value_name = "ADDR", required = true, num_args = 1.., value_parser = relay::parse_backend)]
+    #[arg(long, value_name = "ADDR", required_unless_present = "stats", num_args = 1.., value_parser = relay::parse_backend)]
     to: Vec<SocketAddr>,
     /// How bytes are moved: copy (read and write), splice (through a pipe, not through user space),
     /// sockmap (by a BPF program in the kernel), or auto (chosen for each flow); can be changed
@@ -105,15 +110,37 @@ pub(crate) struct Args {
     /// system (the host's default), or a name such as cubic
     #[arg(long, value_name = "NAME", default_value = "auto")]
     congestion_control: CongestionControl,
+    /// Log each connection when it has ended: to stderr, to syslog (/dev/log, or syslog:PATH for another
+    /// socket), or to the file of this path, which is opened anew on SIGHUP
+    #[arg(long, value_name = "TARGET")]
+    access_log: Option<LogTarget>,
+    /// What a line of the access log looks like: text (HAProxy's tcplog) or json
+    #[arg(long, default_value = "text", requires = "access_log")]
+    access_log_format: LogFormat,
+    /// Of the connections that ended well, log one of N; all others are logged
+    #[arg(long, value_name = "1/N", default_value = "1/1", requires = "access_log")]
+    access_log_sample: LogSample,
     /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     dry_run: bool,
+    /// Relay nothing, but show what the relays that run have counted of each listener and backend
+    #[arg(long, conflicts_with_all = ["listen", "to", "dry_run"])]
+    stats: bool,
+    /// Show that as JSON
+    #[arg(long, requires = "stats")]
+    json: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
+    if args.stats {
+        return stats::print(args.json);
+    }
     let map = args.lanes.map()?;
     let cpus = args.cpus.resolve(&map).context("--cpus")?;
+    let (format, sample) = (args.access_log_format, args.access_log_sample);
+    let access_log = args.access_log.map(|target| AccessLog { target, format, sample });
+    let heeds_hangup = access_log.is_some();
     let config = Config {
         balance: args.balance,
         engine: args.engine,
@@ -135,12 +162,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
             _ => None,
         },
         congestion_control: args.congestion_control,
+        access_log,
         ..Config::new(args.listen.clone(), args.to.clone(), cpus)
     };
     if args.dry_run {
         return dry_run(config);
     }
     let mut foreground = Foreground::new()?;
+    if heeds_hangup {
+        foreground.heed_hangup()?;
+    }
     let relay = Arc::new(Relay::start(config)?);
     let _control = open_control("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
@@ -162,6 +193,10 @@ impl Followed for Running<'_> {
         tracing::info!("{:?}", self.0.stats());
         Ok(())
     }
+
+    fn hang_up(&mut self) {
+        self.0.reopen_access_log();
+    }
 }
 
 /// Waits for the connections that are there, until `timeout` or another signal ends that.
@@ -180,8 +215,8 @@ fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) {
 
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
 fn dry_run(config: Config) -> anyhow::Result<Exit> {
-    let Config { listen, backends, engine, cpus, budget, .. } = &config;
-    let exit = out::dry_run(vec![
+    let Config { listen, backends, engine, cpus, budget, access_log, .. } = &config;
+    let mut lines = vec![
         format!(
             "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
             list(listen),
@@ -189,7 +224,9 @@ fn dry_run(config: Config) -> anyhow::Result<Exit> {
         ),
         format!("would relay to {} with engine {engine}", list(backends)),
         format!("would hold at most {budget} bytes of memory for a connection"),
-    ])?;
+    ];
+    lines.extend(access_log.iter().map(|log| format!("would log connections to {}", log.target)));
+    let exit = out::dry_run(lines)?;
     Relay::check(&config)?;
     Ok(exit)
 }

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use rustix::net::{SocketAddrAny, SocketFlags};
 
+use super::telling::note_connected;
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
@@ -56,10 +57,10 @@ impl Worker {
                 return self.set_accepting(false);
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listeners[index], flags) {
-                Ok(client) => {
+            match rustix::net::acceptfrom_with(&self.listeners[index], flags) {
+                Ok((client, addr)) => {
                     self.shortage.is_over(&self.shared.reserve);
-                    self.welcome(client);
+                    self.welcome(client, addr, index);
                 }
                 Err(e) => {
                     self.leave();
@@ -88,7 +89,8 @@ impl Worker {
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
     }
 
-    fn welcome(&mut self, client: OwnedFd) {
+    fn welcome(&mut self, client: OwnedFd, addr: Option<SocketAddrAny>, listener: usize) {
+        let addr = addr.and_then(|addr| addr.try_into().ok());
         self.resources.counters.accepted.add(1);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
@@ -96,6 +98,7 @@ impl Worker {
             client: Leg::new(client),
             phase: Phase::Header(None),
             origin: self.shared.origin(),
+            session: self.begin(addr, listener),
             generation,
             active: self.tick,
             queued: false,
@@ -124,8 +127,10 @@ impl Worker {
     /// Connects to a backend that was not tried yet.
     fn connect(&mut self, key: usize, mut search: Search) {
         self.turn = self.turn.wrapping_add(1);
+        self.connections[key].session.seeks(self.now);
         while let Some(lease) = self.next_backend(&search) {
             search.tried.add(&lease);
+            self.connections[key].session.asks(lease.index());
             match socket::start_connect(lease.addr(), &self.shared.setup) {
                 Ok(socket) => {
                     let connection = &mut self.connections[key];
@@ -170,6 +175,7 @@ impl Worker {
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
         self.resources.counters.connect_failed.add(1);
+        self.note_failed(lease.index());
         if lease.failed(self.now) {
             say!(WARN, burst 10, "backend {} is down: {reason}", lease.addr());
         }
@@ -190,6 +196,8 @@ impl Worker {
         if connecting.lease.succeeded() {
             say!(INFO, burst 10, "backend {} is up again", connecting.lease.addr());
         }
+        connection.session.is_connected(self.now);
+        note_connected(&self.tallies, connecting.lease.index());
         let generation = connection.generation;
         let fresh = !self.shared.config.accept_proxy;
         let relaying = Relaying::new(*connecting, connection.origin.engine);

@@ -73,6 +73,9 @@ impl Worker {
             }
         }
         let Header { addresses, .. } = **header;
+        if let Some((client, _)) = addresses {
+            connection.session.client = Some(client);
+        }
         let greeting = match (self.shared.config.send_proxy, addresses) {
             (Some(version), Some(_)) => write(version, addresses),
             _ => self.own_greeting(key),
@@ -81,7 +84,7 @@ impl Worker {
     }
 
     pub(super) fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {
-        let client = socket::peer_addr(&self.connections[key].client.socket);
+        let client = self.connections[key].session.client;
         let client = client.map_or("a client".into(), |addr| format!("client {addr}"));
         say!(INFO, "{client} was refused for its PROXY header: {reason}");
         self.resources.counters.bad_proxy_header.add(1);
