@@ -73,6 +73,10 @@ struct RelayArgs {
     /// Number of idle connections in the idle part
     #[arg(long, value_name = "N", default_value_t = 9_800)]
     idle: usize,
+    /// TCP congestion control of the test host, for the relay and its peers alike, such as reno, cubic
+    /// or bbr
+    #[arg(long, value_name = "NAME", default_value = Relay::CONGESTION_CONTROL)]
+    congestion_control: String,
 }
 
 /// Compare the fast path of a bridge with the Linux bridge alone
@@ -137,8 +141,8 @@ fn parts<X: Experiment + Default>() -> PossibleValuesParser {
 pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
     match args.experiment {
         None => list(args.json),
-        Some(Command::Relay(RelayArgs { of, memory_time, idle })) => {
-            of.measure(&Relay { memory_time, idle }, quiet, "")
+        Some(Command::Relay(RelayArgs { of, memory_time, idle, congestion_control })) => {
+            of.measure(&Relay { memory_time, idle, congestion_control }, quiet, "")
         }
         Some(Command::Bridge(BridgeArgs { of, entries })) => {
             of.measure(&Bridge { entries }, quiet, "")

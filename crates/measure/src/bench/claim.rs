@@ -21,7 +21,8 @@ pub(super) enum How {
 pub(super) struct Claim {
     pub(super) name: String,
     pub(super) of: String,
-    /// What it is compared with: of several, the case with the lowest median.
+    /// What it is compared with: of several, the best, which is the case with the lowest median, or with
+    /// the highest where more is better.
     pub(super) to: Vec<String>,
     pub(super) how: How,
     pub(super) bar: Option<Bar>,
@@ -69,7 +70,7 @@ impl Claim {
         Claim { how: How::Share, ..Claim::ratio(name, of, among) }
     }
 
-    /// Compared with this one, if its median is lower.
+    /// Compared with this one, if its median is better.
     pub(super) fn or_to(mut self, to: impl Into<String>) -> Claim {
         self.to.push(to.into());
         self

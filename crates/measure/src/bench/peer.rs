@@ -60,6 +60,9 @@ pub(super) const XDP_PLAIN: Program =
 /// AF_PACKET rings.
 pub(super) const AF_PACKET: Program =
     Program::new("af_packet", include_str!("lend/peers/af_packet.c"));
+/// The least program that relays by splice(2).
+pub(super) const LEAST_SPLICE: Program =
+    Program::new("least_splice", include_str!("relay/peers/least_splice.c"));
 /// A borrower that reads every byte.
 pub(super) const LEND_READER: Program =
     Program::new("lend_reader", include_str!("lend/peers/lend_reader.c"));

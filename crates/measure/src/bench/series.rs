@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trial::bench::{Case, RatioOut};
-use trial::{paired_difference, paired_ratio};
+use trial::{Better, paired_difference, paired_ratio};
 
 use super::claim::{Claim, How};
 use super::share;
@@ -40,7 +40,12 @@ impl Series {
     /// early, cases have as many runs as rounds were completed, or one more.
     pub(super) fn compare(&self, claim: &Claim, is_incomplete: bool) -> Result<RatioOut, String> {
         let median = |case: &&String| Case::new("", "", self.runs(case).to_vec()).median;
-        let to = claim.to.iter().min_by(|a, b| median(a).total_cmp(&median(b)));
+        let sides = claim.sides(self.unit(&claim.of));
+        let more_is_better = sides.is_some_and(|(better, _)| better == Better::Higher);
+        let to = claim.to.iter().min_by(|a, b| match more_is_better {
+            true => median(b).total_cmp(&median(a)),
+            false => median(a).total_cmp(&median(b)),
+        });
         let to = to.map_or("", String::as_str);
         let (mut of_runs, mut to_runs) = (self.runs(&claim.of), self.runs(to));
         if is_incomplete {
@@ -59,7 +64,7 @@ impl Series {
         }
         let found = compare(to_runs, of_runs).map_err(|error| error.to_string())?;
         let ratio = RatioOut::new(&claim.name, &found);
-        let ratio = match claim.sides(self.unit(&claim.of)) {
+        let ratio = match sides {
             Some((better, even)) => ratio.judged(better, even),
             None => ratio,
         };
@@ -164,13 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_case_with_the_lowest_median_is_compared_with() {
-        let mut series = Series::default();
-        for (case, value) in [("a", 4.0), ("high", 8.0), ("low", 2.0)] {
-            series.add(case, "s", value);
+    fn of_several_the_best_case_is_compared_with() {
+        for (unit, expected) in [("s", 2.0), ("B/CPU-s", 0.5)] {
+            let mut series = Series::default();
+            for (case, value) in [("a", 4.0), ("high", 8.0), ("low", 2.0)] {
+                series.add(case, unit, value);
+            }
+            let claim = Claim::ratio("a / best", "a", "high").or_to("low");
+            assert_eq!(series.compare(&claim, false).unwrap().median, expected, "{unit}");
         }
-        let claim = Claim::ratio("a / best", "a", "high").or_to("low");
-        assert_eq!(series.compare(&claim, false).unwrap().median, 2.0);
     }
 
     #[test]

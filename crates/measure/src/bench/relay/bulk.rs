@@ -7,16 +7,19 @@ use lab::traffic::{BulkOptions, BulkServer, BulkSession};
 use lab::usage::SystemCpu;
 use trial::bench::Bar;
 
-use super::targets::{Target, Targets};
+use super::targets::{LEAST, Target, Targets};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time};
 
 /// Before each measurement, for buffers and windows to find their size.
-const WARM: Duration = Duration::from_millis(300);
+pub(super) const WARM: Duration = Duration::from_millis(300);
 /// Sizes of writes in the table of engines, bytes.
-const SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+pub(super) const SIZES: [usize; 8] =
+    [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Engines in that table.
-const ENGINES: [&str; 4] = ["direct", "relay-copy", "relay-splice", "relay-sockmap"];
+const ENGINES: [&str; 5] = ["direct", "relay", "relay-copy", "relay-splice", "relay-sockmap"];
+/// What auto should reach of the better of the two engines that it chooses from.
+const AUTO: Bar = Bar::AtLeast(0.97);
 
 /// One stream of 64 KiB writes through every target.
 pub(super) fn part() -> Part<Targets> {
@@ -27,13 +30,14 @@ pub(super) fn part() -> Part<Targets> {
     let claims = [
         ("relay", "haproxy-splice", Some(Bar::AtLeast(2.0))),
         ("relay", "haproxy", None),
-        ("relay", "nginx-256k", Some(Bar::AtLeast(1.25))),
+        ("relay", "nginx-256k", Some(Bar::AtLeast(1.3))),
         ("relay", "nginx", None),
-        ("relay", "direct", None),
+        ("relay", "direct", Some(Bar::AtLeast(0.75))),
+        ("relay", LEAST, None),
         ("relay-splice", "relay-copy", None),
         ("relay-sockmap", "relay-copy", None),
     ];
-    let time = Time { once: 0.0, steps: 9, windows: 1.0, more: 0.35 };
+    let time = Time { once: 0.0, steps: 10, windows: 1.0, more: 0.35 };
     Part::new("bulk", "One bulk stream through each relay", time).claims(claims.map(claim)).stage(
         |targets, _| {
             let case = |to: &Target| ("bulk".to_owned(), 64 << 10, *to);
@@ -48,7 +52,10 @@ pub(super) fn engines_part() -> Part<Targets> {
         let [of, to] = [other, "relay-copy"].map(|who| format!("{size} B writes/cpu {who}"));
         Claim::ratio(format!("{size} B writes: {other} / relay-copy"), of, to)
     };
-    let claims = SIZES.map(|size| ["relay-splice", "relay-sockmap"].map(|who| claim(size, who)));
+    let claims = SIZES.map(|size| {
+        let [splice, sockmap] = ["relay-splice", "relay-sockmap"].map(|who| claim(size, who));
+        [auto(&format!("{size} B writes"), "/cpu"), splice, sockmap]
+    });
     let steps = SIZES.len() * ENGINES.len();
     let time = Time { once: 0.0, steps, windows: 1.0, more: 0.35 };
     Part::new("engines", "Which engine wins for which size of write", time)
@@ -62,11 +69,19 @@ pub(super) fn engines_part() -> Part<Targets> {
         })
 }
 
+/// Auto against the better of the engines that it chooses from, by this figure of these streams.
+pub(super) fn auto(what: &str, figure: &str) -> Claim {
+    let [auto, copy, splice] =
+        ["relay", "relay-copy", "relay-splice"].map(|who| format!("{what}{figure} {who}"));
+    let name = format!("{what}: auto / better of copy and splice");
+    Claim::ratio(name, auto, copy).or_to(splice).bar(AUTO)
+}
+
 /// What is written, in writes of how many bytes, and to whom.
-type Case = (String, usize, Target);
+pub(super) type Case = (String, usize, Target);
 
 /// Streams, one at a time.
-fn streams(targets: &Targets, cases: impl Iterator<Item = Case>) -> Measure<'_> {
+pub(super) fn streams(targets: &Targets, cases: impl Iterator<Item = Case>) -> Measure<'_> {
     let step = |(what, _, Target { name, .. }): &Case| {
         let of_cpu = (format!("{what}/cpu {name}"), "B/CPU-s");
         let name = format!("{what} {name}");

@@ -24,7 +24,7 @@ const PEERS: [&str; 3] = ["haproxy", "nginx", "direct"];
 /// Latency and rate of 256-byte exchanges.
 pub(super) fn rr_part() -> Part<Targets> {
     let claims = PEERS.map(|peer| {
-        let bar = (peer == "haproxy").then_some(Bar::AtMost(1.0));
+        let bar = (peer == "haproxy").then_some(Bar::AtMost(0.8));
         [compare("rr p99", "rr p99", peer).bar(bar), compare("rr rate", "rr rate", peer)]
     });
     Part::new("rr", "Request and response of 256 bytes", TIME)
@@ -64,7 +64,7 @@ pub(super) fn connect_part() -> Part<Targets> {
 }
 
 /// The relay's case against a peer's, under the name that the claim has.
-fn compare(claim: &str, case: &str, peer: &str) -> Claim {
+pub(super) fn compare(claim: &str, case: &str, peer: &str) -> Claim {
     let name = format!("{claim}: relay / {peer}");
     Claim::ratio(name, format!("{case} relay"), format!("{case} {peer}"))
 }
@@ -74,7 +74,7 @@ pub(crate) fn requests(host: &Host, to: SocketAddr) -> lab::Result<RrSession> {
     exchanges(host, to, Then::Again)
 }
 
-fn exchanges(host: &Host, to: SocketAddr, then: Then) -> lab::Result<RrSession> {
+pub(super) fn exchanges(host: &Host, to: SocketAddr, then: Then) -> lab::Result<RrSession> {
     let options =
         RrOptions { connections: CONNECTIONS, request: EXCHANGE, then, ..RrOptions::default() };
     RrSession::start(host, to, &options)

@@ -27,7 +27,7 @@ pub(super) fn part(connections: usize) -> Part<Targets> {
     let claim = Claim::ratio("idle memory: relay / haproxy", CASES[0], CASES[1]);
     let time = Time { once: 0.2, steps: 2, windows: 0.0, more: connections as f64 * 5e-4 };
     Part::new("idle", "Memory of idle connections", time)
-        .claims([claim.bar(Bar::AtMost(1.0))])
+        .claims([claim.bar(Bar::AtMost(0.2))])
         .rounds(|_| 1)
         .stage(move |targets: &Targets, _| {
             let there = 1 + usize::from(installed(Program::Haproxy).is_some());

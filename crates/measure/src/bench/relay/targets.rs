@@ -8,10 +8,15 @@ use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
 use lab::{Host, Lab};
 
 use crate::bench::found::Found;
+use crate::bench::peer::{self, Builder};
 use crate::bench::relay_process::RelayProcess;
 
 /// Bytes of a request and of its response.
 pub(crate) const EXCHANGE: usize = 256;
+
+/// The least program that splices, and what its pipes hold, in bytes.
+pub(super) const LEAST: &str = "least-splice";
+const LEAST_PIPE: usize = 256 << 10;
 
 /// One thing to connect to, for one sort of traffic.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +32,7 @@ pub struct Targets {
     pub(super) bulk: Vec<Target>,
     /// Targets of exchanges: the relay as users get it, not each engine, and the peers.
     pub(super) exchange: Vec<Target>,
-    _there: (EchoServer, Vec<RelayProcess>, Vec<Peer>),
+    _there: (EchoServer, Vec<RelayProcess>, Vec<Peer>, Option<LeastSplice>),
     pub(super) host: Host,
     pub(super) lab: Lab,
 }
@@ -49,8 +54,7 @@ const PEERS: [(&str, Proxy); 4] = [
 ];
 
 impl Targets {
-    pub(super) fn start(lab: Lab, found: &mut Found) -> anyhow::Result<Targets> {
-        let host = lab.host("host")?;
+    pub(super) fn start(lab: Lab, host: Host, found: &mut Found) -> anyhow::Result<Targets> {
         let mut port = 1000;
         let mut next = || {
             port += 1;
@@ -84,10 +88,37 @@ impl Targets {
                 list.push(Target { name, addr });
             }
         }
+        let least = match least_splice(&host, next(), bulk_server.address()) {
+            Ok((program, addr)) => {
+                bulk.push(Target { name: LEAST, addr });
+                Some(program)
+            }
+            Err(reason) => {
+                found.absent(LEAST, reason);
+                None
+            }
+        };
         exchange.retain(|target| ["direct", "relay", "haproxy", "nginx"].contains(&target.name));
-        let there = (echo_server, relays, peers);
+        let there = (echo_server, relays, peers, least);
         Ok(Targets { bulk_server, bulk, exchange, _there: there, host, lab })
     }
+}
+
+/// The least program that splices, and the folder that it was built in.
+type LeastSplice = (Builder, peer::Peer);
+
+/// Starts it. The error is why it is absent.
+fn least_splice(
+    host: &Host,
+    addr: SocketAddr,
+    to: SocketAddr,
+) -> Result<(LeastSplice, SocketAddr), String> {
+    let builder = Builder::new().map_err(|error| error.to_string())?;
+    let binary = builder.build(&peer::LEAST_SPLICE)?;
+    let args = [addr, to].map(|addr| [addr.ip().to_string(), addr.port().to_string()]);
+    let args = [args.concat(), vec![LEAST_PIPE.to_string()]].concat();
+    let started = host.run(|| peer::Peer::start(&binary, &args)).map_err(|e| e.to_string())?;
+    Ok(((builder, started?), addr))
 }
 
 /// As many threads as CPUs, which is what both programs' documentation advises, and they choose.
