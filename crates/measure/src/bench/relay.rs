@@ -1,8 +1,8 @@
 //! `cachelane bench relay`: the relay against direct connections, HAProxy, nginx and sockmap as
 //! it comes. Everything runs in one test host, over its loopback, as a sidecar would.
 
-mod beside;
 pub(crate) mod bulk;
+mod busy;
 pub(crate) mod exchange;
 mod flood;
 mod idle;
@@ -59,7 +59,7 @@ impl Experiment for Relay {
             exchange::connect_part(),
             place::part(),
             bulk::engines_part(),
-            beside::part(),
+            busy::part(),
             sweep::part(),
             memory::part(self.memory_time),
             idle::part(self.idle),

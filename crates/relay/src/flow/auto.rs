@@ -7,7 +7,7 @@
 //! of what a splice saves the worker is paid by the receiver, which the worker cannot see. Where
 //! splice took four fifths of the worker's time for copying, both cost the whole machine the same, for
 //! writes of 64 bytes to 1 MiB, paced and unpaced: that is [`WORTH`].
-//! `cachelane bench relay --only engines,beside` compares auto with the better engine.
+//! `cachelane bench relay --only engines,busy` compares auto with the better engine.
 
 use std::time::Duration;
 

@@ -15,7 +15,6 @@ use crate::bench::exchanges::check;
 use crate::bench::experiment::{Measure, Part, Step, Time};
 
 const SPINNERS: usize = 4;
-const BESIDE: &str = "beside 4 spinning programs";
 /// What streams go through: auto, and what it chooses from.
 const ENGINES: [&str; 3] = ["relay", "relay-copy", "relay-splice"];
 /// What connections go through.
@@ -27,7 +26,7 @@ pub(super) fn part() -> Part<Targets> {
     let of_size = |size: usize| auto(&what(size), "");
     let steps = SIZES.len() * ENGINES.len() + PROXIES.len();
     let time = Time { once: 0.2, steps, windows: 1.0, more: 0.4 };
-    Part::new("beside", "Streams and new connections beside programs that spin", time)
+    Part::new("busy", "Streams and new connections beside programs that spin", time)
         .claims(SIZES.map(of_size))
         .claims([connect_claim()])
         // The table has many cases.
@@ -42,7 +41,8 @@ pub(super) fn part() -> Part<Targets> {
                 let _ = &spinners;
                 Ok(Vec::new())
             }));
-            Ok(measure)
+            let note = format!("busy: beside {SPINNERS} programs that spin, by turns on all CPUs.");
+            Ok(measure.note(note))
         })
         .stage(|targets: &Targets, _| {
             let spinners = Spinners::start(SPINNERS)?;
@@ -59,14 +59,13 @@ pub(super) fn part() -> Part<Targets> {
 }
 
 fn what(size: usize) -> String {
-    format!("{BESIDE}, {size} B writes")
+    format!("busy {size} B writes")
 }
 
 fn connect_case(through: &str) -> String {
-    format!("{BESIDE}, connect p99 {through}")
+    format!("busy connect p99 {through}")
 }
 
 fn connect_claim() -> Claim {
-    let case = format!("{BESIDE}, connect p99");
-    compare(&case, &case, "haproxy").bar(Bar::AtMost(1.0))
+    compare("busy connect p99", "busy connect p99", "haproxy").bar(Bar::AtMost(1.0))
 }
