@@ -1,6 +1,6 @@
-//! The auto engine's choice for a bulk flow: it moves a span of bytes by splice and one by copy, takes
-//! note of the CPU time that each cost this worker, and goes on with the better one. From time to
-//! time it tries both again.
+//! The auto engine's choice for a bulk flow: it moves some spans of bytes by splice and some by copy,
+//! takes note of the CPU time that each cost this worker, and goes on with the better one. From time
+//! to time it tries both again.
 //!
 //! The better one is not the one that costs the worker less. What is spliced is in the cache of the
 //! sender's CPU, or in none, when the receiver reads it; what was copied is in the worker's. So a part
@@ -13,8 +13,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Bytes that a way is tried with: some milliseconds' worth.
-const TRY: u64 = 8 << 20;
+/// Bytes that a way is tried with at a time: some hundred microseconds' worth.
+const TRY: u64 = 2 << 20;
+/// How often both are tried, by turns. The least that each cost counts: other programs, which take
+/// the cache away between two turns, only ever add to it.
+const TRIES: u32 = 4;
 /// Bytes moved by the better way before both are tried again: the worse one moves less than 1 %.
 const KEEP: u64 = 1 << 30;
 /// Splice is worth it if it takes less than this share of the worker's time for copying.
@@ -30,32 +33,22 @@ pub(super) enum Way {
 /// What is known of the two ways, for one flow.
 #[derive(Debug)]
 pub(super) struct Auto {
-    /// Nanoseconds of this worker's time a byte, as last tried.
+    /// The least nanoseconds of this worker's time a byte, of the present tries.
     cost: [f64; 2],
     way: Way,
-    span: Span,
+    /// Tries to come, the present one included; none while the better way is kept.
+    tries: u32,
     /// Bytes left of the present span, and what it has moved and cost so far.
     left: u64,
     moved: u64,
     spent: Duration,
 }
 
-/// What a span is for. They come in this order, and again from the second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Span {
-    /// Tries the way that is not in use.
-    Other,
-    /// Tries the one that is.
-    Own,
-    /// Moves on by the better one.
-    Keep,
-}
-
 impl Auto {
     /// Begins with splice, which is mostly the better one.
     pub(super) fn new() -> Auto {
-        let (span, spent) = (Span::Other, Duration::ZERO);
-        Auto { cost: [0.0; 2], way: Way::Splice, span, left: TRY, moved: 0, spent }
+        let (way, tries, left) = (Way::Splice, 2 * TRIES, TRY);
+        Auto { cost: [f64::INFINITY; 2], way, tries, left, moved: 0, spent: Duration::ZERO }
     }
 
     pub(super) fn way(&self) -> Way {
@@ -64,7 +57,7 @@ impl Auto {
 
     /// Whether the time that turns take is of interest now.
     pub(super) fn measures(&self) -> bool {
-        self.span != Span::Keep
+        self.tries > 0
     }
 
     /// A turn has moved so many bytes, for so much of this thread's CPU time if that was measured.
@@ -75,15 +68,19 @@ impl Auto {
         if self.left > 0 {
             return;
         }
-        if self.measures() {
-            self.cost[self.way as usize] = self.spent.as_nanos() as f64 / self.moved as f64;
+        match self.tries {
+            0 => *self = Auto { way: self.way, ..Auto::new() },
+            tries => {
+                let cost = &mut self.cost[self.way as usize];
+                *cost = cost.min(self.spent.as_nanos() as f64 / self.moved as f64);
+                self.tries = tries - 1;
+                (self.way, self.left) = match self.tries {
+                    0 => (self.better(), KEEP),
+                    _ => (other(self.way), TRY),
+                };
+                (self.moved, self.spent) = (0, Duration::ZERO);
+            }
         }
-        (self.span, self.way, self.left) = match self.span {
-            Span::Other => (Span::Own, other(self.way), TRY),
-            Span::Own => (Span::Keep, self.better(), KEEP),
-            Span::Keep => (Span::Other, other(self.way), TRY),
-        };
-        (self.moved, self.spent) = (0, Duration::ZERO);
     }
 
     fn better(&self) -> Way {
