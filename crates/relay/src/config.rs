@@ -1,13 +1,16 @@
 //! What a relay is told: addresses, engine, CPUs, limits.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+mod backend;
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use lanes::CpuSet;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::access_log::AccessLog;
-use crate::{CongestionControl, Error};
+use crate::{CongestionControl, Error, loops};
+pub use backend::{Backend, Check, Target};
 
 /// How bytes move from one leg of a connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
@@ -54,6 +57,12 @@ pub enum Balance {
     /// The one with the fewest connections from this relay.
     #[strum(serialize = "leastconn")]
     LeastConnections,
+    /// Of two that are drawn, the one with the fewer connections.
+    #[strum(serialize = "random")]
+    Random,
+    /// By the client's address, the same one each time.
+    #[strum(serialize = "source")]
+    Source,
 }
 
 /// A version of the PROXY protocol's header.
@@ -76,7 +85,7 @@ pub struct Config {
     /// Addresses to accept on. Port 0 lets the kernel choose.
     pub listen: Vec<SocketAddr>,
     /// Where connections go.
-    pub backends: Vec<SocketAddr>,
+    pub backends: Vec<Backend>,
     /// How a backend is chosen.
     pub balance: Balance,
     /// How bytes move.
@@ -94,6 +103,12 @@ pub struct Config {
     /// How long all attempts together may take to find a backend for a client, before the client
     /// gets a reset.
     pub connect_deadline: Duration,
+    /// The most connections that wait for a place while all backends that are up are full.
+    pub max_queue: usize,
+    /// How long one waits for that before it is reset.
+    pub queue_timeout: Duration,
+    /// How often the names of backends are resolved.
+    pub resolve_every: Duration,
     /// A connection without a byte in either direction for this long is reset. `None`: never.
     pub idle_timeout: Option<Duration>,
     /// A connection in which the client neither sends nor takes a byte for this long is reset.
@@ -133,10 +148,13 @@ impl Config {
     pub const DEFAULT_BUDGET: usize = 8 << 20;
 
     /// A configuration with the defaults for everything but the addresses and the CPUs.
-    pub fn new(listen: Vec<SocketAddr>, backends: Vec<SocketAddr>, cpus: CpuSet) -> Config {
+    pub fn new<B>(listen: Vec<SocketAddr>, backends: Vec<B>, cpus: CpuSet) -> Config
+    where
+        B: Into<Backend>,
+    {
         Config {
             listen,
-            backends,
+            backends: backends.into_iter().map(Into::into).collect(),
             balance: Balance::RoundRobin,
             engine: Engine::Auto,
             cpus,
@@ -144,6 +162,9 @@ impl Config {
             max_connections: None,
             connect_timeout: Duration::from_secs(5),
             connect_deadline: Duration::from_secs(15),
+            max_queue: 1024,
+            queue_timeout: Duration::from_secs(5),
+            resolve_every: Duration::from_secs(30),
             idle_timeout: Some(Duration::from_secs(3600)),
             client_timeout: None,
             server_timeout: None,
@@ -173,10 +194,8 @@ impl Config {
             format!("a budget of {budget} bytes is too small (expected at least {least})")
         } else if self.max_connections == Some(0) {
             "a limit of 0 connections (expected at least 1)".into()
-        } else if let Some(backend) = self.backends.iter().find(|backend| backend.port() == 0) {
-            format!("backend {backend}: port 0 is not a target")
         } else {
-            return Ok(());
+            return loops::check(self);
         };
         Err(Error::invalid(wrong))
     }
@@ -193,27 +212,6 @@ pub fn parse_listen(s: &str) -> Result<SocketAddr, Error> {
     }
     s.parse()
         .map_err(|_| Error::invalid(format!("listen address '{s}' does not parse ({expected})")))
-}
-
-/// Reads a backend's address: `IP:PORT`, `[IPv6]:PORT` or `NAME:PORT`; a name is resolved now,
-/// and its first address is used.
-pub fn parse_backend(s: &str) -> Result<SocketAddr, Error> {
-    if let Ok(addr) = s.parse() {
-        return Ok(addr);
-    }
-    let expected = "expected IP:PORT, [IPv6]:PORT or NAME:PORT";
-    let well_formed = s.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && !host.contains(['[', ']', ':', ' ']) && port.parse::<u16>().is_ok()
-    });
-    if !well_formed {
-        return Err(Error::invalid(format!("backend '{s}' does not parse ({expected})")));
-    }
-    match s.to_socket_addrs() {
-        Ok(mut addrs) => addrs
-            .next()
-            .ok_or_else(|| Error::invalid(format!("backend '{s}': the name has no address"))),
-        Err(e) => Err(Error::invalid(format!("backend '{s}': the name does not resolve: {e}"))),
-    }
 }
 
 #[cfg(test)]
@@ -240,16 +238,6 @@ mod tests {
             assert!(error.to_string().contains(&format!("'{given}'")), "{error}");
             assert!(error.to_string().contains("expected IP:PORT"), "{error}");
         }
-        for given in ["", "x", ":80", "a b:80", "1.2.3.4:", "name:70000", "[::1]"] {
-            let error = parse_backend(given).unwrap_err();
-            assert!(error.to_string().contains("does not parse"), "{given}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_backend_may_be_a_name() {
-        let addr = parse_backend("localhost:7").unwrap();
-        assert!(addr.ip().is_loopback() && addr.port() == 7);
     }
 
     #[test]
@@ -259,6 +247,6 @@ mod tests {
             assert_eq!(Engine::from_u8(engine as u8), engine);
         }
         assert!("Copy".parse::<Engine>().is_err());
-        assert!("random".parse::<Balance>().is_err());
+        assert!("first".parse::<Balance>().is_err());
     }
 }

@@ -5,11 +5,12 @@
 //! see a reset, so that neither takes an incomplete stream for a complete one. A side whose FINs
 //! have crossed gets what it is owed instead: its stream is complete.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::net::Shutdown;
 
-use crate::backend::{Lease, Tried};
+use crate::backends::{Lease, Tried, Waiting};
 use crate::cause::Cause;
 use crate::config::Engine;
 use crate::counters::Counters;
@@ -49,6 +50,8 @@ pub(crate) enum Phase {
     /// Waiting for the client's PROXY header; or, once it is known what it says, for the rest of it,
     /// of which its length says how much that is.
     Header(Option<Box<Header>>),
+    /// Waiting for a place at a backend.
+    Queued(Box<Queued>),
     /// Waiting for a backend to accept.
     Connecting(Box<Connecting>),
     /// Bytes flow.
@@ -64,10 +67,19 @@ pub(crate) struct Connecting {
     pub(crate) search: Search,
 }
 
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) search: Search,
+    /// Counted as one that waits, for as long as it does.
+    pub(crate) _waiting: Waiting,
+}
+
 /// What a connection's attempts to reach a backend have in common.
 #[derive(Debug)]
 pub(crate) struct Search {
     pub(crate) tried: Tried,
+    /// The client's address, if its PROXY header says it.
+    pub(crate) client: Option<IpAddr>,
     /// Worker's tick at which there are no more attempts.
     pub(crate) deadline: u32,
     /// What came of the last attempt.
@@ -241,7 +253,7 @@ impl Connection {
                 relaying.up.release(resources);
                 relaying.down.release(resources);
             }
-            Phase::Header(_) | Phase::Moving => {}
+            Phase::Header(_) | Phase::Queued(_) | Phase::Moving => {}
         }
     }
 }

@@ -9,6 +9,9 @@ kit::counters! {
             "Connections that ended by a reset, from either side or by the relay.";
         no_backend: "connections", "Clients refused because no backend could be reached.";
         connect_failed: "attempts", "Attempts to reach a backend that failed.";
+        queued: "connections", "Connections that waited because all backends were full.";
+        queue_full: "connections", "Clients refused because too many waited for a backend.";
+        queue_timeout: "connections", "Clients refused because no backend had a place in time.";
         connect_local: "attempts",
             "Attempts to reach a backend that this host could not make: no port, no route, a rule.";
         idle_timeout: "connections",

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Config;
+use crate::backends::checks;
+use crate::config::{Backend, Config, Target};
 use crate::{Error, ErrorKind};
 
 /// Files for what the program opens besides the relay: logs, control sockets, name resolution.
@@ -21,6 +22,9 @@ const OF_WORKER: usize = 3;
 
 /// See `worker/reserve.rs`.
 const OF_RESERVE: usize = 1;
+
+/// Files that resolving a name may need.
+const OF_NAME: usize = 4;
 
 /// BPF objects of the sockmap engine, and what loading them needs for a moment.
 const OF_SOCKMAP: usize = 24;
@@ -116,7 +120,11 @@ impl Drop for Permit {
 fn overhead(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = config.cpus.len().max(cpus);
-    workers * (OF_WORKER + config.listen.len()) + OF_SOCKMAP + OF_RESERVE + SLACK
+    let checks = config.backends.iter().filter(|backend| backend.check.is_some()).count();
+    let is_name = |backend: &&Backend| matches!(backend.target, Target::Name { .. });
+    let names = config.backends.iter().filter(is_name).count();
+    let others = checks.min(checks::AT_ONCE) + names * OF_NAME;
+    workers * (OF_WORKER + config.listen.len()) + others + OF_SOCKMAP + OF_RESERVE + SLACK
 }
 
 fn open_now() -> usize {

@@ -9,26 +9,28 @@ use knobs::{Answer, Knob, Reach, Registry};
 use lanes::{CpuSpec, LaneMap};
 use serde_json::{Map, Value, json};
 
-use crate::{Cause, Engine, Relay, Statistics, Stats, Times, Traffic};
+use crate::{BackendSettings, Cause, Engine, Relay, Statistics, Stats, Times, Traffic};
 
 /// The request that a relay answers with its [`Statistics`] as JSON.
 pub const STATISTICS: &str = "relay.statistics";
 
-/// Adds the knobs `relay.cpus` and `relay.engine`, and every counter as `relay.NAME`, to
-/// `registry`, which answers [`STATISTICS`]. CPU sets are resolved against `map`. The registry holds on to the relay.
+/// Adds the knobs `relay.cpus`, `relay.engine` and `relay.backends`, and every counter as
+/// `relay.NAME`, to `registry`, which answers [`STATISTICS`]. CPU sets are resolved against `map`.
+/// The registry holds on to the relay.
 ///
 /// # Errors
 /// A name that the registry holds already.
 pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result<(), knobs::Error> {
     registry.register(cpus_knob(relay, map))?;
     registry.register(engine_knob(relay))?;
+    registry.register(backends_knob(relay))?;
     let from = Arc::clone(relay);
     let read = move || Ok::<_, Infallible>(from.stats().values());
     registry.meters(Counter, "relay", Stats::FIELDS, read)?;
     let from = Arc::clone(relay);
     let now = [
         ("connections", "connections", "Connections at this moment."),
-        ("backends_up", "backends", "Backends that are not left alone after a refusal."),
+        ("backends_up", "addresses", "Addresses of backends that are up."),
     ];
     let read = move || Ok::<_, Infallible>([from.active() as u64, from.backends().1 as u64]);
     registry.meters(Gauge, "relay", now, read)?;
@@ -85,4 +87,15 @@ fn engine_knob(relay: &Arc<Relay>) -> Knob {
     Knob::choice("relay.engine", help, &Engine::ALL, Engine::Auto, get, set)
         .reaching(Reach::NewConnections)
         .exposed("relay.bytes_under_engine", "relay.bytes")
+}
+
+fn backends_knob(relay: &Arc<Relay>) -> Knob {
+    let (reader, writer) = (Arc::clone(relay), Arc::clone(relay));
+    let default = relay.backend_settings().to_string();
+    let set =
+        move |settings: BackendSettings| writer.set_backends(&settings).map_err(|e| e.to_string());
+    let form = "BACKEND=ready or BACKEND=drain, with or without ,weight=0-256; several with spaces between";
+    let help = "which backends get new connections, and how many; those not named stay as they are";
+    Knob::parsed("relay.backends", help, form, &default, move || Ok(reader.backend_settings()), set)
+        .reaching(Reach::NewConnections)
 }

@@ -14,7 +14,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let listen = cachelane_relay::parse_listen(":8080")?;
-//! let backend = cachelane_relay::parse_backend("10.0.0.5:80")?;
+//! let backend: cachelane_relay::Backend = "10.0.0.5:80,check".parse()?;
 //! let relay = Relay::start(Config::new(vec![listen], vec![backend], "0-3".parse()?))?;
 //! relay.set_cpus(&"2".parse()?)?; // the workers move at once, with their connections
 //! relay.drain(Duration::from_secs(30));
@@ -25,7 +25,7 @@
 //! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
 mod access_log;
-mod backend;
+mod backends;
 mod cause;
 mod config;
 mod congestion;
@@ -36,6 +36,7 @@ mod files;
 mod flow;
 #[cfg(feature = "knobs")]
 mod knobs;
+mod loops;
 #[cfg(feature = "fuzzing")]
 pub mod proxy;
 #[cfg(not(feature = "fuzzing"))]
@@ -56,8 +57,9 @@ mod worker;
 #[cfg(feature = "knobs")]
 pub use self::knobs::{STATISTICS, register};
 pub use access_log::{AccessLog, LogFormat, LogSample, LogTarget};
+pub use backends::{BackendState, settings::BackendSettings};
 pub use cause::Cause;
-pub use config::{Balance, Config, Engine, ProxyHeader, parse_backend, parse_listen};
+pub use config::{Backend, Balance, Check, Config, Engine, ProxyHeader, Target, parse_listen};
 pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};

@@ -15,6 +15,7 @@ use rustix::process::Pid;
 use rustix::thread::gettid;
 
 use crate::access_log::Writer;
+use crate::backends::Upkeep;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::counters::{Counters, Stats};
@@ -23,7 +24,7 @@ use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::statistics::{Statistics, Traffic};
 use crate::worker::Worker;
-use crate::{Error, ErrorKind, socket};
+use crate::{BackendSettings, Error, ErrorKind, socket};
 
 /// The most directions that the sockmap engine holds at a time.
 const SOCKMAP_SLOTS: usize = 65_536;
@@ -36,6 +37,7 @@ pub struct Relay {
     crew: Mutex<Crew>,
     gone: Mutex<Gone>,
     announce: mpsc::Sender<()>,
+    _upkeep: Upkeep,
 }
 
 /// The workers' threads, and where they run.
@@ -81,7 +83,8 @@ impl Relay {
         let names = addrs.iter().map(SocketAddr::to_string).collect();
         let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
         let shared = Arc::new(Shared::new(config, files, congestion, log));
-        let relay = Relay { shared, addrs, crew, gone, announce };
+        let upkeep = Upkeep::start(&shared.backends, &shared.config, &addrs, &shared.setup)?;
+        let relay = Relay { shared, addrs, crew, gone, announce, _upkeep: upkeep };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
         Ok(relay)
@@ -115,9 +118,22 @@ impl Relay {
         self.shared.active()
     }
 
-    /// Backends in all, and of these the ones that are not left alone after a refusal.
+    /// Addresses of backends in all, and of these the ones that are up.
     pub fn backends(&self) -> (usize, usize) {
-        (self.shared.backends.len(), self.shared.backends.up(Instant::now()))
+        self.shared.backends.count(Instant::now())
+    }
+
+    /// Which backends get new connections, and their weights.
+    pub fn backend_settings(&self) -> BackendSettings {
+        self.shared.backends.settings()
+    }
+
+    /// Changes these of some backends, for new connections.
+    ///
+    /// # Errors
+    /// A backend that is none of this relay's. Nothing is changed then.
+    pub fn set_backends(&self, settings: &BackendSettings) -> Result<(), Error> {
+        self.shared.backends.set(settings)
     }
 
     /// All counters, summed over the workers.
@@ -131,8 +147,9 @@ impl Relay {
     /// What was counted of each listener and each backend.
     pub fn statistics(&self) -> Statistics {
         let mut listeners: Vec<_> =
-            self.addrs.iter().map(|&addr| Traffic::new(addr, true, 0)).collect();
+            self.addrs.iter().map(|addr| Traffic::new(addr.to_string(), true, 0)).collect();
         let mut backends: Vec<_> = (self.shared.backends.each(Instant::now()))
+            .into_iter()
             .map(|(addr, is_up, active)| Traffic::new(addr, is_up, active as u64))
             .collect();
         for tallies in self.shared.tallies() {

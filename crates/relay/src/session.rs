@@ -13,8 +13,8 @@ pub(crate) struct Session {
     pub(crate) client: Option<SocketAddr>,
     /// The listener's place in the configuration.
     pub(crate) listener: u32,
-    /// The place of the backend that it uses, or last tried.
-    pub(crate) backend: Option<u32>,
+    /// The address of the backend that it uses, or last tried.
+    pub(crate) backend: Option<SocketAddr>,
     /// Backends asked for a connection.
     pub(crate) attempts: u32,
     pub(crate) accepted: Instant,
@@ -32,8 +32,6 @@ type Moment = Option<u32>;
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) session: Session,
-    /// The backend that it used, or last tried.
-    pub(crate) backend: Option<SocketAddr>,
     pub(crate) total: Duration,
     /// Client to backend, and backend to client.
     pub(crate) bytes: [u64; 2],
@@ -65,9 +63,9 @@ impl Session {
     }
 
     /// This backend is asked for a connection.
-    pub(crate) fn asks(&mut self, backend: usize) {
+    pub(crate) fn asks(&mut self, backend: SocketAddr) {
         self.attempts += 1;
-        self.backend = Some(backend as u32);
+        self.backend = Some(backend);
     }
 
     /// A backend has accepted.
@@ -116,15 +114,15 @@ mod tests {
         let mut session = Session::new(None, 0, start);
         assert_eq!((session.waited(), session.connecting()), (None, None));
         session.seeks(at(5));
-        session.asks(0);
+        session.asks("127.0.0.1:1".parse().unwrap());
         session.seeks(at(9));
-        session.asks(1);
+        session.asks("127.0.0.1:2".parse().unwrap());
         session.is_connected(at(12));
         assert_eq!(session.answering(), None);
         session.is_answered(at(100));
         session.is_answered(at(200));
         let times = [session.waited(), session.connecting(), session.answering()];
         assert_eq!(times, [5, 7, 88].map(|ms| Some(Duration::from_millis(ms))));
-        assert_eq!((session.attempts, session.backend), (2, Some(1)));
+        assert_eq!((session.attempts, session.backend), (2, Some("127.0.0.1:2".parse().unwrap())));
     }
 }

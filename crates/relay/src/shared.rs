@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::access_log::Writer;
-use crate::backend::Backends;
+use crate::backends::Backends;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::connection::Origin;
@@ -176,7 +176,7 @@ impl Shared {
 
     /// Counts for one more worker.
     pub(crate) fn new_tallies(&self) -> Arc<Tallies> {
-        let tallies = Arc::new(Tallies::new(self.config.listen.len(), self.backends.len()));
+        let tallies = Arc::new(Tallies::new(self.config.listen.len(), self.backends.specs.len()));
         self.tallies.lock().push(Arc::clone(&tallies));
         tallies
     }
@@ -209,7 +209,7 @@ mod tests {
 
     fn shared(limit: usize) -> Shared {
         let files = FileBudget { connections: limit, pipes: limit };
-        let addrs = vec!["127.0.0.1:1".parse().unwrap()];
+        let addrs: Vec<std::net::SocketAddr> = vec!["192.0.2.1:1".parse().unwrap()];
         let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
         Shared::new(config, files, Congestion::default(), None)
     }

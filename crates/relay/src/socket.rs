@@ -114,6 +114,17 @@ pub(crate) fn start_connect(addr: SocketAddr, setup: &Setup) -> rustix::io::Resu
     }
 }
 
+/// Whether there is nothing left to make a socket of, for whatever backend.
+pub(crate) fn is_exhausted(e: Errno) -> bool {
+    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+}
+
+/// Whether an error that connect(2) returns at once is this host's: no port, no route, no such
+/// family, a rule of its own. Nobody has asked the backend.
+pub(crate) fn is_local(e: Errno) -> bool {
+    !matches!(e, Errno::CONNREFUSED | Errno::CONNRESET | Errno::TIMEDOUT)
+}
+
 /// Closes a socket such that its peer sees a reset, whatever is still queued; or, if both ends have
 /// ended their streams, such that the kernel goes on sending what the peer has yet to acknowledge.
 pub(crate) fn reset(socket: OwnedFd) {

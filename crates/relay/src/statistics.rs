@@ -1,7 +1,6 @@
 //! What was counted of each listener and each backend.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::Count;
@@ -23,8 +22,8 @@ pub struct Statistics {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Its address.
-    pub addr: SocketAddr,
+    /// Its address, or a backend's name.
+    pub addr: String,
     /// For a backend, whether it is not left alone after a refusal. A listener is up.
     pub is_up: bool,
     /// Connections at this moment. A backend's are those that wait for it, too.
@@ -131,7 +130,7 @@ impl Tally {
 
 impl Traffic {
     /// Nothing counted yet, and so many connections now.
-    pub(crate) fn new(addr: SocketAddr, is_up: bool, active: u64) -> Traffic {
+    pub(crate) fn new(addr: String, is_up: bool, active: u64) -> Traffic {
         let (connections, connect_failed, bytes_up, bytes_down) = (0, 0, 0, 0);
         let (ended, times) = ([0; Cause::ALL.len()], || Times(vec![0; BUCKETS]));
         let (connect_time, session_time) = (times(), times());

@@ -7,6 +7,7 @@
 mod admit;
 mod exposure;
 mod header;
+mod queue;
 pub(crate) mod reserve;
 mod telling;
 mod timeouts;
@@ -24,6 +25,7 @@ use slab::Slab;
 
 use crate::Error;
 use crate::access_log::{Port, Writer};
+use crate::backends::Pool;
 use crate::cause::Cause;
 use crate::config::Engine;
 use crate::connection::{Connection, Handed, Next, Phase};
@@ -32,6 +34,7 @@ use crate::flow::Resources;
 use crate::shared::{Shared, Stage};
 use crate::statistics::Tallies;
 use exposure::InForce;
+use queue::Queue;
 use reserve::Shortage;
 use telling::note_moved;
 use timeouts::Limits;
@@ -66,7 +69,8 @@ pub(crate) struct Worker {
     polls: Vec<(usize, u32)>,
     look_at: Instant,
     generation: u32,
-    turn: usize,
+    pool: Pool,
+    queue: Queue,
     started: Instant,
     now: Instant,
     /// Ticks since the worker started, as of the last event.
@@ -92,6 +96,7 @@ impl Worker {
         let limits = Limits::of(&shared.config);
         let tallies = shared.new_tallies();
         let log = shared.access_log.as_ref().and_then(Writer::port);
+        let pool = Pool::new(Arc::clone(&shared.backends), turn);
         let now = Instant::now();
         Ok(Worker {
             shared,
@@ -112,7 +117,8 @@ impl Worker {
             polls: Vec::new(),
             look_at: now,
             generation: 0,
-            turn,
+            pool,
+            queue: Queue::new(),
             started: now,
             now,
             tick: 0,
@@ -184,7 +190,7 @@ impl Worker {
                         self.step(key);
                     }
                     Phase::Connecting(_) => self.connected(key, flags),
-                    Phase::Header(_) | Phase::Moving => {}
+                    Phase::Header(_) | Phase::Queued(_) | Phase::Moving => {}
                 }
             }
         }
@@ -217,6 +223,9 @@ impl Worker {
             self.swept = self.tick;
             self.look_at_timers();
         }
+        if !self.queue.is_empty() {
+            self.serve_queue();
+        }
     }
 
     fn read_clock(&mut self) {
@@ -231,7 +240,8 @@ impl Worker {
             Some(self.look_at.saturating_duration_since(self.now))
         } else {
             let timers = self.timers.wait(self.tick).map(|ticks| TICK * ticks.max(1));
-            self.accept_again.map(|_| TICK).into_iter().chain(timers).min()
+            let tries = self.accept_again.is_some() || !self.queue.is_empty();
+            tries.then_some(TICK).into_iter().chain(timers).min()
         }
     }
 
@@ -242,7 +252,7 @@ impl Worker {
         let relaying = match &mut connection.phase {
             Phase::Relaying(relaying) => relaying,
             Phase::Header(_) => return self.read_header(key),
-            Phase::Connecting(_) | Phase::Moving => return,
+            Phase::Connecting(_) | Phase::Queued(_) | Phase::Moving => return,
         };
         let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());
         let next = relaying.advance(&mut connection.client, &mut self.resources);
@@ -329,7 +339,8 @@ impl Worker {
 
     /// Gives a place back, also one that was taken in vain: others may wait for it.
     fn leave(&self) {
-        if self.shared.leave() {
+        // The backend's place is free as well.
+        if self.shared.leave() || self.pool.is_waited_for() {
             self.shared.wake_all();
         }
     }

@@ -179,7 +179,7 @@ fn a_backend_that_refuses_and_one_that_does_not_answer_are_logged_apart() {
     let (silent, _kept) = black_hole();
     for (backend, state) in [(refuses, "SC"), (silent, "sC")] {
         let logged = Logged::new(Engine::Auto, |config| {
-            config.backends = vec![backend];
+            config.backends = vec![backend.into()];
             config.connect_timeout = Duration::from_millis(300);
         });
         expect_refusal(logged.addr());
@@ -195,8 +195,8 @@ fn a_second_try_is_counted_and_the_backend_that_served_is_logged() {
     let (_socket, dead) = bound();
     let mut backend = None;
     let logged = Logged::new(Engine::Auto, |config| {
-        backend = config.backends.first().copied();
-        config.backends.insert(0, dead);
+        backend = config.backends.first().map(|backend| backend.target.to_string());
+        config.backends.insert(0, dead.into());
         config.cpus = own_cpus().into_iter().take(1).collect();
     });
     // One of two connections comes to the dead backend first.
@@ -207,7 +207,7 @@ fn a_second_try_is_counted_and_the_backend_that_served_is_logged() {
     }
     await_that("two lines", || lines(&logged.path).len() == 2);
     let lines = lines(&logged.path);
-    assert!(lines.iter().all(|line| line["backend"] == backend.unwrap().to_string()), "{lines:?}");
+    assert!(lines.iter().all(|line| line["backend"] == *backend.as_deref().unwrap()), "{lines:?}");
     let retries: u64 = lines.iter().map(|line| line["retries"].as_u64().unwrap()).sum();
     assert_eq!(retries, 1, "{lines:?}");
 }

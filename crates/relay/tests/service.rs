@@ -154,7 +154,7 @@ fn a_backend_that_does_not_answer_in_time_is_given_up() {
     assert_eq!((relay.stats().connect_failed, relay.stats().no_backend), (1, 1));
 
     let (live, addr) = backend();
-    let relay = Relay::start(Config { backends: vec![hole, addr], ..alone }).unwrap();
+    let relay = Relay::start(Config { backends: vec![hole.into(), addr.into()], ..alone }).unwrap();
     for _ in 0..4 {
         let client = connect(relay.addrs()[0]);
         assert_eq!(served_within(PATIENCE, &client, &[&live]), Some(0));
@@ -275,9 +275,10 @@ fn a_drain_that_takes_too_long_says_so_and_may_be_asked_again() {
 #[test]
 fn an_address_in_use_is_refused_as_that() {
     let (_taken, addr) = backend();
+    let (_dead, to) = bound();
     let rig = Rig::new(Engine::Auto);
     for listen in [addr, rig.relay.addrs()[0]] {
-        let config = Config { listen: vec![listen], ..config(Engine::Auto, &[addr]) };
+        let config = Config { listen: vec![listen], ..config(Engine::Auto, &[to]) };
         let error = Relay::start(config).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddressInUse, "{error}");
         assert!(error.to_string().contains(&listen.to_string()), "{error}");

@@ -22,8 +22,8 @@ fn bytes_and_times_are_counted_by_listener_and_backend(engine: Engine) {
     let statistics = rig.relay.statistics();
     let (open, backend) = (&statistics.listeners[0], &statistics.backends[0]);
     assert_eq!(
-        (open.addr, backend.addr),
-        (rig.relay.addrs()[0], rig.listener.local_addr().unwrap())
+        (&open.addr, &backend.addr),
+        (&rig.relay.addrs()[0].to_string(), &rig.listener.local_addr().unwrap().to_string())
     );
     for traffic in [open, backend] {
         // While it runs.
@@ -53,7 +53,7 @@ fn bytes_and_times_are_counted_by_listener_and_backend(engine: Engine) {
 fn failures_are_counted_where_they_happen() {
     let (_socket, dead) = bound();
     let rig = Rig::with(Engine::Auto, |config| {
-        config.backends.insert(0, dead);
+        config.backends.insert(0, dead.into());
         config.retry_after = Duration::from_secs(60);
     });
     for _ in 0..8 {

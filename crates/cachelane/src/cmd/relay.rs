@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec};
 use relay::{
-    AccessLog, Balance, Config, CongestionControl, Engine, LogFormat, LogSample, LogTarget,
-    ProxyHeader, Relay,
+    AccessLog, Backend, Balance, Config, CongestionControl, Engine, LogFormat, LogSample,
+    LogTarget, ProxyHeader, Relay,
 };
 use signal_hook::consts::SIGTERM;
 
@@ -28,17 +28,24 @@ Signals: On SIGTERM it accepts no new connections and waits for existing ones to
 for --drain-timeout. On a second signal, or on SIGINT, it resets them and exits. On SIGUSR1 it \
 logs its counters. With --access-log, it opens the log's file anew on SIGHUP.
 
+Options of a backend, after commas: weight=0-256 (its share), backup (used only while no other is up), \
+maxconn=N (more wait), check (connect to it every 2s; inter=TIME, timeout=TIME, rise=N, fall=N, \
+send=TEXT and expect=TEXT change that), slowstart=TIME (fewer connections at first, once it is up \
+again). Which backends get new connections can be changed while it runs: knob relay.backends.
+
 Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
+  cachelane relay --listen :6379 --to 'db1:6379,check,send=PING\\r\\n,expect=+PONG' --to db2:6379,backup
   cachelane relay --listen 127.0.0.1:5432 --to db:5432 --cpus lane:0 --balance leastconn")]
 pub(crate) struct Args {
     /// Address to accept connections on: IP:PORT, [IPv6]:PORT, or :PORT for any address; may be
     /// repeated
     #[arg(long, value_name = "ADDR", required_unless_present = "stats", value_parser = relay::parse_listen)]
     listen: Vec<SocketAddr>,
-    /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT; may be repeated
-    #[arg(long, value_name = "ADDR", required_unless_present = "stats", num_args = 1.., value_parser = relay::parse_backend)]
-    to: Vec<SocketAddr>,
+    /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT, which stands for all its addresses;
+    /// and options of it after commas, see below; may be repeated
+    #[arg(long, value_name = "ADDR[,OPTION...]", required_unless_present = "stats", num_args = 1..)]
+    to: Vec<Backend>,
     /// How bytes are moved: copy (read and write), splice (through a pipe, not through user space),
     /// sockmap (by a BPF program in the kernel), or auto (chosen for each flow); can be changed
     /// while it runs: knob relay.engine
@@ -50,8 +57,9 @@ pub(crate) struct Args {
     cpus: CpuSpec,
     #[command(flatten)]
     lanes: LanesArg,
-    /// How a backend is chosen: roundrobin (one after the other) or leastconn (the one with the
-    /// fewest connections)
+    /// How a backend is chosen: roundrobin (one after the other), leastconn (the one with the
+    /// fewest connections), random (of two that are drawn, the one with fewer), or source (by the
+    /// client's address, the same one each time)
     #[arg(long, default_value = "roundrobin")]
     balance: Balance,
     /// Most memory, in the kernel and in user space, that one connection may use: bytes, or a
@@ -69,6 +77,15 @@ pub(crate) struct Args {
     /// gets a reset
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration)]
     connect_deadline: Duration,
+    /// Most connections that wait while all backends are full (maxconn)
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_queue: usize,
+    /// How long one waits for that before it is reset
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    queue_timeout: Duration,
+    /// How often the names of backends are resolved
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    resolve_every: Duration,
     /// Reset a connection after this long without a byte in either direction; 0 for never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = timeout)]
     idle_timeout: Timeout,
@@ -148,6 +165,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         max_connections: args.max_connections,
         connect_timeout: args.connect_timeout,
         connect_deadline: args.connect_deadline,
+        max_queue: args.max_queue,
+        queue_timeout: args.queue_timeout,
+        resolve_every: args.resolve_every,
         idle_timeout: args.idle_timeout.0,
         client_timeout: args.client_timeout.0,
         server_timeout: args.server_timeout.0,
@@ -222,7 +242,7 @@ fn dry_run(config: Config) -> anyhow::Result<Exit> {
             list(listen),
             cpus.len()
         ),
-        format!("would relay to {} with engine {engine}", list(backends)),
+        format!("would relay to {} with engine {engine}", targets(backends)),
         format!("would hold at most {budget} bytes of memory for a connection"),
     ];
     lines.extend(access_log.iter().map(|log| format!("would log connections to {}", log.target)));
@@ -231,11 +251,11 @@ fn dry_run(config: Config) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
+fn announce(relay: &Relay, backends: &[Backend], cpus: CpuSet) {
     tracing::info!(
         "relaying {} to {} with engine {} on CPUs {cpus}, at most {} connections",
         list(relay.addrs()),
-        list(backends),
+        targets(backends),
         relay.engine(),
         relay.max_connections()
     );
@@ -243,4 +263,8 @@ fn announce(relay: &Relay, backends: &[SocketAddr], cpus: CpuSet) {
 
 fn list(addrs: &[SocketAddr]) -> String {
     addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn targets(backends: &[Backend]) -> String {
+    backends.iter().map(|backend| backend.target.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -46,7 +46,7 @@ fn text(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8>)
         Some(client) => (client.ip().to_canonical().to_string(), client.port()),
         None => ("unix".into(), 0),
     };
-    let server = record.backend.map_or(NO_SERVER.into(), |addr| addr.to_string());
+    let server = record.session.backend.map_or(NO_SERVER.into(), |addr| addr.to_string());
     let ms = |time: Option<Duration>| time.map_or(-1, |time| time.as_millis() as i64);
     // Into memory, which does not fail.
     let _ = write!(
@@ -72,7 +72,7 @@ fn object(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8
         "time": humantime::format_rfc3339_millis(accepted).to_string(),
         "client": client,
         "listener": listener,
-        "backend": record.backend,
+        "backend": record.session.backend,
         "wait_ms": session.waited().map(ms),
         "connect_ms": session.connecting().map(ms),
         "first_byte_ms": session.answering().map(ms),
@@ -120,15 +120,14 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let client = "[::ffff:10.0.1.2]:33313".parse().ok();
         let mut session = Session::new(client, 0, start);
-        let backend = "127.0.0.1:8000".parse().ok();
+        let backend = "127.0.0.1:8000".parse().unwrap();
         session.seeks(at(1));
-        session.asks(0);
-        session.asks(1);
+        session.asks("127.0.0.1:7000".parse().unwrap());
+        session.asks(backend);
         session.is_connected(at(4));
         session.is_answered(at(11));
         Record {
             session,
-            backend,
             total: Duration::from_millis(5007),
             bytes: [34, 212],
             cause: Cause::Normal,
@@ -158,7 +157,7 @@ mod tests {
     #[test]
     fn what_did_not_come_to_pass_is_minus_one_or_null() {
         let session = Session::new(None, 0, Instant::now());
-        let none = Record { session, backend: None, cause: Cause::Proxy, stage: 'R', ..record() };
+        let none = Record { session, cause: Cause::Proxy, stage: 'R', ..record() };
         let said = line(LogFormat::Text, &none);
         assert!(said.starts_with("unix:0 ["), "{said}");
         assert!(said.contains(" relay/<NOSRV> -1/-1/5007 212 PR "), "{said}");

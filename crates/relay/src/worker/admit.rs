@@ -1,6 +1,7 @@
 //! From the listen queue to two legs: accepting within the limit, and connecting to a backend, with
 //! others tried if one refuses.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventFlags};
@@ -11,7 +12,7 @@ use super::telling::note_connected;
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
-use crate::backend::{Lease, Tried};
+use crate::backends::{Choice, Lease, Tried};
 use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
 use crate::flow::Leg;
@@ -112,70 +113,100 @@ impl Worker {
             }
             self.set_timer(key);
         } else {
-            self.begin_connecting(key, self.own_greeting(key));
+            self.begin_connecting(key, None, self.own_greeting(key));
         }
     }
 
     // Connecting.
 
-    pub(super) fn begin_connecting(&mut self, key: usize, greeting: Vec<u8>) {
+    pub(super) fn begin_connecting(
+        &mut self,
+        key: usize,
+        client: Option<IpAddr>,
+        greeting: Vec<u8>,
+    ) {
         let deadline = self.tick.wrapping_add(self.limits.deadline);
-        let search = Search { tried: Tried::default(), deadline, failed: Cause::Server, greeting };
+        let (tried, failed) = (Tried::default(), Cause::Server);
+        let search = Search { tried, client, deadline, failed, greeting };
+        if self.is_behind_others() {
+            return self.wait_for_place(key, search);
+        }
         self.connect(key, search);
     }
 
     /// Connects to a backend that was not tried yet.
     fn connect(&mut self, key: usize, mut search: Search) {
-        self.turn = self.turn.wrapping_add(1);
+        match self.next_backend(key, &mut search) {
+            Choice::Try(lease) => self.connect_to(key, lease, search),
+            Choice::Wait => self.wait_for_place(key, search),
+            Choice::Nobody => self.refuse_without_backend(key, search.failed),
+        }
+    }
+
+    /// Connects to this backend; or to others, if that is refused at once.
+    pub(super) fn connect_to(&mut self, key: usize, mut lease: Lease, mut search: Search) {
         self.connections[key].session.seeks(self.now);
-        while let Some(lease) = self.next_backend(&search) {
-            search.tried.add(&lease);
-            self.connections[key].session.asks(lease.index());
+        loop {
+            self.connections[key].session.asks(lease.addr());
             match socket::start_connect(lease.addr(), &self.shared.setup) {
-                Ok(socket) => {
-                    let connection = &mut self.connections[key];
-                    let token = Token::Backend { key, generation: connection.generation };
-                    if !register(&self.epoll, &socket, token, CONNECTING) {
-                        return self.refuse(key, Cause::Resource);
-                    }
-                    connection.active = self.tick;
-                    let connecting = Connecting { socket, lease, search };
-                    connection.phase = Phase::Connecting(Box::new(connecting));
-                    return self.set_timer(key);
-                }
-                Err(e) if is_exhausted(e) => {
+                Ok(socket) => return self.await_backend(key, Connecting { socket, lease, search }),
+                Err(e) if socket::is_exhausted(e) => {
                     self.resources.counters.no_files.add(1);
                     self.resources.counters.turned_away.add(1);
                     say!(WARN, "a client was refused: no socket for its backend: {e}");
                     return self.refuse(key, Cause::Resource);
                 }
                 // Of another family, or by another route, the next one may do.
-                Err(e) if is_local(e) => {
+                Err(e) if socket::is_local(e) => {
                     self.resources.counters.connect_local.add(1);
                     say!(WARN, "this host cannot connect to backend {}: {e}", lease.addr());
                     search.failed = Cause::Resource;
+                    drop(lease);
                 }
                 Err(e) => {
                     search.failed = Cause::Server;
                     self.connect_failed(lease, &e.to_string());
                 }
             }
+            lease = match self.next_backend(key, &mut search) {
+                Choice::Try(lease) => lease,
+                Choice::Wait => return self.wait_for_place(key, search),
+                Choice::Nobody => return self.refuse_without_backend(key, search.failed),
+            };
         }
-        self.resources.counters.no_backend.add(1);
-        say!(DEBUG, "a client was refused: no backend could be reached");
-        self.refuse(key, search.failed);
     }
 
-    fn next_backend(&mut self, search: &Search) -> Option<Lease> {
-        if is_past(search.deadline, self.tick) {
-            return None;
+    fn await_backend(&mut self, key: usize, connecting: Connecting) {
+        let connection = &mut self.connections[key];
+        let token = Token::Backend { key, generation: connection.generation };
+        if !register(&self.epoll, &connecting.socket, token, CONNECTING) {
+            return self.refuse(key, Cause::Resource);
         }
-        self.shared.backends.choose(self.turn, &search.tried, self.now)
+        connection.active = self.tick;
+        connection.phase = Phase::Connecting(Box::new(connecting));
+        self.set_timer(key);
+    }
+
+    pub(super) fn next_backend(&mut self, key: usize, search: &mut Search) -> Choice {
+        if is_past(search.deadline, self.tick) {
+            return Choice::Nobody;
+        }
+        let socket = &self.connections[key].client.socket;
+        let named = search.client;
+        let client = || named.or_else(|| Some(socket::peer_addr(socket).ok()?.ip()));
+        self.pool.choose(&mut search.tried, client, self.now)
+    }
+
+    pub(super) fn refuse_without_backend(&mut self, key: usize, failed: Cause) {
+        self.connections[key].session.seeks(self.now);
+        self.resources.counters.no_backend.add(1);
+        say!(DEBUG, "a client was refused: no backend could be reached");
+        self.refuse(key, failed);
     }
 
     fn connect_failed(&self, lease: Lease, reason: &str) {
         self.resources.counters.connect_failed.add(1);
-        self.note_failed(lease.index());
+        self.note_failed(lease.backend());
         if lease.failed(self.now) {
             say!(WARN, burst 10, "backend {} is down: {reason}", lease.addr());
         }
@@ -193,11 +224,11 @@ impl Worker {
             };
             return self.retry(key, *connecting, Cause::Server, &reason);
         }
-        if connecting.lease.succeeded() {
+        if connecting.lease.succeeded(self.now) {
             say!(INFO, burst 10, "backend {} is up again", connecting.lease.addr());
         }
         connection.session.is_connected(self.now);
-        note_connected(&self.tallies, connecting.lease.index());
+        note_connected(&self.tallies, connecting.lease.backend());
         let generation = connection.generation;
         let fresh = !self.shared.config.accept_proxy;
         let relaying = Relaying::new(*connecting, connection.origin.engine);
@@ -229,15 +260,4 @@ impl Worker {
         search.failed = failed;
         self.connect(key, search);
     }
-}
-
-/// Whether there is nothing left to make a socket of, for whatever backend.
-fn is_exhausted(e: Errno) -> bool {
-    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
-}
-
-/// Whether an error that connect(2) returns at once is this host's: no port, no route, no such
-/// family, a rule of its own. Nobody has asked the backend.
-fn is_local(e: Errno) -> bool {
-    !matches!(e, Errno::CONNREFUSED | Errno::CONNRESET | Errno::TIMEDOUT)
 }

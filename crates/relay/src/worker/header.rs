@@ -80,7 +80,8 @@ impl Worker {
             (Some(version), Some(_)) => write(version, addresses),
             _ => self.own_greeting(key),
         };
-        self.begin_connecting(key, greeting);
+        let client = addresses.map(|(client, _)| client.ip());
+        self.begin_connecting(key, client, greeting);
     }
 
     pub(super) fn refuse_header(&mut self, key: usize, cause: Cause, reason: &str) {

@@ -39,7 +39,7 @@ impl Worker {
             tally.ends(&record);
         }
         if let Phase::Relaying(relaying) = &connection.phase
-            && let Some(tally) = self.tallies.backends.get(relaying.lease.index())
+            && let Some(tally) = self.tallies.backends.get(relaying.lease.backend())
         {
             tally.ends(&record);
         }
@@ -56,11 +56,10 @@ impl Worker {
         let (bytes, own) = match &connection.phase {
             Phase::Relaying(relaying) => (relaying.moved(), 1),
             Phase::Connecting(_) => ([0, 0], 1),
-            Phase::Header(_) | Phase::Moving => ([0, 0], 0),
+            Phase::Header(_) | Phase::Queued(_) | Phase::Moving => ([0, 0], 0),
         };
         let mut record = Record {
             session,
-            backend: None,
             total: self.now.saturating_duration_since(session.accepted),
             bytes,
             cause,
@@ -73,13 +72,7 @@ impl Worker {
         }
         let here = self.shared.on_listener(session.listener as usize).load(Relaxed);
         record.active = [self.shared.active() as u64, here as u64];
-        for (index, (addr, _, leases)) in self.shared.backends.each(self.now).enumerate() {
-            record.leased[0] += leases as u64;
-            if session.backend == Some(index as u32) {
-                record.backend = Some(addr);
-                record.leased[1] = leases as u64;
-            }
-        }
+        record.leased = self.pool.leases(session.backend);
         record.leased = record.leased.map(|leases| leases.saturating_sub(own));
         record
     }
@@ -106,7 +99,7 @@ pub(super) fn note_moved(
         session.is_answered(now);
     }
     let listener = tallies.listeners.get(session.listener as usize);
-    let backend = tallies.backends.get(relaying.lease.index());
+    let backend = tallies.backends.get(relaying.lease.backend());
     for tally in listener.into_iter().chain(backend) {
         tally.moved(moved);
     }
@@ -119,6 +112,7 @@ fn stage(connection: &Connection, cause: Cause) -> char {
         // The backend had said all, and the client had yet to take it or to end.
         Phase::Relaying(relaying) if relaying.flows()[1].state != State::Open => 'L',
         Phase::Relaying(_) => 'D',
+        Phase::Queued(_) => 'Q',
         _ if connection.session.has_sought() => 'C',
         _ => 'R',
     }

@@ -16,6 +16,7 @@ use crate::connection::{Connection, Phase, Relaying};
 pub(super) struct Limits {
     pub(super) deadline: u32,
     connect: u32,
+    queue: u32,
     idle: Option<u32>,
     client: Option<u32>,
     server: Option<u32>,
@@ -36,6 +37,7 @@ impl Limits {
         Limits {
             deadline: ticks(config.connect_deadline),
             connect: ticks(config.connect_timeout),
+            queue: ticks(config.queue_timeout),
             idle: config.idle_timeout.map(ticks),
             client: config.client_timeout.map(ticks),
             server: config.server_timeout.map(ticks),
@@ -67,6 +69,7 @@ impl Worker {
         let after = |limit: u32| (limit + 1).saturating_sub(quiet);
         let wait = match &connection.phase {
             Phase::Header(_) => Some(after(self.limits.connect)),
+            Phase::Queued(_) => Some(after(self.limits.queue)),
             Phase::Connecting(connecting) => {
                 let left = connecting.search.deadline.wrapping_sub(self.tick) as i32;
                 Some(after(self.limits.connect).min(left.max(0) as u32))
@@ -96,6 +99,7 @@ impl Worker {
         let quiet = self.tick.wrapping_sub(connection.active);
         match &connection.phase {
             Phase::Header(_) => quiet > self.limits.connect,
+            Phase::Queued(_) => quiet > self.limits.queue,
             Phase::Connecting(connecting) => {
                 quiet > self.limits.connect || is_past(connecting.search.deadline, self.tick)
             }
@@ -111,6 +115,11 @@ impl Worker {
         match std::mem::replace(&mut connection.phase, Phase::Moving) {
             Phase::Header(_) => {
                 self.refuse_header(key, Cause::ClientTimeout, "it did not come in time");
+            }
+            queued @ Phase::Queued(_) => {
+                connection.phase = queued;
+                self.resources.counters.queue_timeout.add(1);
+                self.refuse(key, Cause::ServerTimeout);
             }
             Phase::Connecting(connecting) => {
                 self.retry(key, *connecting, Cause::ServerTimeout, "no answer in time");
