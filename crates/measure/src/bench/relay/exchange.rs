@@ -7,7 +7,7 @@ use lab::Host;
 use lab::traffic::{RrOptions, RrSession, Then};
 use trial::bench::Bar;
 
-use super::targets::{EXCHANGE, Target, Targets};
+use super::targets::{EXCHANGE, LOGGED, Target, Targets};
 use crate::bench::claim::Claim;
 use crate::bench::exchanges::check;
 use crate::bench::experiment::{Measure, Part, Step, Time};
@@ -16,7 +16,7 @@ use crate::bench::experiment::{Measure, Part, Step, Time};
 const WARM: Duration = Duration::from_millis(200);
 /// Connections with a request in flight.
 pub(crate) const CONNECTIONS: usize = 32;
-const TIME: Time = Time { once: 0.0, steps: 4, windows: 1.0, more: 0.25 };
+const TIME: Time = Time { once: 0.0, steps: 5, windows: 1.0, more: 0.25 };
 
 /// What the relay is compared with.
 const PEERS: [&str; 3] = ["haproxy", "nginx", "direct"];
@@ -53,6 +53,12 @@ pub(super) fn connect_part() -> Part<Targets> {
         let bar = (peer == "haproxy").then_some(Bar::AtLeast(1.0));
         compare("connections per second", "connect", peer).bar(bar)
     });
+    let logged = Claim::ratio(
+        "connections per second: log on / off",
+        format!("connect {LOGGED}"),
+        "connect relay",
+    );
+    let claims = claims.into_iter().chain([logged]);
     Part::new("connect", "Short connections", TIME).claims(claims).stage(|targets: &Targets, _| {
         let step = |target: &Target| Step::of(format!("connect {}", target.name), "1/s");
         Ok(Measure::new(targets.exchange.clone(), step, |to, now| {

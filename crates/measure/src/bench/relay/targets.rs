@@ -37,6 +37,9 @@ pub struct Targets {
     pub(super) lab: Lab,
 }
 
+/// The relay as users get it, with an access log in a file.
+pub(super) const LOGGED: &str = "relay-log";
+
 /// The relay's own cases: name, engine.
 const RELAYS: [(&str, &str); 4] = [
     ("relay", "auto"),
@@ -76,6 +79,11 @@ impl Targets {
                 relays.push(relay);
             }
         }
+        let log = lab.dir().join("access.log");
+        let more = format!("--access-log {}", log.display());
+        let logged = RelayProcess::start(&lab, &host, next(), echo_server.address(), &more)?;
+        lists[1].1.push(Target { name: LOGGED, addr: logged.addr });
+        relays.push(logged);
         for (name, proxy) in PEERS {
             if installed(proxy.program()).is_none() {
                 let program = proxy.program().name();
@@ -98,7 +106,9 @@ impl Targets {
                 None
             }
         };
-        exchange.retain(|target| ["direct", "relay", "haproxy", "nginx"].contains(&target.name));
+        exchange.retain(|target| {
+            ["direct", "relay", LOGGED, "haproxy", "nginx"].contains(&target.name)
+        });
         let there = (echo_server, relays, peers, least);
         Ok(Targets { bulk_server, bulk, exchange, _there: there, host, lab })
     }
