@@ -18,7 +18,7 @@ pub(crate) struct Session {
     /// Backends asked for a connection.
     pub(crate) attempts: u32,
     pub(crate) accepted: Instant,
-    /// When a backend was first looked for, when one had accepted, when its first byte had come.
+    /// When a backend was first asked, when one had accepted, when its first byte had come.
     asked: Moment,
     connected: Moment,
     answered: Moment,
@@ -44,6 +44,14 @@ pub(crate) struct Record {
     pub(crate) leased: [u64; 2],
 }
 
+impl Record {
+    /// Time from accepting until a backend was asked, or until the end in the queue.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        let in_queue = (self.stage == 'Q').then_some(self.total);
+        self.session.waited().or(in_queue)
+    }
+}
+
 impl Session {
     pub(crate) fn new(client: Option<SocketAddr>, listener: usize, now: Instant) -> Session {
         let (asked, connected, answered) = (None, None, None);
@@ -52,7 +60,7 @@ impl Session {
         Session { client, listener, backend, attempts: 0, accepted, asked, connected, answered }
     }
 
-    /// A backend is looked for.
+    /// A backend is to be asked.
     pub(crate) fn seeks(&mut self, now: Instant) {
         self.asked = self.asked.or(self.moment(now));
     }
@@ -83,8 +91,8 @@ impl Session {
         Some(since.as_micros().try_into().unwrap_or(u32::MAX))
     }
 
-    /// Time from accepting until a backend was first looked for: for the PROXY header and in queues.
-    pub(crate) fn waited(&self) -> Option<Duration> {
+    /// Time from accepting until a backend was first asked: for the PROXY header and in queues.
+    fn waited(&self) -> Option<Duration> {
         self.asked.map(micros)
     }
 

@@ -224,6 +224,21 @@ fn a_connection_that_idles_too_long_is_logged_as_timed_out() {
 }
 
 #[test]
+fn a_client_that_waits_too_long_in_the_queue_is_logged_so() {
+    const PATIENT: Duration = Duration::from_millis(300);
+    let logged = Logged::new(Engine::Auto, |config| {
+        config.backends[0].max_connections = Some(1);
+        config.queue_timeout = PATIENT;
+    });
+    let _served = logged.rig.pair();
+    expect_refusal(logged.addr());
+    let line = logged.line();
+    check(&line, "sQ", [0, 0]);
+    assert!(line["backend"].is_null() && line["connect_ms"].is_null(), "{line}");
+    assert!(line["wait_ms"].as_f64() >= Some(PATIENT.as_millis() as f64), "{line}");
+}
+
+#[test]
 fn a_sample_leaves_out_connections_that_ended_well_and_no_others() {
     let logged = Logged::new(Engine::Auto, |config| {
         config.cpus = own_cpus().into_iter().take(1).collect();

@@ -54,7 +54,7 @@ fn text(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8>)
         "{ip}:{port} [{}] {listener} {GROUP}/{server} {}/{}/{} {down} {}{stage} \
          {all}/{here}/{leased}/{at_server}/{} 0/0 up={up} first={}",
         date(accepted),
-        ms(session.waited()),
+        ms(record.waited()),
         ms(session.connecting()),
         record.total.as_millis(),
         cause.letter(),
@@ -73,7 +73,7 @@ fn object(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8
         "client": client,
         "listener": listener,
         "backend": record.session.backend,
-        "wait_ms": session.waited().map(ms),
+        "wait_ms": record.waited().map(ms),
         "connect_ms": session.connecting().map(ms),
         "first_byte_ms": session.answering().map(ms),
         "total_ms": ms(record.total),

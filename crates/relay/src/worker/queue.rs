@@ -20,6 +20,7 @@ impl Worker {
     pub(super) fn wait_for_place(&mut self, key: usize, mut search: Search) {
         let Some(waiting) = self.pool.wait() else {
             self.resources.counters.queue_full.add(1);
+            self.connections[key].session.seeks(self.now);
             say!(WARN, "a client was refused: all backends are full, and so is the queue");
             return self.refuse(key, Cause::Server);
         };
