@@ -52,6 +52,8 @@ mod sockopt;
 mod statistics;
 #[cfg(feature = "measure")]
 mod tuning;
+#[allow(dead_code, unreachable_pub)]
+mod tls;
 mod worker;
 
 #[cfg(feature = "knobs")]
