@@ -13,6 +13,7 @@
 mod balance;
 pub(crate) mod checks;
 mod names;
+pub(crate) mod routes;
 mod server;
 pub(crate) mod settings;
 
@@ -32,6 +33,7 @@ use crate::socket::Setup;
 use balance::Chance;
 use checks::Checks;
 use names::Names;
+use routes::{Route, Routes};
 pub use server::BackendState;
 use server::Times;
 pub(crate) use server::{Lease, Server, Spec};
@@ -43,6 +45,7 @@ const LAST_RESORTS: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Backends {
     pub(crate) specs: Vec<Arc<Spec>>,
+    pub(crate) routes: Routes,
     balance: Balance,
     times: Times,
     /// The most connections that may wait.
@@ -61,8 +64,8 @@ pub(crate) struct Backends {
 struct Table {
     number: u64,
     servers: Vec<Arc<Server>>,
-    /// Indices by weight, of those that are no backups, and of the backups.
-    schedules: [Vec<u32>; 2],
+    /// Indices by weight, of those that are no backups, and of the backups, for each route.
+    schedules: Vec<[Vec<u32>; 2]>,
 }
 
 /// One worker's view of the backends.
@@ -124,21 +127,26 @@ impl Backends {
         let Config { balance, retry_after, connect_timeout, max_queue, .. } = *config;
         let trial = retry_after + connect_timeout;
         let times = Times { start: Instant::now(), retry_after, trial };
+        let routes = Routes::new(&config.backends);
         let specs = config.backends.iter().cloned().enumerate();
-        let specs: Vec<_> = specs.map(|(index, b)| Arc::new(Spec::new(index, b))).collect();
-        let servers = specs
+        let specs: Vec<_> = specs
+            .map(|(index, backend)| Arc::new(Spec::new(index, routes.of(&backend), backend)))
+            .collect();
+        let servers: Vec<_> = specs
             .iter()
             .filter_map(|spec| match spec.backend.target {
                 Target::Addr(addr) => Some(Arc::new(Server::new(addr, Arc::clone(spec), times))),
                 Target::Name { .. } => None,
             })
             .collect();
+        let table = Table::new(0, servers, routes.len());
         Backends {
             specs,
+            routes,
             balance,
             times,
             most_waiting: max_queue,
-            table: Mutex::new(Arc::new(Table::new(0, servers))),
+            table: Mutex::new(Arc::new(table)),
             newest: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
         }
@@ -195,7 +203,7 @@ impl Backends {
 
     fn publish(&self, table: &mut Arc<Table>, servers: Vec<Arc<Server>>) {
         let number = table.number + 1;
-        *table = Arc::new(Table::new(number, servers));
+        *table = Arc::new(Table::new(number, servers, self.routes.len()));
         self.newest.store(number, Release);
     }
 
@@ -222,14 +230,14 @@ impl Drop for Waiting {
 }
 
 impl Table {
-    fn new(number: u64, servers: Vec<Arc<Server>>) -> Table {
-        let schedule = |backup| {
-            let weight = |s: &Arc<Server>| {
-                if s.spec.backend.backup == backup { s.spec.weight() } else { 0 }
-            };
+    fn new(number: u64, servers: Vec<Arc<Server>>, routes: usize) -> Table {
+        let schedule = |route, backup| {
+            let is_of_it = |spec: &Spec| spec.route == route && spec.backend.backup == backup;
+            let weight = |s: &Arc<Server>| if is_of_it(&s.spec) { s.spec.weight() } else { 0 };
             balance::schedule(&servers.iter().map(weight).collect::<Vec<_>>())
         };
-        let schedules = [schedule(false), schedule(true)];
+        let of_route = |route| [schedule(route, false), schedule(route, true)];
+        let schedules = (0..routes).map(Route).map(of_route).collect();
         Table { number, servers, schedules }
     }
 }
@@ -263,10 +271,11 @@ impl Pool {
         Pool { backends, table, turn, chance: Chance::new(turn as u64) }
     }
 
-    /// Chooses a server that was not `tried`, and notes it there. `client` is asked for if the
-    /// balance hangs on it.
+    /// Chooses a server of the route that was not `tried`, and notes it there. `client` is asked for if
+    /// the balance hangs on it.
     pub(crate) fn choose(
         &mut self,
+        route: Route,
         tried: &mut Tried,
         client: impl FnOnce() -> Option<IpAddr>,
         now: Instant,
@@ -274,9 +283,9 @@ impl Pool {
         self.refresh();
         tried.begin(&self.table);
         let client = (self.backends.balance == Balance::Source).then(client).flatten();
-        let choice = self.choose_of_those_up(tried, client, now);
+        let choice = self.choose_of_those_up(route, tried, client, now);
         let choice = match choice {
-            Choice::Nobody if tried.last_resorts < LAST_RESORTS => self.last_resort(tried),
+            Choice::Nobody if tried.last_resorts < LAST_RESORTS => self.last_resort(route, tried),
             choice => choice,
         };
         if let Choice::Try(lease) = &choice {
@@ -295,6 +304,7 @@ impl Pool {
 
     fn choose_of_those_up(
         &mut self,
+        route: Route,
         tried: &Tried,
         client: Option<IpAddr>,
         now: Instant,
@@ -303,7 +313,7 @@ impl Pool {
         for backups in [0, 1] {
             let Pool { table, turn, chance, .. } = self;
             let Table { servers, schedules, .. } = &**table;
-            let schedule = &schedules[backups];
+            let schedule = &schedules[route.0][backups];
             let is_up = |index: usize| {
                 let server = &servers[index];
                 server.spec.is_wanted() && !tried.has(index) && server.is_up(now)
@@ -360,12 +370,15 @@ impl Pool {
     }
 
     /// Any that is wanted, although it is down.
-    fn last_resort(&self, tried: &Tried) -> Choice {
+    fn last_resort(&self, route: Route, tried: &Tried) -> Choice {
         let servers = &self.table.servers;
         let n = servers.len();
         (0..n)
             .map(|i| self.turn.wrapping_add(i) % n)
-            .filter(|&index| servers[index].spec.is_wanted() && !tried.has(index))
+            .filter(|&index| {
+                let spec = &servers[index].spec;
+                spec.route == route && spec.is_wanted() && !tried.has(index)
+            })
             .find_map(|index| servers[index].enter(index, true))
             .map_or(Choice::Nobody, Choice::Try)
     }

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::Shutdown;
 
+use crate::backends::routes::Route;
 use crate::backends::{Lease, Tried, Waiting};
 use crate::cause::Cause;
 use crate::config::Engine;
@@ -50,6 +51,8 @@ pub(crate) enum Phase {
     /// Waiting for the client's PROXY header; or, once it is known what it says, for the rest of it,
     /// of which its length says how much that is.
     Header(Option<Box<Header>>),
+    /// Waiting for a TLS client to say which name it asks for.
+    Hello(Box<Hello>),
     /// Waiting for a place at a backend.
     Queued(Box<Queued>),
     /// Waiting for a backend to accept.
@@ -58,6 +61,13 @@ pub(crate) enum Phase {
     Relaying(Box<Relaying>),
     /// Between two phases; never seen from outside a transition.
     Moving,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hello {
+    pub(crate) search: Search,
+    /// How often it was looked for.
+    pub(crate) looks: u32,
 }
 
 #[derive(Debug)]
@@ -77,6 +87,7 @@ pub(crate) struct Queued {
 /// What a connection's attempts to reach a backend have in common.
 #[derive(Debug)]
 pub(crate) struct Search {
+    pub(crate) route: Route,
     pub(crate) tried: Tried,
     /// The client's address, if its PROXY header says it.
     pub(crate) client: Option<IpAddr>,
@@ -253,7 +264,7 @@ impl Connection {
                 relaying.up.release(resources);
                 relaying.down.release(resources);
             }
-            Phase::Header(_) | Phase::Queued(_) | Phase::Moving => {}
+            Phase::Header(_) | Phase::Hello(_) | Phase::Queued(_) | Phase::Moving => {}
         }
     }
 }

@@ -7,6 +7,8 @@ kit::counters! {
         closed: "connections", "Connections that ended with every byte delivered both ways.";
         reset: "connections",
             "Connections that ended by a reset, from either side or by the relay.";
+        no_route: "connections",
+            "Clients refused because their TLS handshake names no backend, or did not come.";
         no_backend: "connections", "Clients refused because no backend could be reached.";
         connect_failed: "attempts", "Attempts to reach a backend that failed.";
         queued: "connections", "Connections that waited because all backends were full.";

@@ -50,10 +50,9 @@ mod socket;
 mod sockmap;
 mod sockopt;
 mod statistics;
+mod tls;
 #[cfg(feature = "measure")]
 mod tuning;
-#[allow(dead_code, unreachable_pub)]
-mod tls;
 mod worker;
 
 #[cfg(feature = "knobs")]

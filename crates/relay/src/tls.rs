@@ -13,7 +13,7 @@ pub(crate) const MAX_HELLO: usize = 16 * 1024;
 
 /// What the bytes at the start of a connection turn out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hello {
+pub(crate) enum Hello {
     /// A client's first message, and the name in it, in lower case.
     Named(String),
     /// A client's first message without a name.
@@ -25,7 +25,7 @@ pub enum Hello {
 }
 
 /// Looks at the first bytes of a connection.
-pub fn read(bytes: &[u8]) -> Hello {
+pub(crate) fn read(bytes: &[u8]) -> Hello {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
     // A slice is read without fail, in steps of the reader's choice.
@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Hello {
 
 /// Whether `name` is one of those that `pattern` stands for: the same, or, for `*.DOMAIN`, one with
 /// a single label before that domain, as in certificates (RFC 6125 section 6.4.3). Both in lower case.
-pub fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_prefix("*.") {
         Some(domain) => {
             name.split_once('.').is_some_and(|(first, rest)| !first.is_empty() && rest == domain)

@@ -7,6 +7,7 @@
 mod admit;
 mod exposure;
 mod header;
+mod hello;
 mod queue;
 pub(crate) mod reserve;
 mod telling;
@@ -190,7 +191,7 @@ impl Worker {
                         self.step(key);
                     }
                     Phase::Connecting(_) => self.connected(key, flags),
-                    Phase::Header(_) | Phase::Queued(_) | Phase::Moving => {}
+                    Phase::Header(_) | Phase::Hello(_) | Phase::Queued(_) | Phase::Moving => {}
                 }
             }
         }
@@ -252,6 +253,7 @@ impl Worker {
         let relaying = match &mut connection.phase {
             Phase::Relaying(relaying) => relaying,
             Phase::Header(_) => return self.read_header(key),
+            Phase::Hello(_) => return self.read_hello(key),
             Phase::Connecting(_) | Phase::Queued(_) | Phase::Moving => return,
         };
         let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());

@@ -28,7 +28,8 @@ Signals: On SIGTERM it accepts no new connections and waits for existing ones to
 for --drain-timeout. On a second signal, or on SIGINT, it resets them and exits. On SIGUSR1 it \
 logs its counters. With --access-log, it opens the log's file anew on SIGHUP.
 
-Options of a backend, after commas: weight=0-256 (its share), backup (used only while no other is up), \
+Options of a backend, after commas: weight=0-256 (its share), sni=NAME (for TLS clients that ask for \
+it, or for *.DOMAIN), backup (used only while no other is up), \
 maxconn=N (more wait), check (connect to it every 2s; inter=TIME, timeout=TIME, rise=N, fall=N, \
 send=TEXT and expect=TEXT change that), slowstart=TIME (fewer connections at first, once it is up \
 again). Which backends get new connections can be changed while it runs: knob relay.backends.

@@ -12,6 +12,7 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
+use super::routes::Route;
 use crate::config::Backend;
 
 /// A backend of the configuration, and what may change of it while the relay runs.
@@ -19,6 +20,8 @@ use crate::config::Backend;
 pub(crate) struct Spec {
     /// Its place in the configuration.
     index: usize,
+    /// Which of the [`Routes`](super::routes::Routes) leads to it.
+    pub(super) route: Route,
     pub(crate) backend: Backend,
     /// Relaxed, both: each choice takes what it reads.
     weight: AtomicU16,
@@ -73,9 +76,9 @@ pub(crate) struct Lease {
 }
 
 impl Spec {
-    pub(crate) fn new(index: usize, backend: Backend) -> Spec {
+    pub(super) fn new(index: usize, route: Route, backend: Backend) -> Spec {
         let weight = AtomicU16::new(backend.weight);
-        Spec { index, backend, weight, state: AtomicU8::new(BackendState::Ready as u8) }
+        Spec { index, route, backend, weight, state: AtomicU8::new(BackendState::Ready as u8) }
     }
 
     pub(crate) fn weight(&self) -> u16 {

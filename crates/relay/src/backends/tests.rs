@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::routes::Route;
 use super::*;
 use crate::config::Backend;
 
@@ -32,7 +33,7 @@ fn client(n: u32) -> Option<IpAddr> {
 }
 
 fn lease_of(pool: &mut Pool, tried: &mut Tried, from: u32, now: Instant) -> Lease {
-    match pool.choose(tried, || client(from), now) {
+    match pool.choose(Route::default(), tried, || client(from), now) {
         Choice::Try(lease) => lease,
         other => panic!("{other:?}"),
     }
@@ -154,7 +155,7 @@ fn any_number_of_servers_is_tried_once_each() {
                 .collect();
             ports.sort_unstable();
             assert_eq!(ports, (1..=n).collect::<Vec<_>>());
-            let next = pool.choose(&mut tried, || client(7), now);
+            let next = pool.choose(Route::default(), &mut tried, || client(7), now);
             assert!(matches!(next, Choice::Nobody), "{next:?}");
         }
     }
@@ -171,7 +172,7 @@ fn when_all_are_down_a_few_are_still_tried() {
     for _ in 0..LAST_RESORTS {
         lease_of(&mut pool, &mut tried, 0, now);
     }
-    assert!(matches!(pool.choose(&mut tried, || None, now), Choice::Nobody));
+    assert!(matches!(pool.choose(Route::default(), &mut tried, || None, now), Choice::Nobody));
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn full_servers_make_connections_wait_and_so_many_may() {
         let (backends, mut pool) = given(&all, balance);
         let now = Instant::now();
         let leases = [(); 3].map(|()| lease(&mut pool, now));
-        let full = pool.choose(&mut Tried::default(), || None, now);
+        let full = pool.choose(Route::default(), &mut Tried::default(), || None, now);
         assert!(matches!(full, Choice::Wait), "{balance:?}: {full:?}");
         let waiting = (pool.wait().unwrap(), pool.wait().unwrap());
         assert!(pool.wait().is_none());
@@ -215,7 +216,7 @@ fn a_client_waits_for_its_own_server() {
     let (_, mut pool) = given(&all, Balance::Source);
     let now = Instant::now();
     let first = lease_of(&mut pool, &mut Tried::default(), 1, now);
-    let again = pool.choose(&mut Tried::default(), || client(1), now);
+    let again = pool.choose(Route::default(), &mut Tried::default(), || client(1), now);
     assert!(matches!(again, Choice::Wait), "{again:?}");
     // If that one fails, it is another's.
     let mut tried = Tried::default();

@@ -15,6 +15,10 @@ pub struct Backend {
     pub target: Target,
     /// Its share of the connections, beside the others'. 0: none.
     pub weight: u16,
+    /// For connections whose TLS client asks for one of these names (SNI), and no others: `NAME`, or
+    /// `*.DOMAIN` for one label before a domain; in lower case. Empty: for all that ask for a name
+    /// that no backend has.
+    pub names: Vec<String>,
     /// Used only while no other backend is up.
     pub backup: bool,
     /// The most connections to it at a time, to each of its addresses; more wait. `None`: any
@@ -78,7 +82,8 @@ impl From<SocketAddr> for Backend {
 impl From<Target> for Backend {
     fn from(target: Target) -> Backend {
         let (max_connections, slow_start, check) = (None, None, None);
-        Backend { target, weight: 1, backup: false, max_connections, slow_start, check }
+        let names = Vec::new();
+        Backend { target, weight: 1, names, backup: false, max_connections, slow_start, check }
     }
 }
 
@@ -123,7 +128,7 @@ impl FromStr for Target {
     }
 }
 
-const OPTIONS: &str = "weight=0-256, backup, maxconn=N, slowstart=TIME, check, inter=TIME, \
+const OPTIONS: &str = "weight=0-256, sni=NAME, backup, maxconn=N, slowstart=TIME, check, inter=TIME, \
                        timeout=TIME, rise=N, fall=N, send=TEXT or expect=TEXT";
 
 impl FromStr for Backend {
@@ -162,6 +167,7 @@ impl Backend {
     fn set_to(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
         const POSITIVE: &str = "a number of at least 1";
         const TIME: &str = "a time such as 500ms, 2s or 1m";
+        const NAME: &str = "a name such as example.com, or *.example.com";
         const TEXT: &str = r"text, with \r, \n, \t, \\, \, and \xHH for what cannot be typed";
         let positive = || value.parse::<u32>().ok().filter(|n| *n > 0).ok_or(POSITIVE);
         let time = || humantime::parse_duration(value).ok().filter(|t| !t.is_zero()).ok_or(TIME);
@@ -171,6 +177,7 @@ impl Backend {
                 let weight = value.parse().ok().filter(|weight| *weight <= Backend::MAX_WEIGHT);
                 self.weight = weight.ok_or("a number from 0 to 256")?;
             }
+            "sni" => self.names.push(server_name(value).ok_or(NAME)?),
             "maxconn" => self.max_connections = Some(positive()? as usize),
             "slowstart" => self.slow_start = Some(time()?),
             "inter" => self.checked().interval = time()?,
@@ -188,6 +195,16 @@ impl Backend {
     fn checked(&mut self) -> &mut Check {
         self.check.get_or_insert_default()
     }
+}
+
+/// A name to ask a TLS server for, or a pattern of such, as `tls::matches` compares it.
+fn server_name(name: &str) -> Option<String> {
+    let is_label = |label: &str| {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        !label.is_empty() && label.chars().all(is_of_name)
+    };
+    let fixed = name.strip_prefix("*.").unwrap_or(name);
+    fixed.split('.').all(is_label).then(|| name.to_ascii_lowercase())
 }
 
 /// The parts between commas; a comma after a backslash belongs to its part.
@@ -232,10 +249,11 @@ mod tests {
 
     #[test]
     fn a_backend_is_read_as_haproxy_users_would_guess() {
-        let given = r"db1:5432,weight=2,check,maxconn=100,backup,slowstart=30s,inter=5s,timeout=1s,rise=1,fall=4,send=PING\r\n\,,expect=\x2bPONG";
+        let given = r"db1:5432,weight=2,check,sni=Db.example,sni=*.db.example,maxconn=100,backup,slowstart=30s,inter=5s,timeout=1s,rise=1,fall=4,send=PING\r\n\,,expect=\x2bPONG";
         let expected = Backend {
             target: Target::Name { host: "db1".into(), port: 5432 },
             weight: 2,
+            names: vec!["db.example".into(), "*.db.example".into()],
             backup: true,
             max_connections: Some(100),
             slow_start: Some(Duration::from_secs(30)),
@@ -276,6 +294,9 @@ mod tests {
             ("a:1,weight=257", "'weight=257'", "from 0 to 256"),
             ("a:1,weight", "'weight'", "weight=0-256"),
             ("a:1,backup=1", "'backup=1'", "backup,"),
+            ("a:1,sni=", "'sni='", "*.example.com"),
+            ("a:1,sni=*", "'sni=*'", "*.example.com"),
+            ("a:1,sni=a..b", "'sni=a..b'", "*.example.com"),
             ("a:1,maxconn=0", "'maxconn=0'", "at least 1"),
             ("a:1,inter=soon", "'inter=soon'", "500ms"),
             ("a:1,slowstart=0s", "'slowstart=0s'", "500ms"),

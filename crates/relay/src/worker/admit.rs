@@ -12,6 +12,7 @@ use super::telling::note_connected;
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
 use super::{TICK, Worker};
+use crate::backends::routes::Route;
 use crate::backends::{Choice, Lease, Tried};
 use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
@@ -105,12 +106,14 @@ impl Worker {
             queued: false,
             polled: false,
         });
-        if self.shared.config.accept_proxy {
+        if self.shared.reads_first() {
             let connection = &self.connections[key];
             let token = Token::Client { key, generation };
             if !register(&self.epoll, &connection.client.socket, token, LEG) {
                 return self.refuse(key, Cause::Resource);
             }
+        }
+        if self.shared.config.accept_proxy {
             self.set_timer(key);
         } else {
             self.begin_connecting(key, None, self.own_greeting(key));
@@ -127,7 +130,15 @@ impl Worker {
     ) {
         let deadline = self.tick.wrapping_add(self.limits.deadline);
         let (tried, failed) = (Tried::default(), Cause::Server);
-        let search = Search { tried, client, deadline, failed, greeting };
+        let route = Route::default();
+        let search = Search { route, tried, client, deadline, failed, greeting };
+        if self.shared.backends.routes.ask_for_name() {
+            return self.await_hello(key, search);
+        }
+        self.seek_backend(key, search);
+    }
+
+    pub(super) fn seek_backend(&mut self, key: usize, search: Search) {
         if self.is_behind_others() {
             return self.wait_for_place(key, search);
         }
@@ -194,7 +205,7 @@ impl Worker {
         let socket = &self.connections[key].client.socket;
         let named = search.client;
         let client = || named.or_else(|| Some(socket::peer_addr(socket).ok()?.ip()));
-        self.pool.choose(&mut search.tried, client, self.now)
+        self.pool.choose(search.route, &mut search.tried, client, self.now)
     }
 
     pub(super) fn refuse_without_backend(&mut self, key: usize, failed: Cause) {
@@ -230,7 +241,7 @@ impl Worker {
         connection.session.is_connected(self.now);
         note_connected(&self.tallies, connecting.lease.backend());
         let generation = connection.generation;
-        let fresh = !self.shared.config.accept_proxy;
+        let fresh = !self.shared.reads_first();
         let relaying = Relaying::new(*connecting, connection.origin.engine);
         let (client, backend) =
             (Token::Client { key, generation }, Token::Backend { key, generation });

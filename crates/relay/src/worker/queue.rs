@@ -46,7 +46,12 @@ impl Worker {
 
     /// Whether a new connection is to wait behind others for the next place, whichever that is.
     pub(super) fn is_behind_others(&self) -> bool {
-        !self.queue.is_empty() && self.shared.config.balance != Balance::Source
+        !self.queue.is_empty() && !self.each_has_its_own()
+    }
+
+    /// Whether a place that one connection waits for may be none for another.
+    fn each_has_its_own(&self) -> bool {
+        self.shared.config.balance == Balance::Source || self.shared.backends.routes.ask_for_name()
     }
 
     /// Gives the places that there are to those that wait.
@@ -70,7 +75,7 @@ impl Worker {
                 Choice::Nobody => self.refuse_without_backend(key, queued.search.failed),
                 Choice::Wait => {
                     self.connections[key].phase = Phase::Queued(queued);
-                    if self.shared.config.balance != Balance::Source {
+                    if !self.each_has_its_own() {
                         queue.push_front((key, generation));
                         break;
                     }

@@ -56,7 +56,7 @@ impl Worker {
         let (bytes, own) = match &connection.phase {
             Phase::Relaying(relaying) => (relaying.moved(), 1),
             Phase::Connecting(_) => ([0, 0], 1),
-            Phase::Header(_) | Phase::Queued(_) | Phase::Moving => ([0, 0], 0),
+            Phase::Header(_) | Phase::Hello(_) | Phase::Queued(_) | Phase::Moving => ([0, 0], 0),
         };
         let mut record = Record {
             session,

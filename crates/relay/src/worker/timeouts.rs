@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::hello::LATE;
 use super::{TICK, Worker};
 use crate::cause::Cause;
 use crate::config::Config;
@@ -68,7 +69,7 @@ impl Worker {
         // The first tick at which the whole time has passed for certain.
         let after = |limit: u32| (limit + 1).saturating_sub(quiet);
         let wait = match &connection.phase {
-            Phase::Header(_) => Some(after(self.limits.connect)),
+            Phase::Header(_) | Phase::Hello(_) => Some(after(self.limits.connect)),
             Phase::Queued(_) => Some(after(self.limits.queue)),
             Phase::Connecting(connecting) => {
                 let left = connecting.search.deadline.wrapping_sub(self.tick) as i32;
@@ -98,7 +99,7 @@ impl Worker {
     fn is_overdue(&self, connection: &Connection) -> bool {
         let quiet = self.tick.wrapping_sub(connection.active);
         match &connection.phase {
-            Phase::Header(_) => quiet > self.limits.connect,
+            Phase::Header(_) | Phase::Hello(_) => quiet > self.limits.connect,
             Phase::Queued(_) => quiet > self.limits.queue,
             Phase::Connecting(connecting) => {
                 quiet > self.limits.connect || is_past(connecting.search.deadline, self.tick)
@@ -116,6 +117,7 @@ impl Worker {
             Phase::Header(_) => {
                 self.refuse_header(key, Cause::ClientTimeout, "it did not come in time");
             }
+            Phase::Hello(_) => self.refuse_hello(key, Cause::ClientTimeout, LATE),
             queued @ Phase::Queued(_) => {
                 connection.phase = queued;
                 self.resources.counters.queue_timeout.add(1);
