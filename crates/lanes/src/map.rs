@@ -37,14 +37,30 @@ impl LaneMap {
     /// The affinity is that of the process's main thread, which the cpuset of a container is part
     /// of; a thread that has pinned itself gets the same answer as the others.
     ///
+    /// Where there is no `/sys/devices/system`, as in some containers, the CPUs of the affinity are
+    /// all that there are, and one lane.
+    ///
     /// # Errors
-    /// [`ErrorKind::Sysfs`] where `/sys/devices/system` cannot be read, [`ErrorKind::Affinity`]
-    /// where the kernel does not tell the affinity (it has more CPUs than [`CpuSet::MAX`]).
+    /// [`ErrorKind::Sysfs`] where `/sys/devices/system` is there and cannot be read,
+    /// [`ErrorKind::Affinity`] where the kernel does not tell the affinity (it has more CPUs than
+    /// [`CpuSet::MAX`]).
     pub fn detect() -> Result<Self> {
         let affinity = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()))
             .map_err(|e| Error::caused(ErrorKind::Affinity, "read this process's affinity", e))?;
         let allowed = (0..=CpuSet::MAX).filter(|&cpu| affinity.is_set(cpu)).collect();
-        Self::from_sysfs(Path::new("/sys/devices/system"), Some(&allowed))
+        let root = Path::new("/sys/devices/system");
+        match root.join("cpu/online").exists() {
+            true => Self::from_sysfs(root, Some(&allowed)),
+            false => Ok(Self::from_affinity(allowed)),
+        }
+    }
+
+    /// One lane of all CPUs that this process may use, for where nothing else is known.
+    pub fn from_affinity(allowed: CpuSet) -> Self {
+        let lanes = vec![allowed.clone()];
+        let (online, present, nodes) = (allowed.clone(), allowed.clone(), BTreeMap::new());
+        let (lane_of, source) = (table(&lanes), Source::AllCpus);
+        Self { lane_of, lanes, online, present, allowed, nodes, source }
     }
 
     /// The lanes that a directory describes which stands for `/sys/devices/system`: it has `cpu/`

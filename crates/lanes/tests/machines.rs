@@ -227,3 +227,13 @@ fn expand_path(path: &str) -> Vec<String> {
     let one = |number| after.iter().map(move |after| format!("{before}{number}{after}"));
     numbers.iter().flat_map(one).collect()
 }
+
+#[test]
+fn without_sysfs_the_cpus_of_the_affinity_are_one_lane() {
+    let map = LaneMap::from_affinity("1,4-5".parse().unwrap());
+    assert_eq!((map.to_string().as_str(), map.source()), ("1,4-5", Source::AllCpus));
+    assert_eq!(CpuSpec::all().resolve(&map).unwrap().to_string(), "1,4-5");
+    assert_eq!("5".parse::<CpuSpec>().unwrap().resolve(&map).unwrap().to_string(), "5");
+    let error = "0".parse::<CpuSpec>().unwrap().resolve(&map).unwrap_err();
+    assert!(error.to_string().contains("online: 1,4-5"), "{error}");
+}

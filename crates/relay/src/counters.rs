@@ -27,6 +27,8 @@ kit::counters! {
         bad_proxy_header: "connections",
             "Clients refused because their PROXY header was bad or late.";
         limit_reached: "times", "Times accepting paused because the connection limit was reached.";
+        queue_reset: "connections",
+            "Connections reset in the listen queue, because the relay ended before it could accept them.";
         no_files: "times", "Times accepting or connecting failed because open files ran out.";
         turned_away: "connections",
             "Clients that got a reset because open files had run out.";

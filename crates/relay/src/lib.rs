@@ -31,12 +31,15 @@ mod config;
 mod congestion;
 mod connection;
 mod counters;
+mod crew;
 mod error;
 mod files;
 mod flow;
 #[cfg(feature = "knobs")]
 mod knobs;
+mod listeners;
 mod loops;
+mod placement;
 #[cfg(feature = "fuzzing")]
 pub mod proxy;
 #[cfg(not(feature = "fuzzing"))]

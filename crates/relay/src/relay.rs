@@ -1,30 +1,25 @@
 //! A running relay: starts workers, moves them, changes the engine, drains.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lanes::CpuSet;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::process::Pid;
-use rustix::thread::gettid;
 
 use crate::access_log::Writer;
 use crate::backends::Upkeep;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
-use crate::counters::{Counters, Stats};
+use crate::counters::Stats;
+use crate::crew::{Crew, Hand};
 use crate::files::FileBudget;
+use crate::listeners::Listeners;
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::statistics::{Statistics, Traffic};
-use crate::worker::Worker;
-use crate::{BackendSettings, Error, ErrorKind, socket};
+use crate::{BackendSettings, Error, ErrorKind};
 
 /// The most directions that the sockmap engine holds at a time.
 const SOCKMAP_SLOTS: usize = 65_536;
@@ -34,17 +29,12 @@ const SOCKMAP_SLOTS: usize = 65_536;
 pub struct Relay {
     shared: Arc<Shared>,
     addrs: Vec<SocketAddr>,
+    /// Held while anything begins or ends. Locked before `listeners`.
     crew: Mutex<Crew>,
+    listeners: Mutex<Listeners>,
     gone: Mutex<Gone>,
     announce: mpsc::Sender<()>,
     _upkeep: Upkeep,
-}
-
-/// The workers' threads, and where they run.
-#[derive(Debug, Default)]
-struct Crew {
-    cpus: CpuSet,
-    workers: Vec<Hand>,
 }
 
 /// The workers that have returned.
@@ -53,15 +43,6 @@ struct Gone {
     count: usize,
     /// One message when a worker returns.
     messages: Receiver<()>,
-}
-
-#[derive(Debug)]
-struct Hand {
-    thread: JoinHandle<()>,
-    tid: Pid,
-    counters: Arc<Counters>,
-    /// The CPU that it was given. Relaxed: see `worker/exposure.rs`.
-    cpu: Arc<AtomicUsize>,
 }
 
 impl Relay {
@@ -74,17 +55,26 @@ impl Relay {
     pub fn start(config: Config) -> Result<Relay, Error> {
         config.check()?;
         let files = FileBudget::of(&config)?;
-        let addrs: Vec<_> = config.listen.iter().map(|&a| claim(a)).collect::<Result<_, _>>()?;
+        config.cpus.iter().try_for_each(check_cpu)?;
+        let listeners = Listeners::claim(&config.listen, config.backlog)?;
         let (announce, messages) = mpsc::channel();
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
-        let crew = Mutex::default();
         let congestion = Congestion::find(&config.congestion_control)?;
+        let addrs: Vec<_> = listeners.addrs().collect();
         let names = addrs.iter().map(SocketAddr::to_string).collect();
         let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
         let shared = Arc::new(Shared::new(config, files, congestion, log));
         let upkeep = Upkeep::start(&shared.backends, &shared.config, &addrs, &shared.setup)?;
-        let relay = Relay { shared, addrs, crew, gone, announce, _upkeep: upkeep };
+        let relay = Relay {
+            shared,
+            addrs,
+            crew: Mutex::default(),
+            listeners: Mutex::new(listeners),
+            gone,
+            announce,
+            _upkeep: upkeep,
+        };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
         Ok(relay)
@@ -100,7 +90,7 @@ impl Relay {
         FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
-        config.listen.iter().try_for_each(|&a| claim(a).map(drop))
+        Listeners::claim(&config.listen, config.backlog).map(drop)
     }
 
     /// The addresses that it listens on, with the ports that the kernel chose.
@@ -116,6 +106,12 @@ impl Relay {
     /// Connections at this moment.
     pub fn active(&self) -> usize {
         self.shared.active()
+    }
+
+    /// Clients that wait to be accepted at this moment, because the limit is reached or no worker
+    /// has come to it yet.
+    pub fn waiting(&self) -> usize {
+        self.listeners.lock().waiting()
     }
 
     /// Addresses of backends in all, and of these the ones that are up.
@@ -173,12 +169,12 @@ impl Relay {
 
     /// Each worker's counters, in the order of [`Relay::worker_threads`].
     pub fn worker_stats(&self) -> Vec<Stats> {
-        self.crew().workers.iter().map(|hand| Stats::from(&*hand.counters)).collect()
+        self.crew().stats()
     }
 
     /// Thread ids of the workers, for accounting of their CPU time.
     pub fn worker_threads(&self) -> Vec<u32> {
-        self.crew().workers.iter().map(|h| h.tid.as_raw_nonzero().get() as u32).collect()
+        self.crew().threads()
     }
 
     /// The engine that new connections get.
@@ -200,11 +196,12 @@ impl Relay {
 
     /// The CPUs that forwarding runs on.
     pub fn cpus(&self) -> CpuSet {
-        self.crew().cpus.clone()
+        self.crew().cpus().clone()
     }
 
     /// Moves the workers to `cpus`, at once, with the connections that they hold. If there are
-    /// more CPUs than workers, workers are added; if fewer, some CPUs get several.
+    /// more CPUs than workers, workers are added, but not any more once the relay drains; if fewer,
+    /// some CPUs get several.
     ///
     /// # Errors
     /// An empty set; a CPU that is offline or that this process may not run on. The workers then
@@ -215,26 +212,47 @@ impl Relay {
         }
         cpus.iter().try_for_each(check_cpu)?;
         let mut crew = self.crew();
-        while crew.workers.len() < cpus.len() {
-            let hand = self.hire(crew.workers.len())?;
-            crew.workers.push(hand);
-        }
-        let round: Vec<usize> = cpus.iter().collect();
-        for (hand, cpu) in crew.workers.iter().zip(round.iter().cycle()) {
-            lanes::pin_thread(hand.tid, *cpu).map_err(unusable)?;
-            hand.cpu.store(*cpu, Relaxed);
-        }
+        let wanted = if self.shared.stage() == Stage::Run { cpus.len() } else { 0 };
+        let recruits = (crew.len()..wanted)
+            .map(|index| Hand::hire(index, &self.shared, self.announce.clone()))
+            .collect::<Result<_, _>>()?;
+        crew.move_to(cpus, recruits, |workers| {
+            let set_up = |socket: &_, addr| self.shared.setup.set_up_listener(socket, addr);
+            let listeners = self.listeners.lock().deal(workers, &set_up)?;
+            // Before they accept anybody.
+            (0..workers).for_each(|_| self.shared.join());
+            Ok(listeners)
+        })?;
         self.shared.set_cpus(cpus.len());
-        crew.cpus = cpus.clone();
         Ok(())
     }
 
-    /// Accepts no more connections and waits for those there are, at most `timeout`. Returns
-    /// whether all of them ended by themselves; the rest is still there until the relay is
-    /// dropped, and may be waited for again.
+    /// Looks after the workers, which somebody should do every second or so: brings back to its CPU
+    /// a worker that the kernel took from it, because the CPU went offline or out of this process's
+    /// cpuset, or to another CPU of the set for as long as that lasts.
+    ///
+    /// # Errors
+    /// A worker that ended and could not begin anew: its share of the clients waits in vain, and the
+    /// relay should be dropped.
+    pub fn tend(&self) -> Result<(), Error> {
+        self.crew().follow();
+        match self.shared.failure() {
+            Some(failure) => Err(Error::new(ErrorKind::Io, failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets in the clients that have connected by now and no others, and waits for all to end, at
+    /// most `timeout`. Returns whether all of them ended by themselves; the rest is still there until
+    /// the relay is dropped, and may be waited for again.
     pub fn drain(&self, timeout: Duration) -> bool {
-        self.shared.advance(Stage::Drain);
-        let workers = self.crew().workers.len();
+        let workers = {
+            // Nobody is hired meanwhile, nor later.
+            let crew = self.crew();
+            self.listeners.lock().retire();
+            self.shared.advance(Stage::Drain);
+            crew.len()
+        };
         let mut gone = self.gone.lock();
         let deadline = Instant::now() + timeout;
         while gone.count < workers {
@@ -245,6 +263,17 @@ impl Relay {
             gone.count += 1;
         }
         true
+    }
+
+    /// Has a worker panic, for a test of what comes of that; it does when this returns.
+    #[cfg(feature = "fuzzing")]
+    pub fn sabotage(&self, worker: usize) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.shared.saboteur.store(worker as isize, Relaxed);
+        self.shared.wake_all();
+        while self.shared.saboteur.load(Relaxed) != -1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn crew(&self) -> MutexGuard<'_, Crew> {
@@ -258,60 +287,15 @@ impl Relay {
         }
         Ok(())
     }
-
-    /// Starts one more worker, not yet pinned.
-    fn hire(&self, index: usize) -> Result<Hand, Error> {
-        let listeners = self
-            .addrs
-            .iter()
-            .map(|&a| socket::listen(a, self.shared.config.backlog, &self.shared.setup))
-            .collect::<Result<Vec<_>, _>>()?;
-        let wake = new_wake()?;
-        let counters = Arc::new(Counters::default());
-        let shared = Arc::clone(&self.shared);
-        let cpu = Arc::new(AtomicUsize::new(usize::MAX));
-        let (counts, place) = (Arc::clone(&counters), Arc::clone(&cpu));
-        let worker = Worker::new(shared, listeners, wake.clone(), counts, place, index)?;
-        let (shared, announce) = (Arc::clone(&self.shared), self.announce.clone());
-        let (say, hear) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name(format!("relay-{index}"))
-            .spawn(move || {
-                // Before it accepts anybody.
-                shared.join();
-                // The receiver waits for it, and for `gone` until the relay is dropped.
-                let _ = say.send(gettid());
-                worker.run();
-                let _ = announce.send(());
-            })
-            .map_err(|e| Error::io("cannot start a worker's thread", e))?;
-        let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
-        self.shared.add_wake(wake);
-        Ok(Hand { thread, tid, counters, cpu })
-    }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        let mut crew = self.crew();
+        self.listeners.lock().retire();
         self.shared.advance(Stage::Stop);
-        for hand in self.crew().workers.drain(..) {
-            // A worker that panicked has said so on stderr.
-            let _ = hand.thread.join();
-        }
+        crew.join();
     }
-}
-
-/// Checks that nobody else listens on `addr`, and lets the kernel choose a port for port 0.
-/// `SO_REUSEPORT` alone would share the port with another relay of the same user in silence.
-fn claim(addr: SocketAddr) -> Result<SocketAddr, Error> {
-    let probe = socket::bind(addr, false)?;
-    socket::local_addr(&probe).map_err(|e| Error::io(format!("cannot listen on {addr}"), e))
-}
-
-fn new_wake() -> Result<Arc<OwnedFd>, Error> {
-    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|e| Error::io("cannot create an eventfd", e))?;
-    Ok(Arc::new(fd))
 }
 
 /// Whether this process may run on `cpu`, found out on a thread that tries.

@@ -26,7 +26,7 @@ use crate::worker::reserve::Reserve;
 #[repr(u8)]
 pub(crate) enum Stage {
     Run = 0,
-    /// Accept no more, return when the last connection has ended.
+    /// Accept who has connected by now, return when the last connection has ended.
     Drain = 1,
     /// Reset what is left, and return.
     Stop = 2,
@@ -64,6 +64,11 @@ pub(crate) struct Shared {
     on_listener: Box<[OwnLine<AtomicUsize>]>,
     /// An eventfd for each worker.
     wakes: Mutex<Vec<Arc<OwnedFd>>>,
+    /// Why a worker is gone for good.
+    failure: OnceLock<String>,
+    /// Which worker a test wants to panic; none below zero.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) saboteur: std::sync::atomic::AtomicIsize,
 }
 
 /// What all workers write stands apart from what all of them read at each wake-up.
@@ -100,6 +105,9 @@ impl Shared {
             access_log,
             on_listener,
             wakes: Mutex::new(Vec::new()),
+            failure: OnceLock::new(),
+            #[cfg(feature = "fuzzing")]
+            saboteur: (-1).into(),
         }
     }
 
@@ -194,6 +202,15 @@ impl Shared {
     /// Connections of a listener, where there is an access log.
     pub(crate) fn on_listener(&self, index: usize) -> &AtomicUsize {
         &self.on_listener[index].0
+    }
+
+    /// A worker is gone for good. The first reason is kept.
+    pub(crate) fn fail(&self, reason: String) {
+        let _ = self.failure.set(reason);
+    }
+
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     pub(crate) fn add_wake(&self, wake: Arc<OwnedFd>) {

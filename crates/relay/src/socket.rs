@@ -78,17 +78,15 @@ impl Setup {
         let Config { keepalive, user_timeout, .. } = *config;
         Setup { shares, congestion, keepalive, user_timeout }
     }
-}
 
-/// A socket that listens on `addr`, one of its `SO_REUSEPORT` group.
-pub(crate) fn listen(addr: SocketAddr, backlog: i32, setup: &Setup) -> Result<OwnedFd, Error> {
-    let socket = bind(addr, true)?;
-    // Accepted sockets inherit these.
-    set_up(&socket, setup, setup.congestion.of_listener(addr))
-        .map_err(|e| Error::io(format!("cannot set up a socket for {addr}"), e))?;
-    rustix::net::listen(&socket, backlog)
-        .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
-    Ok(socket)
+    /// Gives a listener on `addr` the options that accepted sockets inherit.
+    pub(crate) fn set_up_listener(
+        &self,
+        listener: &OwnedFd,
+        addr: SocketAddr,
+    ) -> rustix::io::Result<()> {
+        set_up(listener, self, self.congestion.of_listener(addr))
+    }
 }
 
 /// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group.
@@ -244,7 +242,8 @@ mod tests {
         let config = Config::new(vec![addr], vec![addr], [0].into_iter().collect());
         let shares = Shares::of(1 << 20, None);
         let setup = Setup::new(&config, shares, Congestion::default());
-        let socket = listen(addr, 1, &setup).unwrap();
+        let socket = bind(addr, false).unwrap();
+        setup.set_up_listener(&socket, addr).unwrap();
         assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= shares.receive);
         assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
     }

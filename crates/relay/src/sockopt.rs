@@ -29,6 +29,13 @@ pub(crate) fn awaits_last_ack(socket: &impl AsFd) -> bool {
     getsockopt(socket, TcpInfo).is_ok_and(|info| matches!(info[0], LAST_ACK | CLOSING))
 }
 
+/// Clients that wait in the accept queue of a socket that listens, which is what `tcpi_unacked`, at
+/// offset 24, says of one.
+pub(crate) fn accept_queue(socket: &impl AsFd) -> nix::Result<usize> {
+    let info = getsockopt(socket, TcpInfo)?;
+    Ok(info[24..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize))
+}
+
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive
 /// buffer is about to be full. The kernel lowers values above half the receive buffer.
 pub(crate) fn set_receive_low_water(socket: &impl AsFd, bytes: usize) -> nix::Result<()> {

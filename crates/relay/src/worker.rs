@@ -5,6 +5,7 @@
 //! timeouts are a place in a wheel ([`timers`]).
 
 mod admit;
+mod ending;
 mod exposure;
 mod header;
 mod hello;
@@ -32,6 +33,7 @@ use crate::config::Engine;
 use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
 use crate::flow::Resources;
+use crate::listeners::Own;
 use crate::shared::{Shared, Stage};
 use crate::statistics::Tallies;
 use exposure::InForce;
@@ -51,8 +53,13 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    listeners: Vec<OwnedFd>,
+    listeners: Own,
     accepting: bool,
+    /// Places that it holds of all that the limit allows.
+    places: usize,
+    /// Since when nobody has come, while it drains.
+    quiet_since: Option<Instant>,
+    index: usize,
     /// Tick at which accepting is tried again after open files ran out.
     accept_again: Option<u32>,
     shortage: Shortage,
@@ -83,28 +90,28 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        listeners: Vec<OwnedFd>,
         wake: Arc<OwnedFd>,
         counters: Arc<Counters>,
         cpu: Arc<AtomicUsize>,
-        turn: usize,
+        index: usize,
     ) -> Result<Worker, Error> {
-        let fail = |e: Errno| Error::io("cannot set up a worker's epoll", e);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
-        epoll::add(&epoll, &*wake, Token::Wake.encode(), EventFlags::IN).map_err(fail)?;
+        let epoll = new_epoll(&wake)?;
         let resources =
             Resources::new(shared.shares, counters, shared.sockmap(), Arc::clone(&shared.pipes));
         let limits = Limits::of(&shared.config);
         let tallies = shared.new_tallies();
         let log = shared.access_log.as_ref().and_then(Writer::port);
-        let pool = Pool::new(Arc::clone(&shared.backends), turn);
+        let pool = Pool::new(Arc::clone(&shared.backends), index);
         let now = Instant::now();
         Ok(Worker {
             shared,
             epoll,
             wake,
-            listeners,
+            listeners: Own::new(),
             accepting: false,
+            places: 0,
+            quiet_since: None,
+            index,
             accept_again: None,
             shortage: Shortage::default(),
             connections: Slab::new(),
@@ -127,8 +134,16 @@ impl Worker {
         })
     }
 
+    /// Takes these clients from now on.
+    pub(crate) fn listen(&mut self, listeners: Own) {
+        self.listeners = listeners;
+    }
+
     /// Relays until it is told to stop, or to drain and has.
-    pub(crate) fn run(mut self) {
+    ///
+    /// # Errors
+    /// The worker's epoll failed.
+    pub(crate) fn run(&mut self) -> Result<(), Error> {
         let mut events = Vec::with_capacity(256);
         loop {
             match self.shared.stage() {
@@ -139,14 +154,14 @@ impl Worker {
                     }
                 }
                 Stage::Drain => {
-                    self.close_listeners();
-                    if self.connections.is_empty() {
-                        return;
+                    self.empty_queues();
+                    if self.listeners.is_empty() && self.connections.is_empty() {
+                        return Ok(());
                     }
                 }
                 Stage::Stop => {
-                    self.close_listeners();
-                    return self.end_all();
+                    self.end_all();
+                    return Ok(());
                 }
             }
             events.clear();
@@ -157,10 +172,7 @@ impl Worker {
                 timeout.as_ref(),
             ) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    tracing::error!("a worker's epoll failed: {e}");
-                    return self.end_all();
-                }
+                Err(e) => return Err(Error::io("a worker's epoll failed", e)),
             }
             self.read_clock();
             for event in &events {
@@ -175,6 +187,8 @@ impl Worker {
             Token::Wake => {
                 // Drains the eventfd; what there is to do is in `shared`.
                 let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
+                #[cfg(feature = "fuzzing")]
+                self.panic_if_asked();
             }
             Token::Listener(index) => self.accept(index),
             Token::Client { key, generation } => {
@@ -241,8 +255,9 @@ impl Worker {
             Some(self.look_at.saturating_duration_since(self.now))
         } else {
             let timers = self.timers.wait(self.tick).map(|ticks| TICK * ticks.max(1));
-            let tries = self.accept_again.is_some() || !self.queue.is_empty();
-            tries.then_some(TICK).into_iter().chain(timers).min()
+            let looks_again =
+                self.accept_again.is_some() || self.quiet_since.is_some() || !self.queue.is_empty();
+            looks_again.then_some(TICK).into_iter().chain(timers).min()
         }
     }
 
@@ -338,24 +353,11 @@ impl Worker {
         connection.end(reset, &mut self.resources);
         self.leave();
     }
+}
 
-    /// Gives a place back, also one that was taken in vain: others may wait for it.
-    fn leave(&self) {
-        // The backend's place is free as well.
-        if self.shared.leave() || self.pool.is_waited_for() {
-            self.shared.wake_all();
-        }
-    }
-
-    fn end_all(&mut self) {
-        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.refuse(key, Cause::Killed);
-        }
-    }
-
-    fn close_listeners(&mut self) {
-        self.set_accepting(false);
-        self.listeners.clear();
-    }
+fn new_epoll(wake: &OwnedFd) -> Result<OwnedFd, Error> {
+    let fail = |e: Errno| Error::io("cannot set up a worker's epoll", e);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+    epoll::add(&epoll, wake, Token::Wake.encode(), EventFlags::IN).map_err(fail)?;
+    Ok(epoll)
 }

@@ -39,9 +39,14 @@ impl Worker {
         self.accept_again = self.accept_again.filter(|_| !accepting);
         for (index, listener) in self.listeners.iter().enumerate() {
             let result = if accepting {
-                epoll::add(&self.epoll, listener, Token::Listener(index).encode(), EventFlags::IN)
+                epoll::add(
+                    &self.epoll,
+                    &**listener,
+                    Token::Listener(index).encode(),
+                    EventFlags::IN,
+                )
             } else {
-                epoll::delete(&self.epoll, listener)
+                epoll::delete(&self.epoll, &**listener)
             };
             if let Err(e) = result {
                 say!(ERROR, "cannot change what a worker listens to: {e}");
@@ -54,12 +59,12 @@ impl Worker {
             if !self.accepting {
                 return;
             }
-            if !self.shared.enter() {
+            if !self.enter() {
                 self.resources.counters.limit_reached.add(1);
                 return self.set_accepting(false);
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::acceptfrom_with(&self.listeners[index], flags) {
+            match rustix::net::acceptfrom_with(&*self.listeners[index], flags) {
                 Ok((client, addr)) => {
                     self.shortage.is_over(&self.shared.reserve);
                     self.welcome(client, addr, index);

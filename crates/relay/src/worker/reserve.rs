@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::SocketFlags;
 
+use crate::listeners::Listener;
 use crate::socket;
 
 /// How long clients wait for a file before they are told that there is none.
@@ -31,7 +32,7 @@ impl Reserve {
     }
 
     /// Resets up to `most` clients that wait at `listener`. Returns how many it were.
-    fn turn_away(&self, listener: &OwnedFd, most: usize) -> u64 {
+    fn turn_away(&self, listener: &Listener, most: usize) -> u64 {
         let Some(mut file) = self.0.try_lock() else { return 0 };
         // Only without it is there a number for an accepted client.
         *file = None;
@@ -63,7 +64,7 @@ impl Shortage {
         &mut self,
         now: Instant,
         reserve: &Reserve,
-        listener: &OwnedFd,
+        listener: &Listener,
         most: usize,
     ) -> u64 {
         let since = *self.0.get_or_insert(now);

@@ -1,0 +1,211 @@
+//! The workers' threads: starting them, and where they run.
+//!
+//! A worker's thread is there until the relay is dropped, also when the worker has returned: so its
+//! thread id is its own for as long as somebody may move it.
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use lanes::CpuSet;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
+use rustix::thread::gettid;
+
+use crate::counters::{Counters, Stats};
+use crate::listeners::Own;
+use crate::repeated::say;
+use crate::shared::Shared;
+use crate::worker::Worker;
+use crate::{Error, ErrorKind, placement};
+
+/// The workers' threads, and where they are to run.
+#[derive(Debug, Default)]
+pub(crate) struct Crew {
+    cpus: CpuSet,
+    hands: Vec<Hand>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hand {
+    thread: JoinHandle<()>,
+    tid: Pid,
+    counters: Arc<Counters>,
+    /// The CPU that it was given. Relaxed: see `worker/exposure.rs`.
+    cpu: Arc<AtomicUsize>,
+    /// Its listeners, once; dropped to let its thread end.
+    orders: Sender<Own>,
+}
+
+impl Crew {
+    pub(crate) fn len(&self) -> usize {
+        self.hands.len()
+    }
+
+    pub(crate) fn cpus(&self) -> &CpuSet {
+        &self.cpus
+    }
+
+    pub(crate) fn stats(&self) -> Vec<Stats> {
+        self.hands.iter().map(|hand| Stats::from(&*hand.counters)).collect()
+    }
+
+    pub(crate) fn threads(&self) -> Vec<u32> {
+        self.hands.iter().map(|hand| hand.tid.as_raw_nonzero().get() as u32).collect()
+    }
+
+    /// Moves all to `cpus`, with `recruits` besides, who then have `listeners` and belong to it.
+    ///
+    /// # Errors
+    /// A CPU that no worker may run on, or what `listeners` says. All are where they were then.
+    pub(crate) fn move_to(
+        &mut self,
+        cpus: &CpuSet,
+        recruits: Vec<Hand>,
+        listeners: impl FnOnce(usize) -> Result<Vec<Own>, Error>,
+    ) -> Result<(), Error> {
+        let before: Vec<_> = self.hands.iter().map(|hand| hand.cpu.load(Relaxed)).collect();
+        let wanted = || placement::round(cpus);
+        let all = self.hands.iter().chain(&recruits);
+        let moved = all.zip(wanted()).try_for_each(|(hand, cpu)| hand.pin(cpu));
+        let hired = moved.map_err(unusable).and_then(|()| match recruits.len() {
+            0 => Ok(Vec::new()),
+            workers => listeners(workers),
+        });
+        let listeners = hired.inspect_err(|_| {
+            for (hand, cpu) in self.hands.iter().zip(before) {
+                // It was there a moment ago; if its CPU has gone since, `follow` finds it another.
+                let _ = hand.pin(cpu);
+            }
+        })?;
+        for (hand, own) in recruits.into_iter().zip(listeners) {
+            // It waits for them.
+            let _ = hand.orders.send(own);
+            self.hands.push(hand);
+        }
+        self.cpus = cpus.clone();
+        Ok(())
+    }
+
+    /// Brings workers back to their CPUs where they are not on them, or to another of the set where
+    /// theirs is gone.
+    pub(crate) fn follow(&self) {
+        for (index, (hand, wanted)) in
+            self.hands.iter().zip(placement::round(&self.cpus)).enumerate()
+        {
+            let given = hand.cpu.load(Relaxed);
+            let is_there = placement::is_pinned(hand.tid, given);
+            if is_there && given == wanted {
+                continue;
+            }
+            let place = placement::place(wanted, is_there.then_some(given), &self.cpus, |cpu| {
+                lanes::pin_thread(hand.tid, cpu).is_ok()
+            });
+            hand.cpu.store(place.unwrap_or(usize::MAX), Relaxed);
+            match place {
+                Some(cpu) if cpu == wanted => {
+                    tracing::info!("worker {index} is back on CPU {cpu}");
+                }
+                Some(cpu) if cpu != given => {
+                    tracing::warn!("CPU {wanted} is gone: worker {index} runs on CPU {cpu}");
+                }
+                None if given != usize::MAX => tracing::warn!(
+                    "no CPU of {} may be used any more: worker {index} runs where the kernel \
+                     has it",
+                    self.cpus
+                ),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for all threads, whose workers return.
+    pub(crate) fn join(&mut self) {
+        for hand in self.hands.drain(..) {
+            drop(hand.orders);
+            // What a worker says when it panics, it has said.
+            let _ = hand.thread.join();
+        }
+    }
+}
+
+impl Hand {
+    /// Starts a thread for one more worker, which is not pinned and waits for its listeners. When it
+    /// has returned, `announce` says so.
+    pub(crate) fn hire(
+        index: usize,
+        shared: &Arc<Shared>,
+        announce: Sender<()>,
+    ) -> Result<Hand, Error> {
+        let wake = new_wake()?;
+        let counters = Arc::new(Counters::default());
+        let cpu = Arc::new(AtomicUsize::new(usize::MAX));
+        let (counts, place) = (Arc::clone(&counters), Arc::clone(&cpu));
+        let worker = Worker::new(Arc::clone(shared), Arc::clone(&wake), counts, place, index)?;
+        let (say, hear) = mpsc::channel();
+        let (orders, ordered) = mpsc::channel();
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new()
+            .name(format!("relay-{index}"))
+            .spawn(move || {
+                // The receiver waits for it.
+                let _ = say.send(gettid());
+                if let Ok(listeners) = ordered.recv() {
+                    shared.add_wake(wake);
+                    // Before it accepts anybody.
+                    shared.join();
+                    work(worker, listeners, &shared);
+                    // It is heard until the relay is dropped.
+                    let _ = announce.send(());
+                    stay(&ordered);
+                }
+            })
+            .map_err(|e| Error::io("cannot start a worker's thread", e))?;
+        let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
+        Ok(Hand { thread, tid, counters, cpu, orders })
+    }
+
+    fn pin(&self, cpu: usize) -> lanes::Result<()> {
+        if cpu != usize::MAX {
+            lanes::pin_thread(self.tid, cpu)?;
+        }
+        self.cpu.store(cpu, Relaxed);
+        Ok(())
+    }
+}
+
+/// Runs a worker to its end. One that panics loses its connections, which are reset, and begins anew:
+/// its listeners have clients in their queues, who must not wait for nobody.
+fn work(mut worker: Worker, listeners: Own, shared: &Shared) {
+    worker.listen(listeners);
+    loop {
+        let failure = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "a worker panicked".to_string(),
+        };
+        say!(ERROR, "{failure}: its connections are reset, and it begins anew");
+        let recovered = catch_unwind(AssertUnwindSafe(|| worker.recover()));
+        if !matches!(recovered, Ok(Ok(()))) {
+            return shared.fail(format!("{failure}, and it cannot begin anew"));
+        }
+    }
+}
+
+/// Until the relay is dropped: see the head of this module.
+fn stay(ordered: &Receiver<Own>) {
+    while ordered.recv().is_ok() {}
+}
+
+fn new_wake() -> Result<Arc<OwnedFd>, Error> {
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|e| Error::io("cannot create an eventfd", e))?;
+    Ok(Arc::new(fd))
+}
+
+fn unusable(cpu: lanes::Error) -> Error {
+    Error::invalid(cpu.to_string())
+}
