@@ -3,12 +3,15 @@
 
 mod view;
 
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use knobs::{Registry, Server};
+use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -83,28 +86,45 @@ pub(crate) fn end_on_hangup() -> anyhow::Result<()> {
 }
 
 /// This process in the foreground, with its signals caught.
-pub(crate) struct Foreground(Signals);
+pub(crate) struct Foreground {
+    signals: Signals,
+    /// Readable when a signal has come.
+    wake: UnixStream,
+    waker: UnixStream,
+}
 
 impl Foreground {
     /// Catches signals from now on.
     pub(crate) fn new() -> anyhow::Result<Foreground> {
-        let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).and_then(|signals| {
+        let caught = || {
+            let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
             for signal in [SIGINT, SIGTERM] {
                 signal_hook::flag::register(signal, Arc::clone(&ASKED_TO_END))?;
             }
-            Ok(signals)
-        });
-        signals.map(Foreground).context("cannot catch signals")
+            let (wake, waker) = UnixStream::pair()?;
+            wake.set_nonblocking(true)?;
+            let foreground = Foreground { signals, wake, waker };
+            [SIGINT, SIGTERM, SIGUSR1].into_iter().try_for_each(|s| foreground.wake_by(s))?;
+            Ok::<_, std::io::Error>(foreground)
+        };
+        caught().context("cannot catch signals")
     }
 
     /// Has SIGHUP ask for something else than the end.
     pub(crate) fn heed_hangup(&self) -> anyhow::Result<()> {
-        self.0.add_signal(SIGHUP).context("cannot catch SIGHUP")
+        let heeded = self.signals.add_signal(SIGHUP).and_then(|()| self.wake_by(SIGHUP));
+        heeded.context("cannot catch SIGHUP")
+    }
+
+    /// Has a signal that is caught already end its sleep: handlers run in the order in which they were
+    /// registered, so it is there to be seen by then.
+    fn wake_by(&self, signal: i32) -> std::io::Result<()> {
+        signal_hook::low_level::pipe::register(signal, self.waker.try_clone()?).map(drop)
     }
 
     /// Whether a signal asks this process to end, again.
     pub(crate) fn is_asked(&mut self) -> bool {
-        self.0.pending().any(|signal| ![SIGUSR1, SIGHUP].contains(&signal))
+        self.signals.pending().any(|signal| ![SIGUSR1, SIGHUP].contains(&signal))
     }
 
     /// Follows it until the first of: a signal, its own end, the time.
@@ -114,13 +134,8 @@ impl Foreground {
         followed: &mut dyn Followed,
     ) -> anyhow::Result<Ended> {
         let start = Instant::now();
-        let mut pause = Some(Duration::ZERO);
         loop {
-            let signals = match pause {
-                Some(_) => self.0.pending(),
-                None => self.0.wait(),
-            };
-            for signal in signals {
+            for signal in self.signals.pending() {
                 match signal {
                     SIGUSR1 => followed.log()?,
                     SIGHUP => followed.hang_up(),
@@ -134,8 +149,21 @@ impl Foreground {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(Ended::Time);
             }
-            pause = [followed.turn()?, left].into_iter().flatten().min();
-            std::thread::sleep(pause.unwrap_or_default());
+            let pause = [followed.turn()?, left].into_iter().flatten().min();
+            self.sleep(pause).context("cannot wait for signals")?;
+        }
+    }
+
+    /// Sleeps until a signal comes, or for this long.
+    pub(crate) fn sleep(&mut self, pause: Option<Duration>) -> std::io::Result<()> {
+        let timeout = pause.and_then(|pause| pause.try_into().ok());
+        match poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match self.wake.read(&mut [0; 64]) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
         }
     }
 }

@@ -5,6 +5,8 @@
 //! is all CPUs. A lane never spans NUMA nodes. [`LaneMap`] answers "which lane is this CPU in?"
 //! with one array read; [`CpuSet`] and [`CpuSpec`] are how people write CPUs.
 //!
+//! [`quota`] says how much of them a process's cgroup lets it use.
+//!
 //! The map is a snapshot: CPU hotplug after [`LaneMap::detect`] is not followed. CPU numbers go up
 //! to [`CpuSet::MAX`]; a machine with more is refused, not misread.
 //!

@@ -131,6 +131,16 @@ impl LaneMap {
         self.lanes.get(usize::from(lane.0)).unwrap_or(&NO_CPUS)
     }
 
+    /// `count` of the CPUs that this process may use, or all if there are no more: those of the lane
+    /// of `cpu` first, and in each lane from `cpu` on, so that processes that start on different CPUs
+    /// do not all choose the same.
+    pub fn nearest(&self, cpu: usize, count: usize) -> CpuSet {
+        let far = |other: &usize| (!self.same_lane(cpu, *other), *other < cpu, *other);
+        let mut cpus: Vec<usize> = self.allowed.iter().collect();
+        cpus.sort_by_key(far);
+        cpus.into_iter().take(count).collect()
+    }
+
     /// The CPUs that were online when the map was made.
     pub fn online(&self) -> &CpuSet {
         &self.online

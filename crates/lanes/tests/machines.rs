@@ -237,3 +237,13 @@ fn without_sysfs_the_cpus_of_the_affinity_are_one_lane() {
     let error = "0".parse::<CpuSpec>().unwrap().resolve(&map).unwrap_err();
     assert!(error.to_string().contains("online: 1,4-5"), "{error}");
 }
+
+#[test]
+fn the_nearest_cpus_are_of_the_same_lane_first() {
+    let map = load("arm-no-l3", None);
+    for (cpu, count, cpus) in
+        [(0, 2, "0-1"), (3, 2, "2-3"), (2, 3, "2-4"), (7, 3, "0,6-7"), (5, 99, "0-7"), (5, 1, "5")]
+    {
+        assert_eq!(map.nearest(cpu, count).to_string(), cpus, "{count} from {cpu}");
+    }
+}

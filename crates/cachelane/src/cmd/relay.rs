@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use lanes::{CpuSet, CpuSpec};
+use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
     AccessLog, Backend, Balance, Config, CongestionControl, Engine, LogFormat, LogSample,
     LogTarget, ProxyHeader, Relay,
@@ -24,9 +24,10 @@ use crate::run::{Ended, Followed, Foreground, open_control};
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-Signals: On SIGTERM it accepts no new connections and waits for existing ones to end, at most \
-for --drain-timeout. On a second signal, or on SIGINT, it resets them and exits. On SIGUSR1 it \
-logs its counters. With --access-log, it opens the log's file anew on SIGHUP.
+Signals: On SIGTERM it accepts the clients that have connected by then and no others, and waits \
+for their connections to end, at most for --drain-timeout. On a second signal, or on SIGINT, it \
+resets them and exits. On SIGUSR1 it logs its counters. With --access-log, it opens the log's file \
+anew on SIGHUP.
 
 Options of a backend, after commas: weight=0-256 (its share), sni=NAME (for TLS clients that ask for \
 it, or for *.DOMAIN), backup (used only while no other is up), \
@@ -53,9 +54,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "auto")]
     engine: Engine,
     /// CPUs that workers run on, one on each: a list such as 0-3,8, lane:N for the CPUs of lane N,
-    /// or all; can be changed while it runs: knob relay.cpus
-    #[arg(long, value_name = "CPUS", default_value = "all")]
-    cpus: CpuSpec,
+    /// or all; can be changed while it runs: knob relay.cpus [default: all, but no more than the
+    /// CPU quota of its cgroup]
+    #[arg(long, value_name = "CPUS")]
+    cpus: Option<CpuSpec>,
     #[command(flatten)]
     lanes: LanesArg,
     /// How a backend is chosen: roundrobin (one after the other), leastconn (the one with the
@@ -155,7 +157,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         return stats::print(args.json);
     }
     let map = args.lanes.map()?;
-    let cpus = args.cpus.resolve(&map).context("--cpus")?;
+    let cpus = match &args.cpus {
+        Some(spec) => spec.resolve(&map).context("--cpus")?,
+        None => default_cpus(&map).context("--cpus")?,
+    };
     let (format, sample) = (args.access_log_format, args.access_log_sample);
     let access_log = args.access_log.map(|target| AccessLog { target, format, sample });
     let heeds_hangup = access_log.is_some();
@@ -197,17 +202,31 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     let _control = open_control("relay", |knobs| relay::register(&relay, map, knobs));
     announce(&relay, &args.to, relay.cpus());
     if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
-        drain(&relay, args.drain_timeout, &mut foreground);
+        drain(&relay, args.drain_timeout, &mut foreground)?;
     }
     Ok(Exit::Ok)
 }
 
-/// The relay while it runs, which it does without being looked after.
+/// All CPUs, or as many as the cgroup's quota pays for: more workers would have each other throttled.
+fn default_cpus(map: &LaneMap) -> anyhow::Result<CpuSet> {
+    let all = CpuSpec::all().resolve(map)?;
+    let Some(quota) = lanes::quota().filter(|quota| quota.ceil() < all.len() as f64) else {
+        return Ok(all);
+    };
+    let cpus = map.nearest(rustix::thread::sched_getcpu(), quota.ceil() as usize);
+    tracing::info!("the cgroup may use {quota:.2} CPUs: workers on CPUs {cpus} (or see --cpus)");
+    Ok(cpus)
+}
+
+/// The relay while it runs.
 struct Running<'a>(&'a Relay);
 
 impl Followed for Running<'_> {
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
-        Ok(None)
+        /// How soon workers follow CPUs that come and go.
+        const TEND: Duration = Duration::from_secs(1);
+        self.0.tend()?;
+        Ok(Some(TEND))
     }
 
     fn log(&mut self) -> anyhow::Result<()> {
@@ -221,17 +240,24 @@ impl Followed for Running<'_> {
 }
 
 /// Waits for the connections that are there, until `timeout` or another signal ends that.
-fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) {
+fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) -> anyhow::Result<()> {
     /// How soon a second signal is heeded.
     const LOOK: Duration = Duration::from_millis(50);
-    tracing::info!("draining {} connections", relay.active());
+    let queued = |count: usize| match count {
+        0 => String::new(),
+        count => format!(", and {count} clients that wait to be accepted"),
+    };
+    tracing::info!("draining {} connections{}", relay.active(), queued(relay.waiting()));
     let deadline = Instant::now() + timeout;
     while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
+        relay.tend()?;
         if foreground.is_asked() || Instant::now() >= deadline {
-            tracing::warn!("resetting {} connections that did not end", relay.active());
+            let (active, waiting) = (relay.active(), queued(relay.waiting()));
+            tracing::warn!("resetting {active} connections that did not end{waiting}");
             break;
         }
     }
+    Ok(())
 }
 
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
