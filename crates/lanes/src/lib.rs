@@ -35,6 +35,6 @@ pub use cache::l2_size;
 pub use cpuset::CpuSet;
 pub use error::{Error, ErrorKind, Result};
 pub use map::{LaneId, LaneMap, Source};
-pub use pin::{pin, pin_thread};
+pub use pin::{keep_thread, pin, pin_thread};
 pub use quota::quota;
 pub use spec::CpuSpec;

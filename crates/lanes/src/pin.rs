@@ -19,14 +19,22 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// # Errors
 /// As [`pin`].
 pub fn pin_thread(thread: Pid, cpu: usize) -> Result<()> {
+    keep_thread(thread, &CpuSet::from_iter([cpu]))
+}
+
+/// Lets a thread run on these CPUs only, as far as they are online and open to this process.
+///
+/// # Errors
+/// As [`pin`], if none of them is.
+pub fn keep_thread(thread: Pid, cpus: &CpuSet) -> Result<()> {
     let refused = |why: &dyn fmt::Display| {
-        let what = format!("cpu {cpu} is offline, or this process may not run on it ({why})");
+        let what = format!("cpu {cpus} is offline, or this process may not run on it ({why})");
         Error::new(ErrorKind::NotAllowed, what)
     };
-    if cpu > CpuSet::MAX {
+    if cpus.iter().any(|cpu| cpu > CpuSet::MAX) {
         return Err(refused(&format_args!("expected at most {}", CpuSet::MAX)));
     }
     let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|cpu| set.set(cpu));
     sched_setaffinity(Some(thread), &set).map_err(|error| refused(&error))
 }

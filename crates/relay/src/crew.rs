@@ -6,7 +6,6 @@
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
@@ -17,8 +16,10 @@ use rustix::thread::gettid;
 
 use crate::counters::{Counters, Stats};
 use crate::listeners::Own;
+use crate::placement::Place;
 use crate::repeated::say;
 use crate::shared::Shared;
+use crate::waiting::Waiting;
 use crate::worker::Worker;
 use crate::{Error, ErrorKind, placement};
 
@@ -34,8 +35,8 @@ pub(crate) struct Hand {
     thread: JoinHandle<()>,
     tid: Pid,
     counters: Arc<Counters>,
-    /// The CPU that it was given. Relaxed: see `worker/exposure.rs`.
-    cpu: Arc<AtomicUsize>,
+    place: Arc<Place>,
+    waiting: Waiting,
     /// Its listeners, once; dropped to let its thread end.
     orders: Sender<Own>,
 }
@@ -67,7 +68,7 @@ impl Crew {
         recruits: Vec<Hand>,
         listeners: impl FnOnce(usize) -> Result<Vec<Own>, Error>,
     ) -> Result<(), Error> {
-        let before: Vec<_> = self.hands.iter().map(|hand| hand.cpu.load(Relaxed)).collect();
+        let before: Vec<_> = self.hands.iter().map(|hand| hand.place.cpu()).collect();
         let wanted = || placement::round(cpus);
         let all = self.hands.iter().chain(&recruits);
         let moved = all.zip(wanted()).try_for_each(|(hand, cpu)| hand.pin(cpu));
@@ -91,20 +92,21 @@ impl Crew {
     }
 
     /// Brings workers back to their CPUs where they are not on them, or to another of the set where
-    /// theirs is gone.
-    pub(crate) fn follow(&self) {
+    /// theirs is gone, or lets them have others besides for as long as theirs is taken.
+    pub(crate) fn follow(&mut self) {
         for (index, (hand, wanted)) in
-            self.hands.iter().zip(placement::round(&self.cpus)).enumerate()
+            self.hands.iter_mut().zip(placement::round(&self.cpus)).enumerate()
         {
-            let given = hand.cpu.load(Relaxed);
-            let is_there = placement::is_pinned(hand.tid, given);
+            let given = hand.place.cpu();
+            let is_there = placement::is_kept_to(hand.tid, &hand.room(&self.cpus));
             if is_there && given == wanted {
+                hand.heed_others(index, &self.cpus);
                 continue;
             }
             let place = placement::place(wanted, is_there.then_some(given), &self.cpus, |cpu| {
                 lanes::pin_thread(hand.tid, cpu).is_ok()
             });
-            hand.cpu.store(place.unwrap_or(usize::MAX), Relaxed);
+            hand.place.give(place.unwrap_or(usize::MAX));
             match place {
                 Some(cpu) if cpu == wanted => {
                     tracing::info!("worker {index} is back on CPU {cpu}");
@@ -142,9 +144,9 @@ impl Hand {
     ) -> Result<Hand, Error> {
         let wake = new_wake()?;
         let counters = Arc::new(Counters::default());
-        let cpu = Arc::new(AtomicUsize::new(usize::MAX));
-        let (counts, place) = (Arc::clone(&counters), Arc::clone(&cpu));
-        let worker = Worker::new(Arc::clone(shared), Arc::clone(&wake), counts, place, index)?;
+        let place = Arc::new(Place::new());
+        let (counts, own) = (Arc::clone(&counters), Arc::clone(&place));
+        let worker = Worker::new(Arc::clone(shared), Arc::clone(&wake), counts, own, index)?;
         let (say, hear) = mpsc::channel();
         let (orders, ordered) = mpsc::channel();
         let shared = Arc::clone(shared);
@@ -165,15 +167,49 @@ impl Hand {
             })
             .map_err(|e| Error::io("cannot start a worker's thread", e))?;
         let tid = hear.recv().map_err(|_| Error::new(ErrorKind::Io, "a worker did not start"))?;
-        Ok(Hand { thread, tid, counters, cpu, orders })
+        Ok(Hand { thread, tid, counters, place, waiting: Waiting::new(), orders })
     }
 
     fn pin(&self, cpu: usize) -> lanes::Result<()> {
         if cpu != usize::MAX {
             lanes::pin_thread(self.tid, cpu)?;
         }
-        self.cpu.store(cpu, Relaxed);
+        self.place.give(cpu);
         Ok(())
+    }
+
+    /// The CPUs that it is kept to: its own, or while it is loose those of `all` in its lane.
+    fn room(&self, all: &CpuSet) -> CpuSet {
+        let own = self.place.cpu();
+        if !self.place.is_loose() {
+            return [own].into_iter().collect();
+        }
+        // Where the lanes cannot be read, one lane is all.
+        let map = lanes::LaneMap::detect().ok();
+        let is_near = |cpu: &usize| map.as_ref().is_none_or(|map| map.same_lane(*cpu, own));
+        all.iter().filter(is_near).collect()
+    }
+
+    /// Loosens it if it waits for its CPU, and pins it when it no longer does.
+    fn heed_others(&mut self, index: usize, all: &CpuSet) {
+        let (cpu, waits) = (self.place.cpu(), self.waiting.look(self.tid));
+        if waits == self.place.is_loose() {
+            return;
+        }
+        self.place.loosen(waits);
+        let room = self.room(all);
+        if room.len() == 1 && waits {
+            return self.place.loosen(false);
+        }
+        match lanes::keep_thread(self.tid, &room) {
+            Ok(()) if waits => tracing::info!(
+                "worker {index} waits for CPU {cpu}, which others use: it runs on CPUs {room} \
+                 until that is over"
+            ),
+            Ok(()) => tracing::info!("worker {index} has CPU {cpu} again"),
+            // Its CPU has gone since: the next look finds it another.
+            Err(error) => tracing::debug!("worker {index}: {error}"),
+        }
     }
 }
 

@@ -56,6 +56,7 @@ mod statistics;
 mod tls;
 #[cfg(feature = "measure")]
 mod tuning;
+mod waiting;
 mod worker;
 
 #[cfg(feature = "knobs")]

@@ -1,8 +1,51 @@
 //! Which CPU a worker runs on.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
 use lanes::CpuSet;
 use rustix::process::Pid;
-use rustix::thread::sched_getaffinity;
+use rustix::thread::{sched_getaffinity, sched_getcpu};
+
+/// Where a worker is to run. Relaxed: the kernel moves the thread on its own time, whatever this says;
+/// see `worker/exposure.rs`.
+#[derive(Debug)]
+pub(crate) struct Place {
+    cpu: AtomicUsize,
+    /// Others use that CPU, and the worker has its lane's others besides.
+    is_loose: AtomicBool,
+}
+
+impl Place {
+    /// Nowhere.
+    pub(crate) fn new() -> Place {
+        Place { cpu: AtomicUsize::new(usize::MAX), is_loose: AtomicBool::new(false) }
+    }
+
+    /// The CPU that it was given; `usize::MAX` if none.
+    pub(crate) fn cpu(&self) -> usize {
+        self.cpu.load(Relaxed)
+    }
+
+    /// Gives it this CPU, and no other.
+    pub(crate) fn give(&self, cpu: usize) {
+        self.cpu.store(cpu, Relaxed);
+        self.loosen(false);
+    }
+
+    pub(crate) fn loosen(&self, is_loose: bool) {
+        self.is_loose.store(is_loose, Relaxed);
+    }
+
+    pub(crate) fn is_loose(&self) -> bool {
+        self.is_loose.load(Relaxed)
+    }
+
+    /// Whether the calling thread, whose place this is, runs where it is to.
+    pub(crate) fn is_kept(&self) -> bool {
+        // A loose one is kept to its lane's part of the set by the kernel.
+        sched_getcpu() == self.cpu() || self.is_loose()
+    }
+}
 
 /// The CPUs of the workers, in their order: one each, and from the first again if there are more of
 /// them than CPUs.
@@ -28,11 +71,12 @@ pub(crate) fn place(
     given.filter(|given| *given != wanted).or_else(|| next.into_iter().find(|cpu| pin(*cpu)))
 }
 
-/// Whether a thread may run on this CPU and no other. The kernel takes a thread's only CPU from it
-/// when that goes offline, or leaves its cpuset.
-pub(crate) fn is_pinned(thread: Pid, cpu: usize) -> bool {
+/// Whether a thread may run on these CPUs and no other. The kernel takes CPUs from a thread when they
+/// go offline, or leave its cpuset, and lets one whose last one that was run anywhere.
+pub(crate) fn is_kept_to(thread: Pid, cpus: &CpuSet) -> bool {
     let Ok(set) = sched_getaffinity(Some(thread)) else { return false };
-    cpu <= CpuSet::MAX && set.is_set(cpu) && set.count() == 1
+    cpus.iter().all(|cpu| cpu <= CpuSet::MAX && set.is_set(cpu))
+        && set.count() as usize == cpus.len()
 }
 
 #[cfg(test)]

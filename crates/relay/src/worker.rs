@@ -18,7 +18,6 @@ mod watch;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventFlags};
@@ -34,6 +33,7 @@ use crate::connection::{Connection, Handed, Next, Phase};
 use crate::counters::Counters;
 use crate::flow::Resources;
 use crate::listeners::Own;
+use crate::placement::Place;
 use crate::shared::{Shared, Stage};
 use crate::statistics::Tallies;
 use exposure::InForce;
@@ -70,7 +70,7 @@ pub(crate) struct Worker {
     tallies: Arc<Tallies>,
     log: Option<Port>,
     /// The CPU that it was given, which the relay changes.
-    cpu: Arc<AtomicUsize>,
+    place: Arc<Place>,
     /// Connections with work left.
     again: Vec<(usize, u32)>,
     /// Connections to look at every [`POLL`], and when the next look is due.
@@ -92,7 +92,7 @@ impl Worker {
         shared: Arc<Shared>,
         wake: Arc<OwnedFd>,
         counters: Arc<Counters>,
-        cpu: Arc<AtomicUsize>,
+        place: Arc<Place>,
         index: usize,
     ) -> Result<Worker, Error> {
         let epoll = new_epoll(&wake)?;
@@ -120,7 +120,7 @@ impl Worker {
             resources,
             tallies,
             log,
-            cpu,
+            place,
             again: Vec::new(),
             polls: Vec::new(),
             look_at: now,
@@ -275,7 +275,7 @@ impl Worker {
         let next = relaying.advance(&mut connection.client, &mut self.resources);
         if relaying.moved() != before {
             connection.active = self.tick;
-            let in_force = InForce::now(&self.shared, &self.cpu);
+            let in_force = InForce::now(&self.shared, &self.place);
             in_force.count(connection.origin, relaying, before, &self.resources.counters);
             note_moved(&self.tallies, &mut connection.session, relaying, before, self.now);
         }

@@ -3,8 +3,10 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use cachelane_relay::{Config, Engine, ErrorKind, Relay};
@@ -192,6 +194,53 @@ fn a_worker_that_the_kernel_moved_is_brought_back() {
     rig.relay.tend().unwrap();
     assert_eq!(workers.iter().map(|&tid| pinned_to(tid)).collect::<Vec<_>>(), before);
     converse(&rig.pair());
+}
+
+/// Programs spin on all CPUs, and a worker that has much to do gets little of its own.
+#[test]
+fn a_worker_that_waits_for_its_cpu_may_use_its_neighbours_until_it_waits_no_more() {
+    const NAME: &str =
+        "a_worker_that_waits_for_its_cpu_may_use_its_neighbours_until_it_waits_no_more";
+    let map = lanes::LaneMap::detect().unwrap();
+    let cpus = own_cpus();
+    let Some(two) = cpus.get(..2).filter(|two| map.same_lane(two[0], two[1])) else {
+        eprintln!("skipped: {NAME}: needs two CPUs in one lane");
+        return;
+    };
+    let rig = Rig::with(Engine::Copy, |config| config.cpus = two.iter().copied().collect());
+    let workers = rig.relay.worker_threads();
+    let pinned = || workers.iter().map(|&tid| pinned_to(tid)).collect::<Vec<_>>();
+    let home = pinned();
+    assert!(home.iter().all(Option::is_some));
+    let comes = |condition: &dyn Fn() -> bool| {
+        lab::testing::comes_true(|| {
+            rig.relay.tend().unwrap();
+            condition()
+        })
+    };
+    let (over, pairs) = (AtomicBool::new(false), (0..8).map(|_| rig.pair()).collect::<Vec<_>>());
+    std::thread::scope(|scope| {
+        let spin = || {
+            while !over.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        for &cpu in two.iter().cycle().take(8) {
+            scope.spawn(move || lanes::pin(cpu).map(|()| spin()));
+        }
+        for Pair { client, backend } in &pairs {
+            scope.spawn(move || while (&*client).write_all(&[1; 1 << 16]).is_ok() {});
+            scope.spawn(move || while (&*backend).read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+        }
+        let loosened = comes(&|| pinned().iter().any(Option::is_none));
+        over.store(true, Relaxed);
+        for Pair { client, backend } in &pairs {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = backend.shutdown(Shutdown::Both);
+        }
+        assert!(loosened, "{:?}", rig.relay.stats());
+    });
+    assert!(comes(&|| pinned() == home), "{:?}, not {home:?}", pinned());
 }
 
 #[test]

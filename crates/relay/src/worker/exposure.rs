@@ -15,30 +15,25 @@
 //! workers only read. Those that the kernel moves are counted when the worker looks at their flow,
 //! every [`POLL`](super::POLL).
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use rustix::thread::sched_getcpu;
-
 use crate::config::Engine;
 use crate::connection::{Origin, Relaying};
 use crate::counters::Counters;
+use crate::placement::Place;
 use crate::shared::Shared;
 
 /// The knobs' present values, as far as they matter to one worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InForce {
     engine: Engine,
-    /// CPUs in the set; none while the worker is not on its own.
+    /// CPUs in the set; none while the worker is not where it is to be.
     cpus: Option<usize>,
 }
 
 impl InForce {
-    /// For the calling thread, which was given the CPU `own`. What was sent after a knob was set has
+    /// For the calling thread, which was given the place `own`. What was sent after a knob was set has
     /// moved under the new value: ask after the move.
-    pub(super) fn now(shared: &Shared, own: &AtomicUsize) -> InForce {
-        // Relaxed: the kernel moves the thread on its own time, whatever this says.
-        let is_on_its_own = sched_getcpu() == own.load(Relaxed);
-        InForce { engine: shared.engine(), cpus: is_on_its_own.then(|| shared.cpus()) }
+    pub(super) fn now(shared: &Shared, own: &Place) -> InForce {
+        InForce { engine: shared.engine(), cpus: own.is_kept().then(|| shared.cpus()) }
     }
 
     /// Counts what a connection's flows have moved since it was `before`.
