@@ -157,8 +157,6 @@ impl Hand {
                 let _ = say.send(gettid());
                 if let Ok(listeners) = ordered.recv() {
                     shared.add_wake(wake);
-                    // Before it accepts anybody.
-                    shared.join();
                     work(worker, listeners, &shared);
                     // It is heard until the relay is dropped.
                     let _ = announce.send(());
