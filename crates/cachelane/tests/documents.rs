@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{Place, text};
+use common::{PROGRAM, Place, text};
 
 #[test]
 fn every_shell_gets_completions_of_every_subcommand() {
@@ -69,4 +69,21 @@ fn manual_pages_that_cannot_be_written_are_an_error_that_names_the_folder() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.starts_with("cachelane: cannot write manual pages into file/pages: "), "{said}");
+}
+
+#[test]
+fn what_is_said_to_those_who_come_from_elsewhere_runs() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/coming-from.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let blocks = page.split("```console\n$ ").skip(1);
+    let commands: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(commands.len(), 4, "{page}");
+    let place = Place::new();
+    for command in commands {
+        let arguments = command.strip_prefix("cachelane").expect(command);
+        let script = format!("exec \"{PROGRAM}\" {arguments}");
+        let output = place.wrapped("bash".as_ref(), &["-c", &script]).output().expect("bash runs");
+        assert!(output.status.success(), "{command}: {output:?}");
+        assert!(text(&output.stdout).starts_with("would listen on "), "{command}: {output:?}");
+    }
 }

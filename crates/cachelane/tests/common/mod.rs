@@ -73,7 +73,7 @@ impl Place {
         command
     }
 
-    fn wrapped(&self, program: &Path, args: &[&str]) -> Command {
+    pub(crate) fn wrapped(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.path()).env("TMPDIR", self.tmp());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
