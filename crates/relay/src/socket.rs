@@ -1,7 +1,7 @@
 //! Sockets as the relay wants them: listeners, connections to backends, buffer limits, resets.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -89,17 +89,36 @@ impl Setup {
     }
 }
 
-/// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group.
+/// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group. Every address of a host
+/// without IPv6 is every IPv4 address.
 pub(crate) fn bind(addr: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
-    let fail = |e: Errno| Error::io(format!("cannot listen on {addr}"), e);
-    let socket = stream_socket(addr).map_err(fail)?;
-    sockopt::set_socket_reuseaddr(&socket, true).map_err(fail)?;
-    sockopt::set_socket_reuseport(&socket, shared).map_err(fail)?;
-    if addr.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, !addr.ip().is_unspecified()).map_err(fail)?;
+    bind_new(stream_socket, addr, shared)
+        .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))
+}
+
+fn bind_new(
+    new: impl Fn(SocketAddr) -> rustix::io::Result<OwnedFd>,
+    addr: SocketAddr,
+    shared: bool,
+) -> rustix::io::Result<OwnedFd> {
+    let bind = |addr: SocketAddr| {
+        let socket = new(addr)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        sockopt::set_socket_reuseport(&socket, shared)?;
+        if addr.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, !addr.ip().is_unspecified())?;
+        }
+        rustix::net::bind(&socket, &addr)?;
+        Ok(socket)
+    };
+    match bind(addr) {
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)
+            if addr.is_ipv6() && addr.ip().is_unspecified() =>
+        {
+            bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, addr.port())))
+        }
+        bound => bound,
     }
-    rustix::net::bind(&socket, &addr).map_err(fail)?;
-    Ok(socket)
 }
 
 /// Starts to connect to `addr`; the socket turns writable when that has come to something.
@@ -233,6 +252,17 @@ mod tests {
                 );
                 assert!(s.chunk >= 16 * 1024 && s.receive >= 16 * 1024, "{budget}: {s:?}");
             }
+        }
+    }
+
+    #[test]
+    fn without_ipv6_every_address_is_every_ipv4_address() {
+        for e in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+            let new = |addr: SocketAddr| if addr.is_ipv6() { Err(e) } else { stream_socket(addr) };
+            let any = bind_new(new, "[::]:0".parse().unwrap(), false).unwrap();
+            assert_eq!(local_addr(&any).unwrap().ip(), Ipv4Addr::UNSPECIFIED);
+            let one = bind_new(new, "[::1]:0".parse().unwrap(), false);
+            assert_eq!(one.unwrap_err(), e);
         }
     }
 

@@ -56,6 +56,23 @@ fn either_address_family_listens_and_either_is_a_backend() {
 }
 
 #[test]
+fn where_ipv6_is_off_every_address_still_listens_root() {
+    if !lab::testing::root("where_ipv6_is_off_every_address_still_listens_root") {
+        return;
+    }
+    let lab = lab::Lab::new("no-ipv6").unwrap();
+    let host = lab.host("host").unwrap();
+    host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
+    host.run(|| {
+        let listen = vec!["[::]:0".parse().unwrap()];
+        let rig = Rig::with(Engine::Auto, |config| config.listen = listen);
+        let at = SocketAddr::from(([127, 0, 0, 1], rig.relay.addrs()[0].port()));
+        converse(&Pair { client: connect(at), backend: accept(&rig.listener) });
+    })
+    .unwrap();
+}
+
+#[test]
 fn several_addresses_listen_at_once() {
     let (listener, addr) = backend();
     let listen = vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()];
