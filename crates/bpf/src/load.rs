@@ -1,6 +1,7 @@
 //! Loading the programs of a skeleton, or of an object without one.
 
 use std::cell::RefCell;
+use std::io::Write as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Once;
@@ -92,7 +93,8 @@ fn listened<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Error> 
 fn listen(_: PrintLevel, message: String) {
     SAID.with_borrow_mut(|said| match said {
         Some(said) => said.push_str(&message),
-        None => eprint!("{message}"),
+        // Where nobody reads stderr, nobody is told; a panic would go through C.
+        None => drop(std::io::stderr().write_all(message.as_bytes())),
     });
 }
 

@@ -6,3 +6,9 @@
 pub mod bench;
 pub mod demo;
 mod simulation;
+
+/// Says something on stderr. Where nobody reads that any more, nobody is told.
+pub(crate) fn say(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

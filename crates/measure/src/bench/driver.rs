@@ -18,6 +18,7 @@ use trial::bench::{BenchOutput, Host};
 use super::experiment::{Absent, Experiment, Measure, Now, Part, Plan, Stage};
 use super::found::Found;
 use super::{Progress, Stop};
+use crate::say;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub fn in_words(seconds: f64) -> String {
 pub fn run<X: Experiment>(experiment: &X, plan: &Plan, stop: &Stop) -> anyhow::Result<Outcome> {
     let seconds = seconds(experiment, plan);
     if !plan.quiet {
-        eprintln!("bench {}: takes about {}", X::NAME, in_words(seconds));
+        say(&format!("bench {}: takes about {}", X::NAME, in_words(seconds)));
     }
     run_shown(experiment, plan, stop, &Progress::new(seconds, plan.quiet))
 }

@@ -9,6 +9,7 @@ use trial::{Better, paired_difference, paired_ratio};
 
 use super::claim::{Claim, How};
 use super::share;
+use crate::say;
 
 /// Runs by case, in the order in which the cases came up.
 #[derive(Debug, Default)]
@@ -129,7 +130,7 @@ impl Progress {
 
     /// Says something on stderr, above the line.
     pub(super) fn say(&self, text: &str) {
-        self.0.suspend(|| eprintln!("{text}"));
+        self.0.suspend(|| say(text));
     }
 }
 

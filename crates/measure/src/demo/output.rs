@@ -7,6 +7,8 @@ use trial::Verdict;
 use trial::bench::Host;
 use trial::report::{Page, Row};
 
+use crate::say;
+
 /// What was found, and what was not.
 #[derive(Debug)]
 pub struct Findings {
@@ -32,14 +34,14 @@ impl Findings {
 
     /// This host cannot run it.
     pub(super) fn leave_out(&mut self, name: &str, reason: String) {
-        eprintln!("left out: {name}: {reason}");
+        say(&format!("left out: {name}: {reason}"));
         self.left_out.push((name.into(), reason));
     }
 
     /// It broke; the others go on.
     pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) {
         let reason = format!("{error:#}");
-        eprintln!("failed: {name}: {reason}");
+        say(&format!("failed: {name}: {reason}"));
         self.failed.push((name.into(), reason));
     }
 
