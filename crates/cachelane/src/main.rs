@@ -50,15 +50,39 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return say(&said),
+    };
     let log = log::to_stderr(cli.quiet, cli.verbose, matches!(cli.command, cmd::Command::Bench(_)));
     match cmd::run(cli.command, cli.quiet) {
         Ok(exit) => exit.into(),
         Err(error) => {
             // After what was logged before it.
             drop(log);
-            eprintln!("cachelane: {}", describe(&error));
+            out::complain(&describe(&error));
             Exit::of(&error).into()
+        }
+    }
+}
+
+/// What the arguments ask for by themselves, such as help, or what is wrong with them.
+fn say(said: &clap::Error) -> ExitCode {
+    if said.use_stderr() {
+        // Where nobody reads it, the exit code still says it.
+        let _ = said.print();
+        return Exit::Usage.into();
+    }
+    let styled = said.render();
+    let printed = out::print(&match terminal::colour() {
+        true => styled.ansi().to_string(),
+        false => styled.to_string(),
+    });
+    match printed {
+        Ok(()) => Exit::Ok.into(),
+        Err(error) => {
+            out::complain(&describe(&error));
+            Exit::Failed.into()
         }
     }
 }

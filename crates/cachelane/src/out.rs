@@ -55,6 +55,11 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
+/// Says on stderr that something is wrong. Where nobody reads that any more, nobody is told.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "cachelane: {text}");
+}
+
 /// Whether a file can be written there, found out before there is something to write. Leaves
 /// everything as it was.
 pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
