@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use knobs::ProcessName;
 use lanes::LaneMap;
 
 /// How long it runs and what it prints.
@@ -27,6 +28,22 @@ pub(crate) struct UntilArg {
     /// Stop after this time, such as 500ms, 10s or 1h [default: no limit]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) time: Option<Duration>,
+}
+
+/// What the process is called.
+#[derive(clap::Args, Debug)]
+pub(crate) struct NameArg {
+    /// Name of this process, by which `cachelane knob` shows and finds it [default: what it does,
+    /// such as 'relay :8080']
+    #[arg(long, value_name = "NAME")]
+    name: Option<ProcessName>,
+}
+
+impl NameArg {
+    /// The name, or this one if none was given.
+    pub(crate) fn or(&self, default: &str) -> ProcessName {
+        self.name.clone().unwrap_or_else(|| ProcessName::of(default))
+    }
 }
 
 /// The machine's lanes.

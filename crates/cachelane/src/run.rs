@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use knobs::{Registry, Server};
+use knobs::{ProcessName, Registry, Server};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -172,9 +172,10 @@ impl Foreground {
 /// mechanism is worth running without one, so trouble is only said.
 pub(crate) fn open_control(
     process: &str,
+    name: ProcessName,
     register: impl FnOnce(&Registry) -> Result<(), knobs::Error>,
 ) -> Option<Server> {
-    let registry = Registry::new(process);
+    let registry = Registry::named(process, name);
     let opened = register(&registry).and_then(|()| Server::bind(registry));
     match &opened {
         Ok(server) => tracing::debug!("control socket {}", server.path().display()),

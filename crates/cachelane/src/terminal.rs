@@ -32,6 +32,11 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     std::iter::once(line(head)).chain(body).collect()
 }
 
+/// A text without what would do things to a terminal: other processes and hosts have said some of it.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// Breaks a text between words into lines of at most `width` characters; a longer word stays
 /// whole. Lines after the first are indented.
 pub(crate) fn wrap(text: &str, width: usize) -> String {

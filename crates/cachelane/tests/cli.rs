@@ -228,19 +228,6 @@ fn a_held_knob_is_listed_as_such_and_set_only_by_force() {
     assert_eq!(stdout(&run(dir.path(), &["knob", "get", "relay.engine"])).trim(), "auto");
 }
 
-#[test]
-fn without_a_process_knobs_say_so() {
-    let dir = runtime_dir();
-    let listed = run(dir.path(), &["knob", "list"]);
-    assert_eq!(
-        (listed.status.code(), stdout(&listed).trim()),
-        (Some(0), "no cachelane process runs")
-    );
-    let get = run(dir.path(), &["knob", "get", "relay.engine"]);
-    assert_eq!(get.status.code(), Some(1));
-    assert!(stderr(&get).contains("no cachelane process runs"));
-}
-
 /// A relay that was told to end and listens no more, and the connection that it still has.
 fn draining(dir: &Path) -> (Relay, TcpStream) {
     let relay = Relay::start(dir, echo(), &[]);
@@ -272,35 +259,6 @@ fn a_second_signal_ends_a_drain_and_resets_what_is_left() {
     assert_eq!(relay.wait(), 0);
     let error = stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-}
-
-const DRY: [&str; 6] = ["relay", "--dry-run", "--listen", ":8080", "--to", "127.0.0.1:1"];
-
-#[test]
-fn nobody_who_reads_is_a_quiet_end() {
-    let dir = runtime_dir();
-    for args in
-        [&["knob", "list"][..], &DRY, &["completions", "bash"], &["bridge", "--all", "--check"]]
-    {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = cachelane(dir.path()).args(args).stdout(writer).output().unwrap();
-        assert_eq!(stderr(&output), "", "{args:?}");
-        let as_always = run(dir.path(), args).status.code();
-        assert_eq!(output.status.code(), as_always, "{args:?}");
-    }
-}
-
-#[test]
-fn a_full_disk_is_an_error_that_names_stdout() {
-    let dir = runtime_dir();
-    for args in [&["knob", "list"][..], &DRY, &["completions", "bash"]] {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = cachelane(dir.path()).args(args).stdout(full).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        let said = stderr(&output);
-        assert!(said.starts_with("cachelane: cannot print to stdout: No space left"), "{said}");
-    }
 }
 
 /// Fills a pipe, given by the end that is read, up to its last byte.

@@ -133,7 +133,7 @@ fn bad_values_are_named_with_what_was_expected_and_change_nothing() {
     for (args, expected) in [
         (&["trial"][..], "SUBJECT"),
         (&["trial", "made.thrice"], "(knobs: made.twice)"),
-        (&["trial", "made.twice", "--pid", "1"], "no cachelane process with the id 1"),
+        (&["trial", "made.twice", "--pid", "1"], "no cachelane process with process id 1 runs"),
         (&["trial", "made.twice", "--arms", "on"], "Give at least two of off, on with --arms"),
         (
             &["trial", "made.twice", "--arms", "off,warp"],

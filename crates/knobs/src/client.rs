@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,12 +11,21 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::protocol::{parse_answer, parse_reply, too_large};
-use crate::runtime_dir::{open, remove_if_stale};
+use crate::protocol::{parse_answer, parse_listing, parse_reply, too_large};
 use crate::{
-    Answer, Current, Error, ErrorKind, KnobInfo, MAX_FILES, MAX_LINE, Reading, Request, Result,
-    wire,
+    Answer, Current, Error, ErrorKind, KnobInfo, MAX_FILES, MAX_LINE, Peer, Reading, Request,
+    Result, endpoint, wire,
 };
+
+/// What a process says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listing {
+    /// What people call it, such as `relay :8080`; what it is, such as `relay`, of an earlier version.
+    pub name: String,
+    /// All its knobs, by name.
+    pub knobs: Vec<KnobInfo>,
+}
 
 /// How long a [`Client`] waits for a process unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,7 +73,15 @@ impl Client {
     /// [`ErrorKind::Io`], [`ErrorKind::Schema`] and [`ErrorKind::Malformed`] where the process
     /// answers in words that this version does not know; and what the process itself reports.
     pub fn list(&mut self) -> Result<Vec<KnobInfo>> {
-        self.call(&Request::List {}, "knobs")
+        self.listing().map(|listing| listing.knobs)
+    }
+
+    /// What the process is called, and all its knobs.
+    ///
+    /// # Errors
+    /// As for [`list`](Self::list).
+    pub fn listing(&mut self) -> Result<Listing> {
+        parse_listing(&self.answer(&Request::List {})?)
     }
 
     /// The present value of a knob.
@@ -80,7 +98,17 @@ impl Client {
     /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected;
     /// [`ErrorKind::Held`], with who holds it.
     pub fn set(&mut self, knob: &str, value: &str) -> Result<String> {
-        self.set_by(knob, value, None, false)
+        self.set_by(knob, value, None, None)
+    }
+
+    /// As [`set`](Self::set), but only if the knob is `old`, as the process writes it; the process
+    /// looks and sets in one step.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set); [`ErrorKind::Changed`] if it is something else;
+    /// [`ErrorKind::Malformed`] by a process of an earlier version.
+    pub fn set_if(&mut self, knob: &str, old: &str, value: &str) -> Result<String> {
+        self.set_by(knob, value, None, Some(old.to_owned()))
     }
 
     /// As [`set`](Self::set), also if somebody holds the knob: that ends the hold, and the knob
@@ -89,12 +117,14 @@ impl Client {
     /// # Errors
     /// As for [`get`](Self::get); [`ErrorKind::BadValue`], with what was expected.
     pub fn set_by_force(&mut self, knob: &str, value: &str) -> Result<String> {
-        self.set_by(knob, value, None, true)
+        let (knob, value) = (knob.to_owned(), value.to_owned());
+        let set = Request::Set { knob, value, hold: None, force: true, only_if: None };
+        self.call(&set, "value")
     }
 
     /// Sets a knob that one holds.
     pub(crate) fn set_held(&mut self, knob: &str, value: &str, hold: &str) -> Result<String> {
-        self.set_by(knob, value, Some(hold.to_owned()), false)
+        self.set_by(knob, value, Some(hold.to_owned()), None)
     }
 
     /// Holds a knob for a while; its value at that moment.
@@ -126,10 +156,10 @@ impl Client {
         knob: &str,
         value: &str,
         hold: Option<String>,
-        force: bool,
+        only_if: Option<String>,
     ) -> Result<String> {
         let (knob, value) = (knob.to_owned(), value.to_owned());
-        self.call(&Request::Set { knob, value, hold, force }, "value")
+        self.call(&Request::Set { knob, value, hold, force: false, only_if }, "value")
     }
 
     /// All counters and gauges of the process, by name.
@@ -173,6 +203,11 @@ impl Client {
 
     /// Asks, and takes the field of this name out of the answer.
     fn call<T: DeserializeOwned>(&mut self, request: &Request, field: &str) -> Result<T> {
+        parse_reply(&self.answer(request)?, field)
+    }
+
+    /// Asks, again if the connection was lost.
+    fn answer(&mut self, request: &Request) -> Result<Vec<u8>> {
         let line = line(request)?;
         let mut answer = self.exchange(line.as_bytes(), &mut Vec::new());
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
@@ -180,7 +215,7 @@ impl Client {
             answer = self.exchange(line.as_bytes(), &mut Vec::new());
         }
         self.abandon_after(&answer);
-        parse_reply(&answer?, field)
+        answer
     }
 
     fn abandon_after(&self, answer: &Result<Vec<u8>>) {
@@ -236,12 +271,28 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
-    let opened = open(path, Some(timeout)).inspect_err(|errno| {
+    let opened = endpoint::connect(path, Some(timeout)).inspect_err(|errno| {
         if *errno == Errno::CONNREFUSED {
-            remove_if_stale(path);
+            endpoint::remove_stale(path);
         }
     });
-    opened.map(UnixStream::from).map_err(|errno| failure(path, errno.into()))
+    let stream = opened.map(UnixStream::from).map_err(|errno| failure(path, errno.into()))?;
+    check_peer(path, &stream)?;
+    Ok(stream)
+}
+
+/// Refuses who is not the user whose directory the socket is in: that user may have linked it to a
+/// socket of somebody else.
+fn check_peer(path: &Path, stream: &UnixStream) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let owner = dir.metadata().map_err(|error| failure(path, error))?.uid();
+    let uid = Peer::of(stream)?.uid;
+    if uid == owner {
+        return Ok(());
+    }
+    let message =
+        format!("uid {uid} answers at {} (expected uid {owner}, whose it is)", path.display());
+    Err(Error::new(ErrorKind::NotPermitted, message))
 }
 
 /// The error for trouble with the socket at `path`.

@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     peer: Peer,
     /// What has come of the lines not answered yet.
     input: Vec<u8>,
+    /// How many bytes of it have been searched for a line's end.
+    searched: usize,
     /// The rest of an oversized line, already answered, is being thrown away.
     skipping: bool,
     /// The client has said all that it will.
@@ -59,6 +61,7 @@ impl Connection {
             stream,
             peer,
             input: Vec::new(),
+            searched: 0,
             skipping: false,
             ended: false,
             output: Vec::new(),
@@ -130,14 +133,21 @@ impl Connection {
 
     /// The next line without its end. The last one counts even if its end is missing.
     fn take_line(&mut self) -> Option<Vec<u8>> {
-        match self.input.iter().position(|&byte| byte == b'\n') {
+        match self.input[self.searched..].iter().position(|&byte| byte == b'\n') {
             Some(end) => {
-                let rest = self.input.split_off(end + 1);
+                let rest = self.input.split_off(self.searched + end + 1);
                 self.input.pop();
+                self.searched = 0;
                 Some(mem::replace(&mut self.input, rest))
             }
-            None if self.ended && !self.input.is_empty() => Some(mem::take(&mut self.input)),
-            None => None,
+            None if self.ended && !self.input.is_empty() => {
+                self.searched = 0;
+                Some(mem::take(&mut self.input))
+            }
+            None => {
+                self.searched = self.input.len();
+                None
+            }
         }
     }
 
@@ -162,6 +172,7 @@ impl Connection {
         self.input.extend_from_slice(chunk);
         if self.input.len() > MAX_LINE && !chunk.contains(&b'\n') {
             self.input.clear();
+            self.searched = 0;
             self.skipping = true;
             self.output = error_line(&too_large());
         }

@@ -107,8 +107,8 @@ impl Entry {
         self.knob.info(held)
     }
 
-    /// Sets the knob; the value then in force.
-    pub(crate) fn set(&self, value: &str, by: By<'_>) -> Result<String> {
+    /// Sets the knob, where a value is given only if the knob has that; the value then in force.
+    pub(crate) fn set(&self, value: &str, by: By<'_>, only_if: Option<&str>) -> Result<String> {
         self.knob.check(value)?;
         let _one_at_a_time = self.setting.lock();
         match by {
@@ -116,6 +116,7 @@ impl Entry {
             By::Holder(token) => self.check_held(token)?,
             By::Force => {}
         }
+        self.check_is(only_if)?;
         if let (By::Holder(_), Some(hold)) = (by, &mut self.slot.lock().hold) {
             // Before it is set: a setter that panics may have set it.
             note(&mut hold.set, value);
@@ -300,6 +301,18 @@ impl Entry {
             Some(hold) if hold.failures == 0 => Err(self.held_by(hold)),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a set of a knob that has another value than it was thought to have.
+    fn check_is(&self, expected: Option<&str>) -> Result<()> {
+        let Some(expected) = expected else { return Ok(()) };
+        let now = self.knob.value()?;
+        if now == expected {
+            return Ok(());
+        }
+        let message =
+            format!("knob {} is {now:?}, not {expected:?}, so it is left as it is", self.knob.name);
+        Err(Error::new(ErrorKind::Changed, message))
     }
 
     /// Refuses a holder whose hold has ended, and says why it has.

@@ -21,8 +21,8 @@ use crate::error::Context as _;
 use crate::journal::Journal;
 use crate::setting::same;
 use crate::{
-    Client, Error, ErrorKind, Exposure, KnobInfo, Process, Reach, Result, Setting, Values,
-    discover_in, runtime_dir,
+    Client, Error, ErrorKind, Exposure, KnobInfo, Listing, Process, Reach, Result, Search, Select,
+    Setting, Values, ask_each, runtime_dir, search, search_in,
 };
 
 /// What can be held: a knob of one running process, or a setting of the host.
@@ -41,27 +41,36 @@ enum What {
 
 impl Subject {
     /// Finds what a name means: `sysctl:NAME`, `file:PATH`, or a knob such as `relay.engine`, of
-    /// the process with the id `pid` where several have it.
+    /// the process that is meant where several have it.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownKnob`], naming those that there are; [`ErrorKind::BadSubject`] where
     /// several processes have the knob, naming them, and where a name makes no sense;
     /// [`ErrorKind::NoSetting`] and [`ErrorKind::NotPermitted`] where a setting cannot be read and
     /// written; and as for [`Client::list`].
-    pub fn find(name: &str, pid: Option<u32>) -> Result<Self> {
-        Self::find_in(name, pid, &runtime_dir())
+    pub fn find(name: &str, select: impl Into<Select>) -> Result<Self> {
+        Self::find_by(name, &select.into(), search, &runtime_dir())
     }
 
     /// As [`find`](Self::find), with a runtime directory of the caller's choice.
     ///
     /// # Errors
     /// As for [`find`](Self::find).
-    pub fn find_in(name: &str, pid: Option<u32>, dir: &Path) -> Result<Self> {
+    pub fn find_in(name: &str, select: impl Into<Select>, dir: &Path) -> Result<Self> {
+        Self::find_by(name, &select.into(), || search_in(dir), dir)
+    }
+
+    fn find_by(
+        name: &str,
+        select: &Select,
+        search: impl FnOnce() -> Result<Search>,
+        dir: &Path,
+    ) -> Result<Self> {
         let what = if !name.contains(':') {
-            let (process, info) = find_knob(name, pid, dir)?;
+            let (process, info) = find_knob(name, select, search()?)?;
             What::Knob(process, Box::new(info))
-        } else if let Some(pid) = pid {
-            let message = format!("{name} is a setting of the host, not of process {pid}");
+        } else if !select.is_any() {
+            let message = format!("{name} is a setting of the host, not of a process {select}");
             return Err(Error::new(ErrorKind::BadSubject, message));
         } else {
             let setting: Setting = name.parse()?;
@@ -82,6 +91,11 @@ impl Subject {
             What::Knob(process, _) => Some(process),
             What::Setting(..) => None,
         }
+    }
+
+    /// The knob that it is, of one process, as that was listed.
+    pub fn of_knob(process: Process, info: KnobInfo) -> Self {
+        Self { name: info.name.clone(), what: What::Knob(process, Box::new(info)) }
     }
 
     /// What it takes; none for a setting of the host, of which only the kernel knows.
@@ -344,44 +358,46 @@ fn restore_setting(setting: &Setting, ours: Option<&str>, before: &str) -> Resul
     Err(Error::new(ErrorKind::Io, message))
 }
 
-fn find_knob(name: &str, pid: Option<u32>, dir: &Path) -> Result<(Process, KnobInfo)> {
-    let (mut found, mut known) = (Vec::new(), BTreeSet::new());
-    for process in discover_in(dir)? {
-        if pid.is_some_and(|pid| pid != process.pid) {
-            continue;
-        }
-        let list = match Client::connect(&process.path).and_then(|mut client| client.list()) {
-            Err(error) if error.kind() == ErrorKind::Gone => continue,
-            list => list?,
-        };
-        for info in list {
-            known.insert(info.name.clone());
-            found.extend((info.name == name).then(|| (process.clone(), info)));
+/// Those that do not answer have no knob to offer; the others may.
+fn find_knob(name: &str, select: &Select, found: Search) -> Result<(Process, KnobInfo)> {
+    let mut processes = found.processes.clone();
+    processes.retain(|process| select.may_be(process));
+    let listings = ask_each(&processes, |process| process.connect()?.listing());
+    let (mut having, mut known, mut silent) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for (process, listing) in processes.into_iter().zip(listings) {
+        match listing {
+            Ok(Listing { name: called, knobs }) if select.is_name(&called) => {
+                known.extend(knobs.iter().map(|info| info.name.clone()));
+                let info = knobs.into_iter().find(|info| info.name == name);
+                having.extend(info.map(|info| (called, process, info)));
+            }
+            Err(error) if error.kind() != ErrorKind::Gone => silent.push((process, error)),
+            _ => {}
         }
     }
-    let label = |(process, _): &(Process, _)| format!("{}-{}", process.name, process.pid);
-    let (kind, message) = match (found.len(), pid) {
-        (1, _) => return Ok(found.remove(0)),
-        (0, _) if !known.is_empty() => {
-            let known = Vec::from_iter(known).join(", ");
-            let message = format!("no process that runs has a knob {name:?} (knobs: {known})");
-            (ErrorKind::UnknownKnob, message)
-        }
-        (0, Some(pid)) => {
-            let message = format!("knob {name:?}: no cachelane process with the id {pid} runs");
-            (ErrorKind::UnknownKnob, message)
-        }
-        (0, None) => {
-            let message = format!("knob {name:?}: no cachelane process runs");
-            (ErrorKind::UnknownKnob, message)
-        }
-        _ => {
-            let processes = Vec::from_iter(found.iter().map(label)).join(", ");
-            let message = format!("knob {name} is in {processes}: choose one with --pid");
-            (ErrorKind::BadSubject, message)
-        }
-    };
-    Err(Error::new(kind, message))
+    if having.len() > 1 {
+        let label = |(called, process, _): &(String, Process, _)| {
+            format!("'{called}' (pid {})", process.pid)
+        };
+        let processes = Vec::from_iter(having.iter().map(label)).join(", ");
+        let message = format!("knob {name} is in {processes}: choose one with --name or --pid");
+        return Err(Error::new(ErrorKind::BadSubject, message));
+    }
+    if let Some((_, process, info)) = having.pop() {
+        return Ok((process, info));
+    }
+    if let Some((process, error)) = silent.into_iter().next() {
+        let message =
+            format!("knob {name:?}: {} is not known to have it: {error}", process.label());
+        return Err(Error::new(error.kind(), message));
+    }
+    if known.is_empty() {
+        let message = format!("knob {name:?}: {}", found.none(select));
+        return Err(Error::new(ErrorKind::UnknownKnob, message));
+    }
+    let known = Vec::from_iter(known).join(", ");
+    let message = format!("no process that runs has a knob {name:?} (knobs: {known})");
+    Err(Error::new(ErrorKind::UnknownKnob, message))
 }
 
 /// What nobody else can hit upon.

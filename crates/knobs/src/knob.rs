@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use crate::said::Said;
 use crate::{Error, ErrorKind, Result};
 
 /// A named setting that can be flipped while traffic flows.
@@ -126,6 +128,7 @@ impl Knob {
             exposure: self.exposure.clone(),
             held,
             value: Current::of((self.read)()),
+            more: Map::new(),
         }
     }
 
@@ -161,6 +164,15 @@ pub enum Values {
     OneOf(Vec<String>),
     /// Any text of the form that is described, such as "CPU set"; the setter decides.
     Text(String),
+    /// Something that a process of a later version says.
+    #[serde(untagged)]
+    Unknown(Value),
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::Unknown(Value::Null)
+    }
 }
 
 impl fmt::Display for Values {
@@ -169,6 +181,8 @@ impl fmt::Display for Values {
         match self {
             Self::OneOf(values) => f.write_str(&kit::or(values.iter().map(String::as_str))),
             Self::Text(form) => f.write_str(form),
+            Self::Unknown(Value::Null) => f.write_str("unknown"),
+            Self::Unknown(said) => write!(f, "{said}"),
         }
     }
 }
@@ -216,6 +230,7 @@ pub struct HoldInfo {
 
 /// A knob as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Value")]
 pub struct KnobInfo {
     /// Such as `relay.engine`.
     pub name: String,
@@ -226,17 +241,37 @@ pub struct KnobInfo {
     /// What it is when nobody has set it.
     pub default: String,
     /// What a new value reaches.
-    #[serde(default)]
     pub reach: Reach,
     /// What tells how much of the work runs under the present value, if something does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
     /// Who holds it, if somebody does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<HoldInfo>,
     /// What it is now; on the wire as a field `value` or `error` of this.
     #[serde(flatten)]
     pub value: Current<String>,
+    /// What else a process of a later version says of it.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl From<Value> for KnobInfo {
+    /// Understands as much as possible of what a process of another version says.
+    fn from(said: Value) -> Self {
+        let mut said = Said::of(said);
+        Self {
+            name: said.text("name"),
+            help: said.text("help"),
+            values: said.known("values"),
+            default: said.text("default"),
+            reach: said.known("reach"),
+            exposure: said.optional("exposure"),
+            held: said.optional("held"),
+            value: said.current(),
+            more: said.rest(),
+        }
+    }
 }
 
 /// What a knob or a counter is at this moment.

@@ -11,12 +11,13 @@
 //!
 //! # Protocol
 //!
-//! One JSON object per line each way over a Unix stream socket, `NAME-PID.sock` in the
-//! [runtime directory](runtime_dir). Requests are answered in order, each line by exactly one:
+//! One JSON object per line each way over a Unix stream socket, `KIND-PID.sock` in the
+//! [runtime directory](runtime_dir) (`KIND-PID.2.sock` where a process of another PID namespace has
+//! that name). Requests are answered in order, each line by exactly one:
 //!
 //! ```text
 //! {"schema":1,"op":"list"}
-//! {"schema":1,"ok":{"process":"relay","pid":42,"knobs":[{"name":"relay.engine","help":"how bytes
+//! {"schema":1,"ok":{"process":"relay","name":"relay :8080","pid":42,"knobs":[{"name":"relay.engine","help":"how bytes
 //!     move","values":{"one_of":["copy","splice"]},"default":"copy","reach":"new_connections",
 //!     "exposure":{"under":"relay.bytes_under_engine","of":"relay.bytes"},"value":"splice"}]}}
 //! {"schema":1,"op":"get","knob":"relay.engine"}
@@ -29,6 +30,9 @@
 //! {"schema":1,"op":"get","knob":"relay.x"}
 //! {"schema":1,"error":{"kind":"unknown_knob","message":"..."}}
 //! ```
+//!
+//! A `set` with `"if":"splice"` sets the knob only if that is its value, and else gets the error
+//! `changed`.
 //!
 //! A knob that does not reach all work at once may have a field `exposure`: the names of two counters
 //! of the process, whose growths' ratio is the share of the work that ran under the knob's present
@@ -95,29 +99,37 @@
 mod client;
 mod connection;
 mod custom;
+mod endpoint;
 mod entry;
 mod error;
 mod held;
 mod journal;
 mod knob;
+mod process_name;
 mod protocol;
 mod registry;
 mod runtime_dir;
+mod said;
+mod search;
 mod server;
 mod setting;
 mod undo;
 mod wire;
 
-pub use client::{Client, DEFAULT_TIMEOUT};
+pub use client::{Client, DEFAULT_TIMEOUT, Listing};
 pub use custom::{Answer, MAX_FILES, Peer};
 pub use entry::MAX_HOLD;
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Held, Subject};
 pub use kit::Field;
 pub use knob::{Current, Exposure, HoldInfo, Knob, KnobInfo, Reach, Values};
+pub use process_name::ProcessName;
 pub use protocol::{MAX_LINE, Request, SCHEMA, reply};
 pub use registry::{MeterKind, Reading, Registry};
-pub use runtime_dir::{Process, discover, discover_in, runtime_dir};
+pub use runtime_dir::runtime_dir;
+pub use search::{
+    Process, Search, Select, ask_each, discover, discover_in, search, search_in, side_by_side,
+};
 pub use server::Server;
 pub use setting::Setting;
 pub use undo::{Outcome, Undone, undo, undo_in};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::entry::By;
-use crate::{Answer, Error, ErrorKind, Peer, Registry, Result};
+use crate::{Answer, Error, ErrorKind, Listing, Peer, Registry, Result};
 
 /// The version of the protocol.
 pub const SCHEMA: u64 = 1;
@@ -39,6 +39,9 @@ pub enum Request {
         /// End the hold that somebody else has on it.
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
+        /// Only if this is its value now.
+        #[serde(default, rename = "if", skip_serializing_if = "Option::is_none")]
+        only_if: Option<String>,
     },
     /// Keep one knob from everybody else for a while. To ask again with the same token does no harm.
     Hold {
@@ -135,6 +138,8 @@ impl From<Vec<u8>> for Reply {
 
 /// As [`reply`], to a client, and with the files that its answer may have.
 pub(crate) fn respond(registry: &Registry, line: &[u8], peer: Peer) -> Reply {
+    // What is logged meanwhile, such as a knob that is set, says who did it.
+    let _by = tracing::info_span!("by", uid = peer.uid, pid = peer.pid).entered();
     // A closure of the registry may have broken its own state; the registry has none to break.
     let answer = catch_unwind(AssertUnwindSafe(|| {
         Request::parse(line).and_then(|request| answer(registry, request, peer))
@@ -155,14 +160,14 @@ pub(crate) fn respond(registry: &Registry, line: &[u8], peer: Peer) -> Reply {
 fn answer(registry: &Registry, request: Request, peer: Peer) -> Result<Answer> {
     let value = match request {
         Request::List {} => {
-            let process = registry.process();
-            json!({"process": process, "pid": std::process::id(), "knobs": registry.list()})
+            let (process, name) = (registry.process(), registry.name().as_str());
+            json!({"process": process, "name": name, "pid": std::process::id(), "knobs": registry.list()})
         }
         Request::Get { knob } => {
             let value = registry.get(&knob)?;
             json!({"knob": knob, "value": value})
         }
-        Request::Set { knob, value, hold, force } => {
+        Request::Set { knob, value, hold, force, only_if } => {
             let by = match &hold {
                 Some(_) if force => {
                     return Err(malformed("\"force\" and \"hold\" exclude each other"));
@@ -171,7 +176,7 @@ fn answer(registry: &Registry, request: Request, peer: Peer) -> Result<Answer> {
                 None if force => By::Force,
                 None => By::Anybody,
             };
-            let value = registry.set_by(&knob, &value, by)?;
+            let value = registry.set_by(&knob, &value, by, only_if.as_deref())?;
             json!({"knob": knob, "value": value})
         }
         Request::Hold { knob, hold, holder, ms } => {
@@ -238,6 +243,18 @@ struct WireError {
 pub(crate) fn parse_reply<T: DeserializeOwned>(line: &[u8], field: &str) -> Result<T> {
     let mut ok = parse_ok(line)?;
     serde_json::from_value(ok.remove(field).unwrap_or_default()).map_err(nonsense)
+}
+
+/// Reads the answer to [`Request::List`].
+pub(crate) fn parse_listing(line: &[u8]) -> Result<Listing> {
+    let mut ok = parse_ok(line)?;
+    let mut take = |field| ok.remove(field).unwrap_or_default();
+    // One of an earlier version has no name but that of its kind.
+    let name = [take("name"), take("process")]
+        .into_iter()
+        .find_map(|name| name.as_str().map(str::to_owned));
+    let knobs = serde_json::from_value(take("knobs")).map_err(nonsense)?;
+    Ok(Listing { name: name.unwrap_or_default(), knobs })
 }
 
 /// Reads the answer to [`Request::Ask`], beside which these files came.

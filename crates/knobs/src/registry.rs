@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use kit::Field;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::custom::{Handler, MAX_FILES};
 use crate::entry::{By, Entry};
-use crate::{Answer, Current, Error, ErrorKind, Knob, KnobInfo, Peer, Result};
+use crate::said::Said;
+use crate::{Answer, Current, Error, ErrorKind, Knob, KnobInfo, Peer, ProcessName, Result};
 
 /// The knobs and counters of one process. Clones are handles to the same registry.
 ///
@@ -24,6 +25,7 @@ pub struct Registry(Arc<Inner>);
 
 struct Inner {
     process: String,
+    name: ProcessName,
     knobs: RwLock<BTreeMap<String, Arc<Entry>>>,
     meters: RwLock<Vec<Arc<Meters>>>,
     handlers: RwLock<BTreeMap<String, Arc<Handler>>>,
@@ -38,20 +40,31 @@ struct Meters {
 }
 
 impl Registry {
-    /// An empty registry for a process of this name, such as `relay`. The name becomes part of the
+    /// An empty registry for a process of this kind, such as `relay`. The kind becomes part of the
     /// control socket's, which takes lowercase letters, digits, `-` and `_`.
     pub fn new(process: &str) -> Self {
+        Self::named(process, ProcessName::of(process))
+    }
+
+    /// As [`new`](Self::new), with what people call this process of several, such as `relay :8080`.
+    pub fn named(process: &str, name: ProcessName) -> Self {
         Self(Arc::new(Inner {
             process: process.to_owned(),
+            name,
             knobs: RwLock::default(),
             meters: RwLock::default(),
             handlers: RwLock::default(),
         }))
     }
 
-    /// The process's name.
+    /// What sort of process it is, such as `relay`.
     pub fn process(&self) -> &str {
         &self.0.process
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &ProcessName {
+        &self.0.name
     }
 
     /// Adds a knob.
@@ -175,11 +188,17 @@ impl Registry {
     /// [`ErrorKind::BadValue`] with what was expected; the knob is then as it was.
     /// [`ErrorKind::Unreadable`] if it was set and what it is now cannot be read.
     pub fn set(&self, knob: &str, value: &str) -> Result<String> {
-        self.set_by(knob, value, By::Anybody)
+        self.set_by(knob, value, By::Anybody, None)
     }
 
-    pub(crate) fn set_by(&self, knob: &str, value: &str, by: By<'_>) -> Result<String> {
-        self.entry(knob)?.set(value, by)
+    pub(crate) fn set_by(
+        &self,
+        knob: &str,
+        value: &str,
+        by: By<'_>,
+        only_if: Option<&str>,
+    ) -> Result<String> {
+        self.entry(knob)?.set(value, by, only_if)
     }
 
     pub(crate) fn hold(&self, knob: &str, token: &str, holder: &str, ms: u64) -> Result<String> {
@@ -244,6 +263,7 @@ impl Meters {
                 help: (*help).to_owned(),
                 kind: self.kind,
                 value: Current::of(value),
+                more: Map::new(),
             }
         })
     }
@@ -258,6 +278,7 @@ impl fmt::Debug for Registry {
 
 /// A counter or gauge as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Value")]
 pub struct Reading {
     /// Such as `relay.bytes`.
     pub name: String,
@@ -270,16 +291,39 @@ pub struct Reading {
     /// The number; on the wire as a field `value` or `error` of this.
     #[serde(flatten)]
     pub value: Current<u64>,
+    /// What else a process of a later version says of it.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl From<Value> for Reading {
+    /// Understands as much as possible of what a process of another version says.
+    fn from(said: Value) -> Self {
+        let mut said = Said::of(said);
+        Self {
+            name: said.text("name"),
+            unit: said.text("unit"),
+            help: said.text("help"),
+            kind: said.known("kind"),
+            value: said.current(),
+            more: said.rest(),
+        }
+    }
 }
 
 /// Whether a number only grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum MeterKind {
     /// Grows while the process lives (and wraps past `u64::MAX`): its difference over time counts.
     Counter,
     /// Goes up and down: its present value counts.
     Gauge,
+    /// Something that a process of a later version has.
+    #[default]
+    #[serde(other)]
+    Unknown,
 }
 
 /// `lowercase.and_dotted`: two or more words of letters, digits and `_`, each starting with a

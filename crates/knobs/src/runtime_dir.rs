@@ -6,15 +6,10 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use rustix::process::{Pid, geteuid, test_kill_process};
+use rustix::process::geteuid;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -24,48 +19,64 @@ pub fn runtime_dir() -> PathBuf {
     choose(|name| env::var_os(name), geteuid().as_raw())
 }
 
-/// A process with a control socket.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub struct Process {
-    /// Such as `relay`.
-    pub name: String,
-    /// Its process id.
-    pub pid: u32,
-    /// Its socket.
-    pub path: PathBuf,
+/// Some directories to search.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// As people write them all.
+    pub(crate) pattern: String,
+    /// Each, and whose it is to be.
+    pub(crate) dirs: Vec<(PathBuf, u32)>,
+    /// It is an error if they cannot be believed.
+    pub(crate) must: bool,
 }
 
-/// The processes of this user whose control sockets answer, by name and process id. Sockets that
-/// dead processes left behind are removed.
-///
-/// # Errors
-/// [`ErrorKind::NotPermitted`] where others could have put sockets into the [`runtime_dir`];
-/// [`ErrorKind::Io`] where it cannot be read. Where there is no directory, there is no process.
-pub fn discover() -> Result<Vec<Process>> {
-    discover_in(&runtime_dir())
-}
-
-/// As [`discover`], in a directory of the caller's choice.
-///
-/// # Errors
-/// As for [`discover`].
-pub fn discover_in(dir: &Path) -> Result<Vec<Process>> {
-    match fs::symlink_metadata(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        _ => check(dir)?,
+impl Place {
+    /// One directory of this user's.
+    pub(crate) fn own(dir: PathBuf) -> Self {
+        let pattern = dir.display().to_string();
+        Self { pattern, dirs: vec![(dir, geteuid().as_raw())], must: true }
     }
-    let list = |error| Error::io(format!("list {}", dir.display()), error);
-    let mut processes = Vec::new();
-    for entry in fs::read_dir(dir).map_err(list)? {
-        let path = entry.map_err(list)?.path();
-        let Some((name, pid)) = parse_file_name(&path) else { continue };
-        if !remove_if_stale(&path) {
-            processes.push(Process { name, pid, path });
+}
+
+/// Where to look for the processes of this user or, for root, of all users.
+pub(crate) fn places() -> Vec<Place> {
+    let variable = |name: &str| env::var_os(name);
+    places_of(variable, geteuid().as_raw(), Path::new("/"))
+}
+
+fn places_of(variable: impl Fn(&str) -> Option<OsString>, uid: u32, root: &Path) -> Vec<Place> {
+    let own = choose(&variable, uid);
+    let (users, tmp) = (root.join("run/user"), root.join("tmp"));
+    let is_given = variable("CACHELANE_RUNTIME_DIR").is_some_and(|dir| !dir.is_empty());
+    let mut places = vec![Place { dirs: vec![(own.clone(), uid)], ..Place::own(own.clone()) }];
+    if is_given {
+        return places;
+    }
+    // Not what the environment says: a process may have been started from elsewhere.
+    let of_users = |uid: u32| users.join(uid.to_string()).join("cachelane");
+    let of_tmp = |uid: u32| tmp.join(format!("cachelane-{uid}"));
+    let mut add = |pattern: PathBuf, dirs: Vec<(PathBuf, u32)>| {
+        let pattern = pattern.display().to_string();
+        places.push(Place { pattern, dirs, must: false });
+    };
+    if uid == 0 {
+        let dirs = |of: &dyn Fn(u32) -> PathBuf, uids: Vec<u32>| {
+            uids.into_iter().map(|uid| (of(uid), uid)).collect()
+        };
+        add(users.join("*/cachelane"), dirs(&of_users, uids_in(&users, "")));
+        add(tmp.join("cachelane-*"), dirs(&of_tmp, uids_in(&tmp, "cachelane-")));
+    } else {
+        for dir in [of_users(uid), of_tmp(uid)].into_iter().filter(|dir| *dir != own) {
+            add(dir.clone(), vec![(dir, uid)]);
         }
     }
-    processes.sort();
-    Ok(processes)
+    places
+}
+
+/// The user ids that names in a directory end with.
+fn uids_in(dir: &Path, prefix: &str) -> Vec<u32> {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
 /// Creates the directory if need be, and refuses one that others could tamper with.
@@ -76,49 +87,6 @@ pub(crate) fn prepare(dir: &Path) -> Result<()> {
         .create(dir)
         .map_err(|error| Error::io(format!("create {}", dir.display()), error))?;
     check(dir)
-}
-
-/// The socket of a process, such as `relay-42.sock`.
-pub(crate) fn socket_path(dir: &Path, name: &str, pid: u32) -> Result<PathBuf> {
-    if is_process_name(name) {
-        return Ok(dir.join(format!("{name}-{pid}.sock")));
-    }
-    let message = format!("process name {name:?} is not lowercase letters, digits, - and _");
-    Err(Error::new(ErrorKind::BadName, message))
-}
-
-/// A socket connected to `path`; without a timeout it does not wait for a place in a full queue.
-pub(crate) fn open(path: &Path, timeout: Option<Duration>) -> rustix::io::Result<OwnedFd> {
-    let flags = match timeout {
-        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        Some(_) => SocketFlags::CLOEXEC,
-    };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The send timeout also bounds connect.
-    set_socket_timeout(&socket, Timeout::Send, timeout)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
-}
-
-/// Removes a socket that nobody listens to and whose process is gone; true if nobody listens.
-///
-/// Both are asked for: a socket that is bound but does not listen yet refuses connections too, and
-/// a process of another PID namespace looks gone.
-pub(crate) fn remove_if_stale(path: &Path) -> bool {
-    let Some((_, pid)) = parse_file_name(path) else { return false };
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    let refused = match open(path, None) {
-        Err(rustix::io::Errno::CONNREFUSED) => true,
-        // It went away between listing and looking.
-        Err(rustix::io::Errno::NOENT) => return true,
-        _ => false,
-    };
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let gone = pid.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
-    if refused && gone && is_socket && fs::remove_file(path).is_ok() {
-        tracing::debug!(path = %path.display(), "removed the control socket of a dead process");
-    }
-    refused
 }
 
 fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> PathBuf {
@@ -135,10 +103,15 @@ fn choose(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> PathBuf {
 
 /// Refuses a directory that others could tamper with.
 pub(crate) fn check(dir: &Path) -> Result<()> {
+    check_of(dir, geteuid().as_raw())
+}
+
+/// Refuses a directory that anybody but this user could tamper with.
+pub(crate) fn check_of(dir: &Path, uid: u32) -> Result<()> {
     // Not following a link: in /tmp, somebody else may have planted one.
     let metadata = fs::symlink_metadata(dir)
         .map_err(|error| Error::io(format!("look at {}", dir.display()), error))?;
-    let (uid, mode) = (geteuid().as_raw(), metadata.permissions().mode() & 0o7777);
+    let mode = metadata.permissions().mode() & 0o7777;
     let trouble = if !metadata.is_dir() {
         "is not a directory".to_owned()
     } else if metadata.uid() != uid {
@@ -155,23 +128,26 @@ pub(crate) fn check(dir: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::NotPermitted, message))
 }
 
-fn parse_file_name(path: &Path) -> Option<(String, u32)> {
-    let stem = path.file_name()?.to_str()?.strip_suffix(".sock")?;
-    let (name, pid) = stem.rsplit_once('-')?;
-    let pid = pid.parse().ok().filter(|_| is_process_name(name))?;
-    Some((name.to_owned(), pid))
+/// The part of a control socket's name that says of what process it is, such as `relay-42`.
+pub(crate) fn socket_stem(kind: &str, pid: u32) -> Result<String> {
+    if is_kind(kind) {
+        return Ok(format!("{kind}-{pid}"));
+    }
+    let message = format!("process name {kind:?} is not lowercase letters, digits, - and _");
+    Err(Error::new(ErrorKind::BadName, message))
 }
 
-fn is_process_name(name: &str) -> bool {
+pub(crate) fn is_kind(kind: &str) -> bool {
     let fits = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
     };
-    !name.is_empty() && name.bytes().all(fits)
+    !kind.is_empty() && kind.bytes().all(fits)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover_in;
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
@@ -195,18 +171,36 @@ mod tests {
     }
 
     #[test]
-    fn socket_names_are_read_as_they_are_written() {
-        for (name, pid) in [("relay", 1), ("lend-rx_0", 4_000_000)] {
-            let path = socket_path(Path::new("/run"), name, pid).unwrap();
-            assert_eq!(parse_file_name(&path), Some((name.to_owned(), pid)));
+    fn a_kind_of_process_is_plain() {
+        assert_eq!(socket_stem("lend-rx_0", 7).unwrap(), "lend-rx_0-7");
+        for kind in ["", "Relay", "a/b", "a.b", "..", "é"] {
+            assert_eq!(socket_stem(kind, 1).unwrap_err().kind(), ErrorKind::BadName, "{kind:?}");
         }
-        for name in ["", "Relay", "a/b", "a.b", "..", "é"] {
-            let error = socket_path(Path::new("/run"), name, 1).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BadName, "{name:?}");
+    }
+
+    #[test]
+    fn users_search_all_places_of_theirs_and_root_those_of_all() {
+        let root = TempDir::new().unwrap();
+        for dir in ["run/user/7/cachelane", "run/user/x", "tmp/cachelane-8", "tmp/cachelane-y"] {
+            fs::create_dir_all(root.path().join(dir)).unwrap();
         }
-        for file in ["relay.sock", "relay-x.sock", "relay-1", "-1.sock", "Relay-1.sock"] {
-            assert_eq!(parse_file_name(Path::new(file)), None, "{file}");
-        }
+        let at = |path: &str| root.path().join(path);
+        let search = |variables: &[(&str, &str)], uid| {
+            let variable = |name: &str| {
+                variables.iter().find(|(of, _)| *of == name).map(|(_, value)| value.into())
+            };
+            let places = places_of(variable, uid, root.path());
+            places.into_iter().flat_map(|place| place.dirs).collect::<Vec<_>>()
+        };
+        let (xdg, tmp) = (at("run/user/7/cachelane"), at("tmp/cachelane-8"));
+        let own = PathBuf::from("/run/cachelane");
+        assert_eq!(search(&[], 0), [(own, 0), (xdg.clone(), 7), (tmp, 8)]);
+        let xdg_set = at("run/user/7").display().to_string();
+        let tmp = (at("tmp/cachelane-7"), 7);
+        assert_eq!(search(&[("XDG_RUNTIME_DIR", &xdg_set)], 7), [(xdg.clone(), 7), tmp.clone()]);
+        let without = search(&[], 7);
+        assert!(without.contains(&(xdg, 7)) && without.contains(&tmp), "{without:?}");
+        assert_eq!(search(&[("CACHELANE_RUNTIME_DIR", "/x")], 0), [(PathBuf::from("/x"), 0)]);
     }
 
     #[test]

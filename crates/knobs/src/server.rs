@@ -12,23 +12,20 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::geteuid;
 
 use crate::connection::{Connection, Next};
 use crate::protocol::error_line;
-use crate::{Error, ErrorKind, Peer, Registry, Result, runtime_dir};
+use crate::{Error, ErrorKind, Peer, Registry, Result, discover_in, endpoint, runtime_dir};
 
 /// The most clients at a time.
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 128;
 
 /// How long a client may be silent before it may have to give way to a newcomer.
 const GRACE: Duration = Duration::from_millis(250);
@@ -57,7 +54,7 @@ impl Server {
     /// write to the directory, [`ErrorKind::Duplicate`] if this process already has a server of
     /// that name, [`ErrorKind::Io`].
     pub fn bind(registry: Registry) -> Result<Self> {
-        Self::bind_in(registry, &runtime_dir())
+        Self::bind_in(registry, &runtime_dir::runtime_dir())
     }
 
     /// As [`bind`](Self::bind), in a directory of the caller's choice.
@@ -65,25 +62,21 @@ impl Server {
     /// # Errors
     /// As for [`bind`](Self::bind).
     pub fn bind_in(registry: Registry, dir: &Path) -> Result<Self> {
-        let path = runtime_dir::socket_path(dir, registry.process(), std::process::id())?;
+        let stem = runtime_dir::socket_stem(registry.process(), std::process::id())?;
         runtime_dir::prepare(dir)?;
-        // This also clears the directory of the sockets of dead processes.
-        if runtime_dir::discover_in(dir)?.iter().any(|process| process.path == path) {
-            let message = format!("{} is already served", path.display());
-            return Err(Error::new(ErrorKind::Duplicate, message));
-        }
-        // What is left at our own path was an earlier process's with our id.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(format!("remove {}", path.display()), error));
-            }
-            _ => {}
-        }
-        let failed =
-            |error| Error::io(format!("open the control socket {}", path.display()), error);
-        let listener = listen(&path).map_err(failed)?;
+        // This clears the directory of the sockets of dead processes.
+        discover_in(dir)?;
+        let failed = |error| {
+            let path = dir.join(format!("{stem}.sock"));
+            Error::io(format!("open the control socket {}", path.display()), error)
+        };
+        let listening = endpoint::listen(dir, &stem).map_err(|error| failed(error.into()))?;
+        let (listener, path) = listening.ok_or_else(|| {
+            let message = format!("{} is already served by this process", registry.process());
+            Error::new(ErrorKind::Duplicate, message)
+        })?;
         // From here on, dropping the server removes the socket.
-        let mut server = Self { path: path.clone(), stop: None, thread: None };
+        let mut server = Self { path, stop: None, thread: None };
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
         server.stop = Some(stop);
         let work = move || serve(&registry, &listener, &stopped);
@@ -113,16 +106,6 @@ impl Drop for Server {
             _ => {}
         }
     }
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before bind, so that the file never exists with more rights: bind takes the mode from here.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(UnixListener::from(socket))
 }
 
 /// The thread: until the other end of `stopped` closes.

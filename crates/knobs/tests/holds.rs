@@ -334,15 +334,17 @@ fn a_knob_of_several_processes_is_found_by_its_process() {
     let pid = std::process::id();
     let error = find("t.mode", None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadSubject);
-    let said = format!("knob t.mode is in other-{pid}, test-{pid}: choose one with --pid");
+    let said = format!(
+        "knob t.mode is in 'other' (pid {pid}), 'test' (pid {pid}): choose one with --name or --pid"
+    );
     assert_eq!(error.to_string(), said);
     let found = find("t.only", Some(pid)).unwrap();
-    assert_eq!(found.process().unwrap().name, "other");
+    assert_eq!(found.process().unwrap().kind, "other");
     assert_eq!(found.reach(), Reach::AtOnce);
     let error = find("t.none", None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownKnob);
     assert!(error.to_string().ends_with("(knobs: t.mode, t.only)"), "{error}");
-    assert!(find("t.mode", Some(1)).unwrap_err().to_string().contains("with the id 1"));
+    assert!(find("t.mode", Some(1)).unwrap_err().to_string().contains("with process id 1 runs"));
 }
 
 #[test]
@@ -469,7 +471,7 @@ fn release() -> Request {
 
 fn set(knob: &str, value: &str, hold: Option<&str>) -> Request {
     let (knob, value, hold) = (knob.into(), value.into(), hold.map(str::to_owned));
-    Request::Set { knob, value, hold, force: false }
+    Request::Set { knob, value, hold, force: false, only_if: None }
 }
 
 fn send(line: &mut BufReader<UnixStream>, request: &Request) {

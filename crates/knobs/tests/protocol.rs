@@ -46,7 +46,7 @@ fn requests_are_answered() {
         ),
         (
             "{\"schema\":1,\"op\":\"list\"}\r\n",
-            json!({"process": "test", "pid": std::process::id(), "knobs": [
+            json!({"process": "test", "name": "test", "pid": std::process::id(), "knobs": [
                 {"name": "t.mode", "help": "a test", "values": {"one_of": ["off", "on", "panic"]},
                  "default": "off", "reach": "at_once", "value": "on"},
                 {"name": "t.text", "help": "a test", "values": {"text": "any text"},
@@ -124,7 +124,7 @@ fn what_is_not_a_request_gets_an_error_that_says_why() {
 fn a_line_may_be_exactly_as_long_as_the_limit() {
     let request = |value: &str| {
         let (knob, value) = ("t.text".to_owned(), value.to_owned());
-        Request::Set { knob, value, hold: None, force: false }.to_line()
+        Request::Set { knob, value, hold: None, force: false, only_if: None }.to_line()
     };
     let room = MAX_LINE + 1 - request("").len();
     let line = request(&"x".repeat(room));
@@ -168,8 +168,17 @@ fn any_request() -> impl Strategy<Value = Request> {
         Just(Request::List {}),
         Just(Request::Counters {}),
         ".*".prop_map(|knob| Request::Get { knob }),
-        ("t\\.(mode|text)", "off|on|.*", any_hold(), any::<bool>())
-            .prop_map(|(knob, value, hold, force)| Request::Set { knob, value, hold, force }),
+        ("t\\.(mode|text)", "off|on|.*", any_hold(), any::<bool>(), any_hold()).prop_map(
+            |(knob, value, hold, force, only_if)| Request::Set {
+                knob,
+                value,
+                hold,
+                force,
+                only_if
+            }
+        ),
+        ("t\\.(list|x)", ".*")
+            .prop_map(|(request, with)| Request::Ask { request, with: with.into() }),
         ("t\\.(mode|text)", "x|.*", "me|.*", any::<u64>())
             .prop_map(|(knob, hold, holder, ms)| Request::Hold { knob, hold, holder, ms }),
         ("t\\.(mode|text)", "x|.*", any::<u64>()).prop_map(|(knob, hold, ms)| Request::Renew {

@@ -30,7 +30,7 @@ fn a_client_finds_a_process_and_drives_it() {
     let host = Host::new();
     let processes = discover_in(host.dir.path()).unwrap();
     assert_eq!(processes.len(), 1);
-    assert_eq!((processes[0].name.as_str(), processes[0].pid), ("test", std::process::id()));
+    assert_eq!((processes[0].kind.as_str(), processes[0].pid), ("test", std::process::id()));
     let mut client = Client::connect(&processes[0].path).unwrap();
     assert_eq!(client.list().unwrap(), host.registry.list());
     assert_eq!(client.set("t.mode", "on").unwrap(), "on");
@@ -237,10 +237,19 @@ fn sockets_of_dead_processes_are_removed_and_of_live_ones_kept() {
         path
     };
     let dead = abandoned(&format!("relay-{}.sock", child.id()));
-    let starting = abandoned("relay-1.sock");
+    // A name always listens, so this is a dead process's of another PID namespace.
+    let elsewhere = abandoned("relay-1.sock");
+    let starting = abandoned(".relay-1.0.new");
     let foreign = abandoned("relay.sock");
     assert_eq!(discover_in(dir.path()).unwrap(), []);
-    assert_eq!((dead.exists(), starting.exists(), foreign.exists()), (false, true, true));
+    assert!(!dead.exists() && !elsewhere.exists() && starting.exists() && foreign.exists());
+    let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let (last_access, last_modification) = (timespec(hour_ago), timespec(hour_ago));
+    let times = rustix::fs::Timestamps { last_access, last_modification };
+    use rustix::fs::{AtFlags, CWD, utimensat};
+    utimensat(CWD, &starting, &times, AtFlags::empty()).unwrap();
+    assert_eq!(discover_in(dir.path()).unwrap(), []);
+    assert!(!starting.exists());
 
     let dead = abandoned(&format!("relay-{}.sock", child.id()));
     assert_eq!(Client::connect(&dead).unwrap_err().kind(), ErrorKind::Gone);
@@ -285,6 +294,11 @@ impl Host {
     fn assert_alive(&self) {
         assert_eq!(Client::connect(self.path()).unwrap().list().unwrap(), self.registry.list());
     }
+}
+
+fn timespec(at: std::time::SystemTime) -> rustix::fs::Timespec {
+    let since = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+    rustix::fs::Timespec { tv_sec: since.as_secs() as i64, tv_nsec: 0 }
 }
 
 /// A client without manners, and with a time limit so that a hang fails.

@@ -11,7 +11,7 @@ use anyhow::bail;
 use bridge::{Accelerator, Bridges, Config, Counters, Event, Fleet, Reason, Table};
 use clap::ArgAction;
 
-use crate::args::{ON_OFF, choice};
+use crate::args::{NameArg, ON_OFF, choice};
 use crate::exit::{Exit, usage};
 use crate::figures::of_which;
 use crate::run::{Followed, Foreground, open_control};
@@ -71,6 +71,8 @@ pub(crate) struct Args {
     /// [default: a quarter more than the bridge knows now, and at least 8192]
     #[arg(long, value_name = "N")]
     max_stations: Option<u32>,
+    #[command(flatten)]
+    name: NameArg,
 }
 
 /// Runs the command.
@@ -94,7 +96,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let fleet = Arc::new(Fleet::start(bridges, config)?);
     // Until now a signal ends the process at once: with a thousand ports starting takes a while.
     let mut foreground = Foreground::new()?;
-    let _control = open_control("bridge", |knobs| bridge::register(&fleet, knobs));
+    let what = if args.all { "--all".into() } else { args.names.join(", ") };
+    let name = args.name.or(&format!("bridge {what}"));
+    let _control = open_control("bridge", name, |knobs| bridge::register(&fleet, knobs));
     let ended = foreground.follow(None, &mut Running { fleet: &fleet, begun: false });
     log("", fleet.counters());
     ended.map(|_| Exit::Ok)

@@ -1,23 +1,41 @@
 //! `cachelane knob`: the knobs and counters of the cachelane processes that run.
 
-use std::collections::BTreeSet;
+mod ask;
+mod set;
 
-use anyhow::{Context as _, bail};
-use knobs::{Client, KnobInfo, Process, Reading};
+use std::time::Duration;
+
+use knobs::{Current, KnobInfo, Reading, Select};
 use serde_json::{Value, json};
 
+use crate::args::duration;
 use crate::exit::Exit;
 use crate::out;
-use crate::terminal::table;
+use crate::terminal::{clean, table};
+use ask::{Answered, Everyone};
 
 /// List, read and change the knobs (settings) of running cachelane processes
 #[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+All processes are asked at the same time. One that does not answer, because it is stopped or broken, \
+is named on stderr, the others are shown, and the exit code is 1 if it was asked for.
+
+Users see their own processes. Root sees those of all users.
+
+Examples:
+  cachelane knob list --counters
+  cachelane knob set relay.engine splice --name 'relay :8080'
+  cachelane knob set relay.engine auto --all
+  cachelane knob set bridge.fastpath off --for 10m")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
     /// Only of the process with this process id
     #[arg(long, global = true, value_name = "PID")]
     pid: Option<u32>,
+    /// Only of the process of this name, such as 'relay :8080'
+    #[arg(long, global = true, value_name = "NAME")]
+    name: Option<String>,
     /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
@@ -36,128 +54,124 @@ enum Action {
         /// Name of the knob, such as relay.engine
         knob: String,
     },
-    /// Change a knob in every process that has it
-    Set {
-        /// Name of the knob, such as relay.engine
-        knob: String,
-        /// The new value; `cachelane knob list` shows what a knob takes
-        value: String,
-        /// Set it also while somebody, such as a trial, holds it; that ends the hold
-        #[arg(long)]
-        force: bool,
-    },
+    /// Change a knob
+    Set(SetArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct SetArgs {
+    /// Name of the knob, such as relay.engine
+    knob: String,
+    /// The new value; `cachelane knob list` shows what a knob takes
+    value: String,
+    /// Set it in every process that has it, or in none if one refuses
+    #[arg(long)]
+    all: bool,
+    /// Set it only if it is this now, as `cachelane knob get` prints it
+    #[arg(long = "if", value_name = "OLD", conflicts_with = "force")]
+    only_if: Option<String>,
+    /// Set it for this time, such as 10m, and then set it back; until then this command runs, and
+    /// nobody else can set the knob. If it is killed, the process sets the knob back itself
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Set it also while somebody, such as a trial, holds it; that ends the hold
+    #[arg(long)]
+    force: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
-    let processes = processes(args.pid)?;
-    match &args.action {
-        Action::List { counters } => list(&processes, *counters, args.json),
-        Action::Get { knob } => each(&processes, knob, |client| client.get(knob), args.json),
-        Action::Set { knob, value, force } => {
-            let set = |client: &mut Client| match force {
-                true => client.set_by_force(knob, value),
-                false => client.set(knob, value),
-            };
-            each(&processes, knob, set, args.json)
-        }
+    let select = Select { pid: args.pid, name: args.name };
+    match args.action {
+        Action::List { counters } => list(&Everyone::ask(&select, counters)?, counters, args.json),
+        Action::Get { knob } => get(&Everyone::ask(&select, false)?, &knob, args.json),
+        Action::Set(set) => set::set(Everyone::ask(&select, false)?, &set, args.json),
     }
 }
 
-/// Asks each process that has the knob, and prints what it answers.
-fn each(
-    processes: &[Process],
-    knob: &str,
-    ask: impl Fn(&mut Client) -> knobs::Result<String>,
-    as_json: bool,
-) -> anyhow::Result<Exit> {
-    let answer = |process: &Process| {
-        let value = ask(&mut connect(process)?).with_context(|| label(process))?;
-        anyhow::Ok((process.clone(), value))
+fn list(everyone: &Everyone, counters: bool, as_json: bool) -> anyhow::Result<Exit> {
+    let text = if as_json {
+        let answered = everyone.answered.iter().map(|one| {
+            let more = json!({"knobs": one.knobs, "counters": one.counters});
+            one.object(more)
+        });
+        let silent = everyone.silent.iter().map(|one| one.object());
+        let processes: Vec<_> = answered.chain(silent).collect();
+        format!("{}\n", json!({"schema": 1, "processes": processes}))
+    } else if everyone.answered.is_empty() && everyone.silent.is_empty() {
+        format!("{}\n", everyone.search.none(&everyone.select))
+    } else {
+        tables(&everyone.answered, counters)
     };
-    let answers = having(processes, knob)?.into_iter().map(answer);
-    print(answers.collect::<anyhow::Result<_>>()?, knob, as_json)
+    out::print(&text)?;
+    everyone.complain(&everyone.silent)
 }
 
-fn processes(pid: Option<u32>) -> anyhow::Result<Vec<Process>> {
-    let mut found = knobs::discover()?;
-    if let Some(pid) = pid {
-        found.retain(|p| p.pid == pid);
-        if found.is_empty() {
-            bail!("no cachelane process with process id {pid} runs (see cachelane knob list)");
-        }
-    }
-    Ok(found)
-}
-
-/// The processes that have a knob of this name.
-fn having<'a>(processes: &'a [Process], knob: &str) -> anyhow::Result<Vec<&'a Process>> {
-    let (mut having, mut known) = (Vec::new(), BTreeSet::new());
-    for process in processes {
-        let names: Vec<String> = connect(process)?.list()?.into_iter().map(|k| k.name).collect();
-        having.extend(names.iter().any(|name| name == knob).then_some(process));
-        known.extend(names);
-    }
-    if !having.is_empty() {
-        return Ok(having);
-    }
-    if known.is_empty() {
-        bail!("knob '{knob}': no cachelane process runs");
-    }
-    let known = known.into_iter().collect::<Vec<_>>().join(", ");
-    bail!("knob '{knob}' is not known to any process that runs (there are {known})")
-}
-
-fn list(processes: &[Process], counters: bool, as_json: bool) -> anyhow::Result<Exit> {
-    let (mut list, mut knobs, mut readings) = (Vec::new(), Vec::new(), Vec::new());
-    for process in processes {
-        let (mut client, label) = (connect(process)?, label(process));
-        let has = client.list().with_context(|| label.clone())?;
-        let counted = if counters { client.counters()? } else { Vec::new() };
-        let Process { name, pid, .. } = process;
-        list.push(json!({"process": name, "pid": pid, "knobs": has, "counters": counted}));
-        let knob = |k: KnobInfo| {
-            let held = k.held.map(|held| format!(" (held by {})", held.holder));
-            let value = format!("{}{}", k.value, held.unwrap_or_default());
-            [label.clone(), k.name, value, k.values.to_string()]
+fn tables(answered: &[Answered], counters: bool) -> String {
+    let (mut knobs, mut readings) = (Vec::new(), Vec::new());
+    for one in answered {
+        let row = |cells: [&str; 3]| {
+            let [name, value, about] = cells.map(clean);
+            [clean(&one.shown_name()), one.process.pid.to_string(), name, value, about]
         };
-        knobs.extend(has.into_iter().map(knob));
-        let reading = |r: Reading| [label.clone(), r.name, r.value.to_string(), r.help];
-        readings.extend(counted.into_iter().map(reading));
+        let knob = |k: &KnobInfo| {
+            let held = k.held.as_ref().map(|held| format!(" (held by {})", held.holder));
+            let value = format!("{}{}", k.value, held.unwrap_or_default());
+            row([&k.name, &value, &k.values.to_string()])
+        };
+        let reading = |r: &Reading| row([&r.name, &r.value.to_string(), &r.help]);
+        knobs.extend(one.knobs.iter().map(knob));
+        readings.extend(one.counters.iter().map(reading));
     }
-    let mut text = match processes {
-        [] => "no cachelane process runs\n".into(),
-        _ => table(["PROCESS", "KNOB", "VALUE", "TAKES"], &knobs),
-    };
-    if counters && !processes.is_empty() {
-        text += &format!("\n{}", table(["PROCESS", "COUNTER", "VALUE", "IS"], &readings));
+    let mut text = table(["PROCESS", "PID", "KNOB", "VALUE", "TAKES"], &knobs);
+    if counters {
+        let table = table(["PROCESS", "PID", "COUNTER", "VALUE", "IS"], &readings);
+        text += &format!("\n{table}");
+    }
+    text
+}
+
+fn get(everyone: &Everyone, knob: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let having = everyone.having(knob)?;
+    let silent = everyone.silent_like(&having);
+    let mut values = Vec::new();
+    let mut is_unreadable = false;
+    for (one, info) in &having {
+        values.push(match &info.value {
+            Current::Value(value) => (*one, Ok(value.clone())),
+            Current::Error(trouble) => {
+                is_unreadable = true;
+                eprint_line(&format!("{}: knob {knob} cannot be read: {trouble}", one.label()));
+                (*one, Err(trouble.clone()))
+            }
+        });
     }
     if as_json {
-        text = format!("{}\n", json!({"schema": 1, "processes": list}));
-    }
-    out::print(&text).map(|()| Exit::Ok)
-}
-
-/// One value alone for a shell script, a line for each process where there are several.
-fn print(mut values: Vec<(Process, String)>, knob: &str, as_json: bool) -> anyhow::Result<Exit> {
-    let lines = if as_json {
-        let list: Vec<Value> = values
-            .iter()
-            .map(|(p, v)| json!({"process": p.name, "pid": p.pid, "value": v}))
-            .collect();
-        vec![json!({"schema": 1, "knob": knob, "values": list}).to_string()]
-    } else if values.len() == 1 {
-        values.drain(..).map(|(_, value)| value).collect()
+        let one = |(one, value): &(&Answered, Result<String, String>)| match value {
+            Ok(value) => one.object(json!({"value": value})),
+            Err(trouble) => {
+                one.object(json!({"error": {"kind": "unreadable", "message": trouble}}))
+            }
+        };
+        let objects = values.iter().map(one).chain(silent.iter().map(|one| one.object()));
+        print_values(knob, objects.collect())?;
     } else {
-        values.iter().map(|(process, value)| format!("{}: {value}", label(process))).collect()
-    };
-    out::lines(lines).map(|()| Exit::Ok)
+        let is_one = values.len() == 1;
+        out::lines(values.iter().filter_map(|(one, value)| match value {
+            Ok(value) if is_one => Some(clean(value)),
+            Ok(value) => Some(clean(&format!("{}: {value}", one.label()))),
+            Err(_) => None,
+        }))?;
+    }
+    let exit = everyone.complain(&silent)?;
+    Ok(if is_unreadable { Exit::Failed } else { exit })
 }
 
-fn connect(process: &Process) -> anyhow::Result<Client> {
-    Client::connect(&process.path).with_context(|| label(process))
+fn print_values(knob: &str, values: Vec<Value>) -> anyhow::Result<()> {
+    out::lines([json!({"schema": 1, "knob": knob, "values": values})])
 }
 
-fn label(process: &Process) -> String {
-    format!("{}-{}", process.name, process.pid)
+/// Something that is wrong with a part of what was asked for.
+fn eprint_line(text: &str) {
+    out::complain(&clean(text));
 }

@@ -14,7 +14,7 @@ use relay::{
 };
 use signal_hook::consts::SIGTERM;
 
-use crate::args::{LanesArg, Timeout, duration, size, timeout};
+use crate::args::{LanesArg, NameArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
 use crate::out;
 use crate::run::{Ended, Followed, Foreground, open_control};
@@ -140,6 +140,8 @@ pub(crate) struct Args {
     /// Of the connections that ended well, log one of N; all others are logged
     #[arg(long, value_name = "1/N", default_value = "1/1", requires = "access_log")]
     access_log_sample: LogSample,
+    #[command(flatten)]
+    name: NameArg,
     /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     dry_run: bool,
@@ -199,7 +201,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         foreground.heed_hangup()?;
     }
     let relay = Arc::new(Relay::start(config)?);
-    let _control = open_control("relay", |knobs| relay::register(&relay, map, knobs));
+    let _control = open_control("relay", args.name.or(&name(relay.addrs())), |knobs| {
+        relay::register(&relay, map, knobs)
+    });
     announce(&relay, &args.to, relay.cpus());
     if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
         drain(&relay, args.drain_timeout, &mut foreground)?;
@@ -286,6 +290,15 @@ fn announce(relay: &Relay, backends: &[Backend], cpus: CpuSet) {
         relay.engine(),
         relay.max_connections()
     );
+}
+
+/// What it is called if nobody says: where it listens.
+fn name(addrs: &[SocketAddr]) -> String {
+    let short = |addr: &SocketAddr| match addr.ip().is_unspecified() {
+        true => format!(":{}", addr.port()),
+        false => addr.to_string(),
+    };
+    format!("relay {}", addrs.iter().map(short).collect::<Vec<_>>().join(", "))
 }
 
 fn list(addrs: &[SocketAddr]) -> String {

@@ -14,7 +14,7 @@ use lanes::{CpuSet, CpuSpec};
 use steer::{Plan, SteerOptions};
 use xsk::Device;
 
-use crate::args::{LanesArg, ON_OFF, UntilArg, choice};
+use crate::args::{LanesArg, NameArg, ON_OFF, UntilArg, choice};
 use crate::exit::Exit;
 use crate::privileges;
 use machine::Machine;
@@ -75,6 +75,8 @@ pub(crate) struct Args {
     priority: u8,
     #[command(flatten)]
     until: UntilArg,
+    #[command(flatten)]
+    name: NameArg,
     /// Steer even where --check says that it would be refused, as far as that is possible; for
     /// tests
     #[arg(long)]

@@ -81,7 +81,13 @@ impl Built {
     ) -> anyhow::Result<Exit> {
         let session = Session::new(threads.len(), plan.args.count, quiet)?;
         let beside = job.beside;
-        let server = open_control(job.process, |registry| {
+        let devices: Vec<_> = plan.interfaces.iter().map(|one| one.device.name()).collect();
+        let does = format!("{} {}", job.command, devices.join(" "));
+        let name = match job.process == job.command {
+            true => does,
+            false => format!("{} {does}", job.process),
+        };
+        let server = open_control(job.process, plan.args.name.or(&name), |registry| {
             session.meters.register(registry)?;
             beside.register(registry)?;
             frames::register(&self.pool, registry)

@@ -5,7 +5,7 @@ use lanes::CpuSpec;
 use xsk::{Attach, BusyPoll, Device, Filter, Mode, ProgramOptions, SocketOptions};
 
 use super::values::{Ports, Queues, number};
-use crate::args::{Choice, LanesArg, RunArgs, choice, name_of};
+use crate::args::{Choice, LanesArg, NameArg, RunArgs, choice, name_of};
 
 /// What all of them take.
 #[derive(clap::Args, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct CommonArgs {
     pub(crate) count: Option<u64>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) name: NameArg,
     /// Check the arguments and this host, print what would be done, and exit
     #[arg(long)]
     pub(crate) dry_run: bool,

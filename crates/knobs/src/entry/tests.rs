@@ -21,7 +21,7 @@ fn entry(failures: u32) -> (Entry, Arc<AtomicU32>) {
     let knob = Knob::choice("t.number", "a test", &[1, 2, 3], 1, get, set);
     let entry = Entry::new(knob);
     entry.hold("token", "test", HOLD).unwrap();
-    entry.set("2", By::Holder("token")).unwrap();
+    entry.set("2", By::Holder("token"), None).unwrap();
     left.store(failures, Relaxed);
     (entry, left)
 }
@@ -48,13 +48,13 @@ fn nothing_but_tending_ends_a_hold_whose_time_is_over() {
     let moment = Duration::from_nanos(1);
     for (what, done) in [
         ("hold", entry.hold("token", "test", moment)),
-        ("set", entry.set("3", By::Holder("token"))),
+        ("set", entry.set("3", By::Holder("token"), None)),
         ("renew", entry.renew("token", moment)),
         ("renew again", entry.renew("token", moment)),
     ] {
         done.expect(what);
     }
-    assert_eq!(entry.set("1", By::Anybody).unwrap_err().kind(), ErrorKind::Held);
+    assert_eq!(entry.set("1", By::Anybody, None).unwrap_err().kind(), ErrorKind::Held);
     assert_eq!(entry.hold("other", "test", HOLD).unwrap_err().kind(), ErrorKind::Held);
     assert_eq!(entry.tend(Instant::now()), None);
     assert_eq!(value(&entry), "1");
@@ -72,7 +72,7 @@ fn the_time_of_a_holders_own_setter_is_not_its_holds() {
     let entry = Entry::new(Knob::choice("t.slow", "a test", &[1, 2], 1, get, set));
     entry.hold("token", "test", HOLD).unwrap();
     let before = entry.tend(Instant::now()).unwrap();
-    entry.set("2", By::Holder("token")).unwrap();
+    entry.set("2", By::Holder("token"), None).unwrap();
     let after = entry.tend(Instant::now()).unwrap();
     assert!(after >= before + TAKES, "{:?}", after - before);
 }

@@ -1,6 +1,5 @@
 //! The counters of running cachelane processes.
 
-use std::path::Path;
 use std::time::Duration;
 
 use knobs::{Client, Current, MeterKind, Process, Reading};
@@ -24,17 +23,16 @@ impl Counters {
     /// The counters of these names: each as a measure has it, as a process has it, and the process if
     /// several have it. One source a process, each with the places of its names.
     pub(crate) fn open(names: &[(String, String, Option<u32>)]) -> Result<Vec<(Self, Vec<usize>)>> {
-        Self::open_in(&knobs::runtime_dir(), names)
+        Self::open_of(&all_counters()?, names)
     }
 
-    fn open_in(
-        dir: &Path,
+    fn open_of(
+        there: &[(Process, Vec<Reading>)],
         names: &[(String, String, Option<u32>)],
     ) -> Result<Vec<(Self, Vec<usize>)>> {
-        let there = all_counters_in(dir)?;
         let mut sources: Vec<(Self, Vec<usize>)> = Vec::new();
         for (place, (written, counter, pid)) in names.iter().enumerate() {
-            let (process, reading) = find(&there, written, counter, *pid)?;
+            let (process, reading) = find(there, written, counter, *pid)?;
             let quantity = quantity(written.clone(), reading);
             let index = match sources.iter().position(|(source, _)| source.process == *process) {
                 Some(index) => index,
@@ -69,7 +67,7 @@ impl Source for Counters {
                 Some((Current::Value(value), MeterKind::Counter)) => {
                     Ok(Value::total(*value as f64))
                 }
-                Some((Current::Value(value), MeterKind::Gauge)) => Ok(Value::Level(*value as f64)),
+                Some((Current::Value(value), _)) => Ok(Value::Level(*value as f64)),
                 Some((Current::Error(reason), _)) => Err(Error::void(format!("{name}: {reason}"))),
                 None => Err(Error::void(format!("the process no longer has {name}"))),
             }
@@ -80,11 +78,11 @@ impl Source for Counters {
 
 /// All counters of all processes that answer.
 pub(crate) fn all_counters() -> Result<Vec<(Process, Vec<Reading>)>> {
-    all_counters_in(&knobs::runtime_dir())
+    counters_of(knobs::discover())
 }
 
-fn all_counters_in(dir: &Path) -> Result<Vec<(Process, Vec<Reading>)>> {
-    let processes = knobs::discover_in(dir).map_err(|error| {
+fn counters_of(found: knobs::Result<Vec<Process>>) -> Result<Vec<(Process, Vec<Reading>)>> {
+    let processes = found.map_err(|error| {
         let kind = match error.kind() {
             knobs::ErrorKind::NotPermitted => ErrorKind::NotPermitted,
             _ => ErrorKind::Io,
@@ -92,20 +90,17 @@ fn all_counters_in(dir: &Path) -> Result<Vec<(Process, Vec<Reading>)>> {
         Error::new(kind, format!("cannot look for cachelane processes: {error}"))
     })?;
     // One that does not answer has no counters to offer; the others have.
-    let ask = |process: Process| {
-        let counters = Client::connect_timeout(&process.path, LIMIT)
-            .and_then(|mut client| client.counters())
-            .unwrap_or_default();
-        (process, counters)
-    };
-    Ok(processes.into_iter().map(ask).collect())
+    let ask = |process: &Process| Client::connect_timeout(&process.path, LIMIT)?.counters();
+    let counters =
+        knobs::ask_each(&processes, ask).into_iter().map(knobs::Result::unwrap_or_default);
+    Ok(processes.into_iter().zip(counters).collect())
 }
 
 /// A counter as a quantity of this name.
 pub(crate) fn quantity(name: String, reading: &Reading) -> Quantity {
     let kind = match reading.kind {
         MeterKind::Counter => Kind::Total,
-        MeterKind::Gauge => Kind::Level,
+        _ => Kind::Level,
     };
     Quantity { name, unit: reading.unit.clone(), help: reading.help.clone(), kind }
 }
@@ -129,7 +124,7 @@ fn find<'a>(
         )),
         (None, _) => {
             let processes =
-                there.iter().map(|(process, _)| format!("{} {}", process.name, process.pid));
+                there.iter().map(|(process, _)| format!("{} {}", process.kind, process.pid));
             let processes: Vec<String> = processes.collect();
             let running = match processes.is_empty() {
                 true => "none is running".into(),
@@ -141,7 +136,7 @@ fn find<'a>(
 }
 
 fn trouble(process: &Process, error: &knobs::Error) -> Error {
-    Error::void(format!("{} {}: {error}", process.name, process.pid))
+    Error::void(format!("{} {}: {error}", process.kind, process.pid))
 }
 
 #[cfg(test)]
@@ -166,6 +161,10 @@ mod tests {
         Server::bind_in(registry, dir).unwrap()
     }
 
+    fn there(dir: &std::path::Path) -> Vec<(Process, Vec<Reading>)> {
+        counters_of(knobs::discover_in(dir)).unwrap()
+    }
+
     fn names(counters: &[&str]) -> Vec<(String, String, Option<u32>)> {
         counters.iter().map(|name| (format!("counter:{name}"), (*name).into(), None)).collect()
     }
@@ -175,7 +174,8 @@ mod tests {
         let (dir, count) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(5)));
         let server = serve("relay", dir.path(), &count);
         let mut opened =
-            Counters::open_in(dir.path(), &names(&["relay.clients", "relay.bytes"])).unwrap();
+            Counters::open_of(&there(dir.path()), &names(&["relay.clients", "relay.bytes"]))
+                .unwrap();
         let (mut source, places) = opened.pop().unwrap();
         assert_eq!((opened.len(), places), (0, vec![0, 1]));
         let kinds: Vec<Kind> = source.quantities().iter().map(|quantity| quantity.kind).collect();
@@ -196,7 +196,7 @@ mod tests {
     fn a_counter_that_none_or_two_have_is_refused() {
         let (dir, count) = (tempfile::tempdir().unwrap(), Arc::new(AtomicU64::new(5)));
         let open = |counter| {
-            let opened = Counters::open_in(dir.path(), &names(&[counter]));
+            let opened = Counters::open_of(&there(dir.path()), &names(&[counter]));
             opened.map(drop).map_err(|error| error.to_string())
         };
         assert!(open("relay.bytes").unwrap_err().contains("none is running"));

@@ -26,7 +26,7 @@ const HEAD: [&str; 11] = [
 pub(super) fn print(as_json: bool) -> anyhow::Result<Exit> {
     let (mut rows, mut list, mut exit) = (Vec::new(), Vec::new(), Exit::Ok);
     for process in knobs::discover()? {
-        let label = format!("{}-{}", process.name, process.pid);
+        let label = format!("{}-{}", process.kind, process.pid);
         let ask = |mut client: Client| client.ask(relay::STATISTICS, Value::Null);
         let statistics = match Client::connect(&process.path).and_then(ask) {
             Ok(answer) => answer.value,
@@ -42,7 +42,7 @@ pub(super) fn print(as_json: bool) -> anyhow::Result<Exit> {
             let all = statistics[kind].as_array().into_iter().flatten();
             rows.extend(all.map(|one| row(&label, one, is_backend)));
         }
-        list.push(json!({"process": process.name, "pid": process.pid, "statistics": statistics}));
+        list.push(json!({"process": process.kind, "pid": process.pid, "statistics": statistics}));
     }
     let text = match (as_json, rows.as_slice()) {
         (true, _) => format!("{}\n", json!({"schema": 1, "relays": list})),

@@ -25,7 +25,8 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
     let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
-    let control = open_control("steer", |knobs| steer::register(&steering, knobs));
+    let name = args.name.or(&format!("steer {device}"));
+    let control = open_control("steer", name, |knobs| steer::register(&steering, knobs));
     tracing::info!(
         "steering flows of {device} to CPUs {} in lanes {}, {} records",
         steering.targets(),

@@ -53,6 +53,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PID", requires = "subject",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: Option<u32>,
+    /// The knob of the process of this name, such as 'relay :8080'
+    #[arg(long, value_name = "NAME", requires = "subject")]
+    pub(super) name: Option<String>,
     /// The values to compare, the baseline first [default: both values of a knob that has two]
     #[arg(
         long,

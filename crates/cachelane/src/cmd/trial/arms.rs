@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use knobs::{Held, Reach, Subject, Values};
+use knobs::{Held, Reach, Select, Subject, Values};
 use sources::Command;
 
 use super::args::Args;
@@ -48,7 +48,8 @@ impl Candidate {
             let what = What::Commands(commands, [a.clone(), b.clone()]);
             return Ok(Self { what, arms: vec!["a".into(), "b".into()] });
         }
-        let subject = Subject::find(args.subject.as_deref().unwrap_or_default(), args.pid)?;
+        let select = Select { pid: args.pid, name: args.name.clone() };
+        let subject = Subject::find(args.subject.as_deref().unwrap_or_default(), select)?;
         let given = if args.arm.is_empty() { &args.arms } else { &args.arm };
         let arms = arms(&subject, given)?;
         Ok(Self { what: What::Setting(subject), arms })
@@ -106,10 +107,10 @@ impl Candidate {
     pub(super) fn default_measure(&self) -> anyhow::Result<String> {
         const BYTES: &str = "cpu.busy/net.bytes";
         match self.process() {
-            Some(relay) if relay.name == "relay" => {
+            Some(relay) if relay.kind == "relay" => {
                 Ok(format!("cpu.busy/counter:relay.bytes@{}", relay.pid))
             }
-            Some(steer) if steer.name == "steer" && !self.is_elsewhere() => Ok(BYTES.into()),
+            Some(steer) if steer.kind == "steer" && !self.is_elsewhere() => Ok(BYTES.into()),
             Some(_) => Err(usage(format!(
                 "{}: what is measured? Say it with --measure, such as cpu.busy/net.bytes@DEVICE \
                  (cachelane trial --list), or give a command that prints a number after --",

@@ -92,8 +92,8 @@ pub(super) fn by_default(
         false => OF_HOSTS.map(str::to_owned).to_vec(),
     };
     if let Some(process) = process {
-        let of_process = OF_PROCESSES.iter().find(|(name, ..)| *name == process.name);
-        let (name, pid) = (&process.name, process.pid);
+        let of_process = OF_PROCESSES.iter().find(|(name, ..)| *name == process.kind);
+        let (name, pid) = (&process.kind, process.pid);
         let of = |counter: &str| format!("counter:{name}.{counter}@{pid}");
         if let Some((_, counters, by)) = of_process {
             let by = if by.is_empty() { String::new() } else { format!("/{}", of(by)) };
