@@ -10,6 +10,7 @@ mod holder;
 mod log;
 mod out;
 mod packets;
+mod passed;
 mod privileges;
 mod run;
 mod terminal;

@@ -3,7 +3,7 @@
 
 mod view;
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -26,6 +26,8 @@ pub(crate) enum Ended {
     Signal(i32),
     /// The lender that it borrows from has ended.
     Lender,
+    /// Another process has taken over.
+    Replaced,
     /// Whoever read what it printed or wrote is gone.
     Reader,
     /// Something failed.
@@ -39,6 +41,7 @@ impl Ended {
             Ended::Time => "time",
             Ended::Signal(_) => "signal",
             Ended::Lender => "lender",
+            Ended::Replaced => "replaced",
             Ended::Reader => "reader",
             Ended::Error => "error",
         }
@@ -88,7 +91,7 @@ pub(crate) fn end_on_hangup() -> anyhow::Result<()> {
 /// This process in the foreground, with its signals caught.
 pub(crate) struct Foreground {
     signals: Signals,
-    /// Readable when a signal has come.
+    /// Readable when a signal has come, or when somebody called a waker.
     wake: UnixStream,
     waker: UnixStream,
 }
@@ -103,6 +106,7 @@ impl Foreground {
             }
             let (wake, waker) = UnixStream::pair()?;
             wake.set_nonblocking(true)?;
+            waker.set_nonblocking(true)?;
             let foreground = Foreground { signals, wake, waker };
             [SIGINT, SIGTERM, SIGUSR1].into_iter().try_for_each(|s| foreground.wake_by(s))?;
             Ok::<_, std::io::Error>(foreground)
@@ -154,7 +158,14 @@ impl Foreground {
         }
     }
 
-    /// Sleeps until a signal comes, or for this long.
+    /// Ends its sleep, from any thread.
+    pub(crate) fn waker(&self) -> anyhow::Result<impl Fn() + Send + Sync + 'static> {
+        let waker = self.waker.try_clone().context("cannot duplicate a file")?;
+        // A pipe that is full wakes it as well.
+        Ok(move || drop((&waker).write(&[0])))
+    }
+
+    /// Sleeps until a signal comes or somebody wakes it, or for this long.
     pub(crate) fn sleep(&mut self, pause: Option<Duration>) -> std::io::Result<()> {
         let timeout = pause.and_then(|pause| pause.try_into().ok());
         match poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], timeout.as_ref()) {

@@ -5,8 +5,13 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::PROGRAM;
@@ -35,11 +40,15 @@ fn command(dir: &Path, listen: &str, to: SocketAddr, more: &[&str]) -> Command {
 
 impl Relay {
     fn start(command: &mut Command) -> Relay {
-        let mut child = command.spawn().expect("it starts");
+        Relay::announced(command.spawn().expect("it starts"))
+    }
+
+    /// A relay that has started, once it says where it listens.
+    fn announced(mut child: Child) -> Relay {
         let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
         let line = line_with(&mut log, "relaying ");
         let addr = line.split("relaying ").nth(1).and_then(|rest| rest.split(' ').next());
-        let addr = addr.expect("an address").parse().expect("an address");
+        let addr = addr.expect("an address").trim_end_matches(',').parse().expect("an address");
         Relay { child, log, addr }
     }
 
@@ -281,5 +290,279 @@ fn root_workers_follow_the_cpuset() {
         line_with(&mut relay.log, says);
         assert_eq!(relay.cpus(), on);
         ask(&TcpStream::connect(relay.addr).expect("it listens")).expect("it serves");
+    }
+}
+
+/// Clients that come without a pause, and what has become of them.
+struct Storm {
+    over: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Tally>>,
+}
+
+/// Clients by how they fared.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    served: u64,
+    refused: u64,
+    reset: u64,
+}
+
+impl Storm {
+    fn on(addr: SocketAddr) -> Storm {
+        let over = Arc::new(AtomicBool::new(false));
+        let client = |_| {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                let mut tally = Tally::default();
+                while !over.load(Relaxed) {
+                    match TcpStream::connect(addr).map(|client| ask(&client)) {
+                        Ok(Ok(())) => tally.served += 1,
+                        Ok(Err(_)) => tally.reset += 1,
+                        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {
+                            tally.reset += 1;
+                        }
+                        Err(_) => tally.refused += 1,
+                    }
+                }
+                tally
+            })
+        };
+        let clients = (0..4).map(client).collect();
+        Storm { over, clients }
+    }
+
+    fn end(self) -> Tally {
+        self.over.store(true, Relaxed);
+        let add = |mut sum: Tally, one: JoinHandle<Tally>| {
+            let one = one.join().expect("no client panicked");
+            sum.served += one.served;
+            sum.refused += one.refused;
+            sum.reset += one.reset;
+            sum
+        };
+        self.clients.into_iter().fold(Tally::default(), add)
+    }
+}
+
+/// Replaces a relay this often, with other CPUs each time.
+fn replace(times: usize) {
+    let (dir, to) = (runtime_dir(), echo());
+    let mut relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    let addr = relay.addr;
+    let storm = Storm::on(addr);
+    for time in 0..times {
+        // More workers than the one before it, or fewer.
+        let cpus = ["0", "all"][time % 2];
+        let more = ["--replace", "--cpus", cpus];
+        let next = Relay::start(&mut command(dir.path(), &addr.to_string(), to, &more));
+        let (well, log) = std::mem::replace(&mut relay, next).end();
+        assert!(well && log.contains("replaced by process"), "{time}: {log}");
+    }
+    let tally = storm.end();
+    assert!(tally.served > 0, "{tally:?}");
+    assert_eq!((tally.refused, tally.reset), (0, 0), "{tally:?}");
+}
+
+#[test]
+fn a_relay_is_replaced_20_times_and_no_client_notices() {
+    replace(20);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_relay_is_replaced_1000_times_and_no_client_notices() {
+    replace(1000);
+}
+
+/// A relay with these sockets of a service manager, by their names.
+fn activated(
+    dir: &Path,
+    listener: &TcpListener,
+    name: &str,
+    to: SocketAddr,
+    more: &[&str],
+) -> Command {
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", PROGRAM, "relay", "--to", &to.to_string()]).args(more);
+    command.env("CACHELANE_RUNTIME_DIR", dir).env("LISTEN_FDNAMES", name);
+    command.stdin(OwnedFd::from(listener.try_clone().expect("a file")));
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Restarts a relay on a service manager's socket this often.
+fn restart(times: usize) {
+    let (dir, to) = (runtime_dir(), echo());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let start = || Relay::start(&mut activated(dir.path(), &listener, "web", to, &[]));
+    let mut relay = start();
+    assert_eq!(relay.addr, listener.local_addr().expect("an address"));
+    let storm = Storm::on(relay.addr);
+    for time in 0..times {
+        relay.signal(Signal::TERM);
+        // As a manager does: the next one when that one has ended, or at once.
+        let next = if time % 2 == 0 {
+            let next = start();
+            let (well, log) = std::mem::replace(&mut relay, next).end();
+            assert!(well, "{time}: {log}");
+            continue;
+        } else {
+            let (well, log) = relay.end();
+            assert!(well, "{time}: {log}");
+            start()
+        };
+        relay = next;
+    }
+    let tally = storm.end();
+    assert!(tally.served > 0, "{tally:?}");
+    assert_eq!((tally.refused, tally.reset), (0, 0), "{tally:?}");
+}
+
+#[test]
+fn a_relay_on_a_managers_socket_restarts_20_times_and_no_client_notices() {
+    restart(20);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_relay_on_a_managers_socket_restarts_1000_times_and_no_client_notices() {
+    restart(1000);
+}
+
+#[test]
+fn sockets_that_a_manager_passes_are_chosen_by_name() {
+    let (dir, to) = (runtime_dir(), echo());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let more = ["--listen", "fd:web", "--listen", "127.0.0.1:0"];
+    let relay = Relay::start(&mut activated(dir.path(), &listener, "web", to, &more));
+    ask(&TcpStream::connect(relay.addr).expect("it listens")).expect("it serves");
+    assert_eq!(relay.addr, listener.local_addr().expect("an address"));
+
+    let output = activated(dir.path(), &listener, "web", to, &["--listen", "fd:wen"]).output();
+    let output = output.expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("fd:wen") && said.contains("passed: web"), "{said}");
+}
+
+#[test]
+fn a_service_manager_is_told_how_things_stand() {
+    let (dir, to) = (runtime_dir(), echo());
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let told = || {
+        let mut bytes = [0; 512];
+        let length = socket.recv(&mut bytes).expect("it says something");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let first =
+        Relay::start(command(dir.path(), "127.0.0.1:0", to, &[]).env("NOTIFY_SOCKET", &path));
+    assert_eq!(told(), "READY=1\n");
+    let listen = first.addr.to_string();
+    let mut next = command(dir.path(), &listen, to, &["--replace"]);
+    let second = Relay::start(next.env("NOTIFY_SOCKET", &path));
+    let pid = second.child.id();
+    // Each says so: the manager may listen to its main process only.
+    let mut both = [told(), told()];
+    both.sort();
+    assert_eq!(both, [format!("MAINPID={pid}\n"), format!("READY=1\nMAINPID={pid}\n")]);
+    assert!(first.end().0);
+    second.signal(Signal::TERM);
+    assert_eq!(told(), "STOPPING=1\n");
+    assert!(second.end().0);
+}
+
+#[test]
+fn of_three_successors_at_once_one_is_left() {
+    let (dir, to) = (runtime_dir(), echo());
+    let first = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    let addr = first.addr;
+    let storm = Storm::on(addr);
+    let mut next = command(dir.path(), &addr.to_string(), to, &["--replace"]);
+    next.stderr(Stdio::null());
+    let mut all: Vec<_> = (0..3).map(|_| next.spawn().expect("it starts")).collect();
+    all.push({
+        let mut first = first;
+        std::mem::replace(&mut first.child, Command::new("true").spawn().expect("it starts"))
+    });
+    let left = |all: &mut Vec<Child>| {
+        let statuses = all.iter_mut().map(|child| child.try_wait().expect("a child"));
+        statuses.filter(Option::is_none).count()
+    };
+    assert!(comes_true(|| left(&mut all) == 1), "{} are left", left(&mut all));
+    let tally = storm.end();
+    assert_eq!((tally.refused, tally.reset), (0, 0), "{tally:?}");
+    for mut child in all {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+#[test]
+fn a_predecessor_that_is_stopped_stays_in_charge_and_the_successor_says_so() {
+    let (dir, to) = (runtime_dir(), echo());
+    let relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    relay.signal(Signal::STOP);
+    let listen = relay.addr.to_string();
+    let output = command(dir.path(), &listen, to, &["--replace"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    relay.signal(Signal::CONT);
+    for _ in 0..20 {
+        ask(&TcpStream::connect(relay.addr).expect("it listens")).expect("it serves");
+    }
+    // Now it can be replaced.
+    let next = Relay::start(&mut command(dir.path(), &listen, to, &["--replace"]));
+    assert!(relay.end().0);
+    ask(&TcpStream::connect(next.addr).expect("it listens")).expect("it serves");
+}
+
+#[test]
+fn a_successor_that_is_killed_or_stopped_at_any_moment_leaves_one_relay_in_charge() {
+    let (dir, to) = (runtime_dir(), echo());
+    let mut relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    let addr = relay.addr;
+    for time in 0..12_u64 {
+        let mut next = command(dir.path(), &addr.to_string(), to, &["--replace"]);
+        let mut next = next.stderr(Stdio::null()).spawn().expect("it starts");
+        // Somewhere from its first instruction to after it has taken over.
+        std::thread::sleep(Duration::from_millis(time * 5));
+        let _ = kill_process(Pid::from_child(&next), Signal::STOP);
+        std::thread::sleep(Duration::from_millis(20));
+        let _ = next.kill();
+        let _ = next.wait();
+        // It had taken over, and its end was that of the relay; or all is as it was.
+        let mut ended = false;
+        let decided = comes_true(|| {
+            ended = relay.child.try_wait().is_ok_and(|status| status.is_some());
+            ended || TcpStream::connect(addr).is_ok_and(|client| ask(&client).is_ok())
+        });
+        assert!(decided, "{time}: nobody serves, and nobody ends");
+        if ended {
+            relay = Relay::start(&mut command(dir.path(), &addr.to_string(), to, &[]));
+        }
+        for _ in 0..8 {
+            ask(&TcpStream::connect(addr).expect("one listens")).expect("it serves");
+        }
+    }
+}
+
+#[test]
+fn a_predecessor_that_ends_or_is_killed_at_any_moment_leaves_its_successor_in_charge() {
+    let (dir, to) = (runtime_dir(), echo());
+    let mut relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    let addr = relay.addr;
+    for time in 0..12_u64 {
+        let mut next = command(dir.path(), &addr.to_string(), to, &["--replace"]);
+        let next = next.spawn().expect("it starts");
+        // Somewhere from before it is asked for anything to after it has been replaced.
+        std::thread::sleep(Duration::from_millis(time * 5));
+        relay.signal([Signal::KILL, Signal::TERM][time as usize % 2]);
+        relay = Relay::announced(next);
+        for _ in 0..8 {
+            ask(&TcpStream::connect(addr).expect("one listens")).expect("it serves");
+        }
     }
 }

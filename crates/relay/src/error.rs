@@ -13,6 +13,8 @@ kit::error! {
         AddressNotAvailable => Failed,
         /// The kernel refuses this process the operation.
         PermissionDenied => NotPermitted,
+        /// Another process has what was asked for, for now.
+        Busy => Failed,
         /// The limit on open files does not allow what was asked for.
         FileLimit => HostCannot,
         /// This host lacks what was asked for, for example BPF sockmaps.

@@ -9,13 +9,14 @@ use knobs::{Answer, Knob, Reach, Registry};
 use lanes::{CpuSpec, LaneMap};
 use serde_json::{Map, Value, json};
 
-use crate::{BackendSettings, Cause, Engine, Relay, Statistics, Stats, Times, Traffic};
+use crate::{BackendSettings, Cause, Engine, Relay, Statistics, Stats, Times, Traffic, succession};
 
 /// The request that a relay answers with its [`Statistics`] as JSON.
 pub const STATISTICS: &str = "relay.statistics";
 
 /// Adds the knobs `relay.cpus`, `relay.engine` and `relay.backends`, and every counter as
-/// `relay.NAME`, to `registry`, which answers [`STATISTICS`]. CPU sets are resolved against `map`.
+/// `relay.NAME`, to `registry`, which answers [`STATISTICS`], and a successor
+/// that wants the listeners. CPU sets are resolved against `map`.
 /// The registry holds on to the relay.
 ///
 /// # Errors
@@ -34,6 +35,7 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
     ];
     let read = move || Ok::<_, Infallible>([from.active() as u64, from.backends().1 as u64]);
     registry.meters(Gauge, "relay", now, read)?;
+    succession::answer(relay, registry)?;
     let from = Arc::clone(relay);
     registry.on_request(STATISTICS, move |_, _| {
         Ok::<_, Infallible>(Answer { value: statistics(&from.statistics()), files: Vec::new() })

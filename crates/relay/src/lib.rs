@@ -26,6 +26,7 @@
 
 mod access_log;
 mod backends;
+mod baton;
 mod cause;
 mod config;
 mod congestion;
@@ -35,6 +36,9 @@ mod crew;
 mod error;
 mod files;
 mod flow;
+#[cfg_attr(not(feature = "knobs"), allow(dead_code))]
+mod handover;
+mod inherited;
 #[cfg(feature = "knobs")]
 mod knobs;
 mod listeners;
@@ -53,6 +57,8 @@ mod socket;
 mod sockmap;
 mod sockopt;
 mod statistics;
+#[cfg(feature = "knobs")]
+mod succession;
 mod tls;
 #[cfg(feature = "measure")]
 mod tuning;
@@ -68,7 +74,10 @@ pub use config::{Backend, Balance, Check, Config, Engine, ProxyHeader, Target, p
 pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};
+pub use inherited::Inherited;
 pub use relay::Relay;
 pub use statistics::{Statistics, Times, Traffic};
+#[cfg(feature = "knobs")]
+pub use succession::Predecessor;
 #[cfg(feature = "measure")]
 pub use tuning::Tuning;

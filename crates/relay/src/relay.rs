@@ -1,6 +1,7 @@
 //! A running relay: starts workers, moves them, changes the engine, drains.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -10,11 +11,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::access_log::Writer;
 use crate::backends::Upkeep;
+use crate::baton::Baton;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::counters::Stats;
 use crate::crew::{Crew, Hand};
 use crate::files::FileBudget;
+use crate::handover::Handover;
+use crate::inherited::{Inherited, Owner};
 use crate::listeners::Listeners;
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
@@ -35,6 +39,8 @@ pub struct Relay {
     gone: Mutex<Gone>,
     announce: mpsc::Sender<()>,
     _upkeep: Upkeep,
+    /// Locked before `crew`.
+    pub(crate) handover: Handover,
 }
 
 /// The workers that have returned.
@@ -53,10 +59,30 @@ impl Relay {
     /// process may not run on; a limit on open files below what `max_connections` needs; the
     /// sockmap engine asked for on a host without it.
     pub fn start(config: Config) -> Result<Relay, Error> {
+        Relay::start_on(config, Vec::new())
+    }
+
+    /// As [`start`](Self::start), on these sockets for the addresses of the configuration that they
+    /// are on.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_on(config: Config, sockets: Vec<Inherited>) -> Result<Relay, Error> {
+        let relay = Relay::begin(config, sockets, Handover::new(Baton::new()?))?;
+        relay.renew_listeners()?;
+        Ok(relay)
+    }
+
+    /// Starts a relay that serves, and is not yet in charge of the sockets that it was given.
+    pub(crate) fn begin(
+        config: Config,
+        sockets: Vec<Inherited>,
+        handover: Handover,
+    ) -> Result<Relay, Error> {
         config.check()?;
         let files = FileBudget::of(&config)?;
         config.cpus.iter().try_for_each(check_cpu)?;
-        let listeners = Listeners::claim(&config.listen, config.backlog)?;
+        let listeners = Listeners::claim(&config.listen, sockets, config.backlog)?;
         let (announce, messages) = mpsc::channel();
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
@@ -74,6 +100,7 @@ impl Relay {
             gone,
             announce,
             _upkeep: upkeep,
+            handover,
         };
         relay.set_engine(engine)?;
         relay.set_cpus(&cpus)?;
@@ -81,16 +108,18 @@ impl Relay {
     }
 
     /// Checks what [`Relay::start`] checks before it serves anybody: the configuration, the
-    /// addresses, the limit on open files. Nothing is left behind.
+    /// addresses, the limit on open files. Nothing is left behind. `open` are addresses for which
+    /// there are sockets to be taken over.
     ///
     /// # Errors
     /// As for [`Relay::start`].
-    pub fn check(config: &Config) -> Result<(), Error> {
+    pub fn check(config: &Config, open: &[SocketAddr]) -> Result<(), Error> {
         config.check()?;
         FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
-        Listeners::claim(&config.listen, config.backlog).map(drop)
+        let new: Vec<_> = config.listen.iter().copied().filter(|a| !open.contains(a)).collect();
+        Listeners::claim(&new, Vec::new(), config.backlog).map(drop)
     }
 
     /// The addresses that it listens on, with the ports that the kernel chose.
@@ -235,6 +264,7 @@ impl Relay {
     /// A worker that ended and could not begin anew: its share of the clients waits in vain, and the
     /// relay should be dropped.
     pub fn tend(&self) -> Result<(), Error> {
+        self.settle(true)?;
         self.crew().follow();
         match self.shared.failure() {
             Some(failure) => Err(Error::new(ErrorKind::Io, failure)),
@@ -246,6 +276,9 @@ impl Relay {
     /// most `timeout`. Returns whether all of them ended by themselves; the rest is still there until
     /// the relay is dropped, and may be waited for again.
     pub fn drain(&self, timeout: Duration) -> bool {
+        if let Err(error) = self.settle(false) {
+            tracing::warn!("{error}");
+        }
         let workers = {
             // Nobody is hired meanwhile, nor later.
             let crew = self.crew();
@@ -276,6 +309,30 @@ impl Relay {
         }
     }
 
+    pub(crate) fn stage(&self) -> Stage {
+        self.shared.stage()
+    }
+
+    /// Duplicates of the sockets on these addresses.
+    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Vec<(OwnedFd, Owner)>, Error> {
+        self.listeners.lock().duplicates(addrs)
+    }
+
+    /// Leaves the sockets on these addresses to another relay, and accepts nobody any more.
+    pub(crate) fn hand_over(&self, addrs: &[SocketAddr]) {
+        let _crew = self.crew();
+        let mut listeners = self.listeners.lock();
+        listeners.hand_over(addrs);
+        listeners.retire();
+        self.shared.advance(Stage::Drain);
+    }
+
+    /// Makes the sockets that it was given its own.
+    pub(crate) fn renew_listeners(&self) -> Result<(), Error> {
+        let setup = &self.shared.setup;
+        self.listeners.lock().take_charge(&|socket: &_, addr| setup.set_up_listener(socket, addr))
+    }
+
     fn crew(&self) -> MutexGuard<'_, Crew> {
         self.crew.lock()
     }
@@ -291,6 +348,9 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        if let Err(error) = self.settle(false) {
+            tracing::warn!("{error}");
+        }
         let mut crew = self.crew();
         self.listeners.lock().retire();
         self.shared.advance(Stage::Stop);

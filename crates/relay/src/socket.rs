@@ -87,6 +87,11 @@ impl Setup {
     ) -> rustix::io::Result<()> {
         set_up(listener, self, self.congestion.of_listener(addr))
     }
+
+    /// Gives a client's leg the options that it should have inherited.
+    pub(crate) fn set_up_accepted(&self, client: &OwnedFd) -> rustix::io::Result<()> {
+        set_up(client, self, None)
+    }
 }
 
 /// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group. Every address of a host

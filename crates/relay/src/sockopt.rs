@@ -1,5 +1,6 @@
-//! Two socket options that rustix lacks: `TCP_INFO`, for a connection's state and how much the peer
-//! has acknowledged, and `SO_RCVLOWAT`, for how much makes a socket readable.
+//! Socket options that rustix lacks: `TCP_INFO`, for a connection's state, how much the peer has
+//! acknowledged and how many clients wait, `SO_RCVLOWAT`, for how much makes a socket readable, and
+//! `SO_DETACH_FILTER`.
 
 use std::os::fd::AsFd;
 
@@ -11,6 +12,7 @@ use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 type Info = [u8; 128];
 
 sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
+sockopt_impl!(DetachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, libc::c_int);
 sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
@@ -34,6 +36,11 @@ pub(crate) fn awaits_last_ack(socket: &impl AsFd) -> bool {
 pub(crate) fn accept_queue(socket: &impl AsFd) -> nix::Result<usize> {
     let info = getsockopt(socket, TcpInfo)?;
     Ok(info[24..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize))
+}
+
+/// Takes a filter off, if there is one.
+pub(crate) fn detach_filter(socket: &impl AsFd) -> nix::Result<()> {
+    setsockopt(socket, DetachFilter, &0)
 }
 
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive

@@ -1,5 +1,6 @@
 //! `cachelane relay`: a TCP relay in the foreground, until a signal ends it.
 
+mod begin;
 mod stats;
 
 use std::net::SocketAddr;
@@ -9,14 +10,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
-    AccessLog, Backend, Balance, Config, CongestionControl, Engine, LogFormat, LogSample,
-    LogTarget, ProxyHeader, Relay,
+    AccessLog, Backend, Balance, Config, CongestionControl, Engine, Inherited, LogFormat,
+    LogSample, LogTarget, Predecessor, ProxyHeader, Relay,
 };
+use sd_notify::NotifyState;
 use signal_hook::consts::SIGTERM;
 
+use self::begin::Listen;
 use crate::args::{LanesArg, NameArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
 use crate::out;
+use crate::passed;
 use crate::run::{Ended, Followed, Foreground, open_control};
 
 /// Relay TCP connections on CPUs of your choice
@@ -38,12 +42,18 @@ again). Which backends get new connections can be changed while it runs: knob re
 Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
   cachelane relay --listen :6379 --to 'db1:6379,check,send=PING\\r\\n,expect=+PONG' --to db2:6379,backup
+  cachelane relay --listen :8080 --to 10.0.0.7:80 --replace
   cachelane relay --listen 127.0.0.1:5432 --to db:5432 --cpus lane:0 --balance leastconn")]
 pub(crate) struct Args {
-    /// Address to accept connections on: IP:PORT, [IPv6]:PORT, or :PORT for any address; may be
-    /// repeated
-    #[arg(long, value_name = "ADDR", required_unless_present = "stats", value_parser = relay::parse_listen)]
-    listen: Vec<SocketAddr>,
+    /// Address to accept connections on: IP:PORT, [IPv6]:PORT, :PORT for any address, or fd:NAME for
+    /// the sockets of this name that a service manager passes (LISTEN_FDS); may be repeated [default:
+    /// all sockets that are passed]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<Listen>,
+    /// Take over the listening sockets of the relay that runs on these addresses, which then drains:
+    /// no client is refused or reset. If there is none, start as usual
+    #[arg(long)]
+    replace: bool,
     /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT, which stands for all its addresses;
     /// and options of it after commas, see below; may be repeated
     #[arg(long, value_name = "ADDR[,OPTION...]", required_unless_present = "stats", num_args = 1..)]
@@ -166,6 +176,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     let (format, sample) = (args.access_log_format, args.access_log_sample);
     let access_log = args.access_log.map(|target| AccessLog { target, format, sample });
     let heeds_hangup = access_log.is_some();
+    let (listen, sockets) = begin::listeners(&args.listen, passed::sockets()?)?;
     let config = Config {
         balance: args.balance,
         engine: args.engine,
@@ -191,22 +202,41 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         },
         congestion_control: args.congestion_control,
         access_log,
-        ..Config::new(args.listen.clone(), args.to.clone(), cpus)
+        ..Config::new(listen, args.to.clone(), cpus)
     };
     if args.dry_run {
-        return dry_run(config);
+        return dry_run(config, sockets, args.replace);
     }
     let mut foreground = Foreground::new()?;
     if heeds_hangup {
         foreground.heed_hangup()?;
     }
-    let relay = Arc::new(Relay::start(config)?);
+    let relay = Arc::new(match args.replace {
+        true => begin::replace(&config)?,
+        false => Relay::start_on(config, sockets)?,
+    });
+    relay.on_replaced(foreground.waker()?);
     let _control = open_control("relay", args.name.or(&name(relay.addrs())), |knobs| {
         relay::register(&relay, map, knobs)
     });
     announce(&relay, &args.to, relay.cpus());
-    if let Ended::Signal(SIGTERM) = foreground.follow(None, &mut Running(&relay))? {
-        drain(&relay, args.drain_timeout, &mut foreground)?;
+    let mut ready = vec![NotifyState::Ready];
+    ready.extend(args.replace.then(|| NotifyState::MainPid(std::process::id())));
+    passed::notify(&ready);
+    match foreground.follow(None, &mut Running(&relay))? {
+        Ended::Signal(SIGTERM) => {
+            passed::notify(&[NotifyState::Stopping]);
+            drain(&relay, args.drain_timeout, &mut foreground)?;
+        }
+        Ended::Replaced => {
+            let successor = relay.replaced_by().unwrap_or_default();
+            tracing::info!("replaced by process {successor}");
+            if successor != 0 {
+                passed::notify(&[NotifyState::MainPid(successor)]);
+            }
+            drain(&relay, args.drain_timeout, &mut foreground)?;
+        }
+        _ => {}
     }
     Ok(Exit::Ok)
 }
@@ -226,6 +256,10 @@ fn default_cpus(map: &LaneMap) -> anyhow::Result<CpuSet> {
 struct Running<'a>(&'a Relay);
 
 impl Followed for Running<'_> {
+    fn ended(&mut self) -> Option<Ended> {
+        self.0.replaced_by().map(|_| Ended::Replaced)
+    }
+
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
         /// How soon workers follow CPUs that come and go.
         const TEND: Duration = Duration::from_secs(1);
@@ -265,9 +299,14 @@ fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) -> anyho
 }
 
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
-fn dry_run(config: Config) -> anyhow::Result<Exit> {
+fn dry_run(config: Config, sockets: Vec<Inherited>, replace: bool) -> anyhow::Result<Exit> {
     let Config { listen, backends, engine, cpus, budget, access_log, .. } = &config;
-    let mut lines = vec![
+    let predecessor = if replace { Predecessor::find(listen)? } else { None };
+    let take_over = predecessor.iter().map(|one| {
+        format!("would take over the listening sockets of process {}, which then drains", one.pid)
+    });
+    let mut lines: Vec<_> = take_over.collect();
+    lines.extend([
         format!(
             "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
             list(listen),
@@ -275,10 +314,12 @@ fn dry_run(config: Config) -> anyhow::Result<Exit> {
         ),
         format!("would relay to {} with engine {engine}", targets(backends)),
         format!("would hold at most {budget} bytes of memory for a connection"),
-    ];
+    ]);
     lines.extend(access_log.iter().map(|log| format!("would log connections to {}", log.target)));
     let exit = out::dry_run(lines)?;
-    Relay::check(&config)?;
+    let mut open: Vec<_> = sockets.iter().map(Inherited::addr).collect();
+    open.extend(predecessor.iter().flat_map(Predecessor::addrs));
+    Relay::check(&config, &open)?;
     Ok(exit)
 }
 

@@ -67,12 +67,17 @@ impl Worker {
             match rustix::net::acceptfrom_with(&*self.listeners[index], flags) {
                 Ok((client, addr)) => {
                     self.shortage.is_over(&self.shared.reserve);
-                    self.welcome(client, addr, index);
+                    let listener = &self.listeners[index];
+                    if listener.is_foreign() {
+                        // It inherited another's options. What cannot be set stays as it was.
+                        let _ = self.shared.setup.set_up_accepted(&client);
+                    }
+                    self.welcome(client, addr, listener.number);
                 }
                 Err(e) => {
                     self.leave();
                     match e {
-                        Errno::AGAIN => return,
+                        Errno::AGAIN => return self.listeners[index].is_empty(),
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
                             return self.pause_accepting(index, e);
                         }

@@ -33,9 +33,15 @@ impl Worker {
     }
 
     /// Goes on to accept those who have connected, as far as the limit lets it, and closes the
-    /// listeners when nobody is left and nobody has come for a while.
+    /// listeners when nobody is left and nobody has come for a while. Those that others are in charge
+    /// of it leaves to them.
     pub(super) fn empty_queues(&mut self) {
+        if self.listeners.iter().any(|listener| !listener.is_in_charge()) {
+            self.set_accepting(false);
+            self.listeners.retain(|listener| listener.is_in_charge());
+        }
         if self.listeners.is_empty() {
+            self.quiet_since = None;
             return;
         }
         self.set_accepting(self.may_accept());
@@ -50,7 +56,8 @@ impl Worker {
 
     /// Resets all that is left, and says whom it resets before they were accepted.
     pub(super) fn end_all(&mut self) {
-        let waiting: usize = self.listeners.iter().map(|listener| listener.waiting()).sum();
+        let ours = self.listeners.iter().filter(|listener| listener.is_in_charge());
+        let waiting: usize = ours.map(|listener| listener.waiting()).sum();
         if waiting > 0 {
             self.resources.counters.queue_reset.add(waiting as u64);
             let index = self.index;
