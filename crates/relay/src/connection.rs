@@ -20,6 +20,7 @@ use crate::proxy::Header;
 use crate::session::Session;
 use crate::socket;
 use crate::sockmap::Opened;
+use crate::worker::Look;
 
 /// A client's connection in one of its phases.
 #[derive(Debug)]
@@ -34,8 +35,8 @@ pub(crate) struct Connection {
     pub(crate) active: u32,
     /// Already in the worker's list of connections with work left.
     pub(crate) queued: bool,
-    /// Already in the worker's list of connections to look at.
-    pub(crate) polled: bool,
+    /// When the worker looks at it without an event.
+    pub(crate) look: Look,
 }
 
 /// What there was when the connection was accepted, which stays with it.
@@ -119,6 +120,8 @@ pub(crate) enum Next {
     Again,
     /// An event, or the worker's next look.
     Poll,
+    /// An event, but it may not come: see `flow/relief.rs`.
+    Doubt,
     /// Both directions ended well: close it.
     Close,
     /// Something was lost, or will not come: reset it.
@@ -165,7 +168,19 @@ impl Relaying {
         {
             return Next::Reset(Cause::Server);
         }
-        self.next([went, came])
+        if resources.looking {
+            self.up.relieve(client, &self.backend, resources);
+            self.down.relieve(&mut self.backend, client, resources);
+        }
+        match self.next([went, came]) {
+            Next::Wait
+                if self.up.may_need_relief(client, &self.backend, resources)
+                    || self.down.may_need_relief(&self.backend, client, resources) =>
+            {
+                Next::Doubt
+            }
+            next => next,
+        }
     }
 
     fn next(&self, turns: [Turn; 2]) -> Next {

@@ -50,6 +50,8 @@ kit::counters! {
             "Bytes that came twice and were cut off by the sockmap engine: part of retransmissions.";
         access_log_lost: "lines",
             "Lines of the access log that were lost: it could not be written, or not fast enough.";
+        relieved: "times",
+            "Times a flow read on into its reserve because both directions stood still.";
         backpressure: "times", "Times a flow found its destination full and waited.";
     }
 }

@@ -9,6 +9,7 @@
 mod auto;
 mod bulk;
 mod copy;
+mod relief;
 mod sockmap;
 mod splice;
 
@@ -57,6 +58,10 @@ pub(crate) struct Flow {
     pub(crate) state: State,
     pub(crate) engine: FlowEngine,
     held: Held,
+    /// Bytes read after those that are held: see `flow/relief.rs`.
+    relief: Vec<u8>,
+    /// The source offers a small window meanwhile.
+    clamped: bool,
     /// The auto engine's choice, where the engine follows what the flow turns out to need.
     auto: Option<Box<Auto>>,
     adapts: bool,
@@ -145,6 +150,8 @@ impl Flow {
             // The sockmap engine, too, takes over only when a flow turns out to be bulk.
             engine: if engine == Engine::Splice { FlowEngine::Splice } else { FlowEngine::Copy },
             held: Held::Nothing,
+            relief: Vec::new(),
+            clamped: false,
             auto: None,
             adapts: engine == Engine::Auto,
             bulk: Bulk::default(),
@@ -181,6 +188,7 @@ impl Flow {
             FlowEngine::Splice => self.pump_splice(source, target, resources),
             FlowEngine::Sockmap(_) => self.pump_sockmap(source, target, forwarded, resources),
         };
+        self.end_relief(source, resources.shares);
         let counters = &resources.counters;
         let moved = self.written - before;
         forwarded(counters).add(moved);
@@ -225,7 +233,7 @@ impl Flow {
 
     /// Whether the source has ended and every byte of it is written.
     pub(crate) fn is_drained(&mut self, target: &Leg, resources: &Resources) -> bool {
-        if self.state != State::Ended || !matches!(self.held, Held::Nothing) {
+        if self.state != State::Ended || self.holds() {
             return false;
         }
         match (&mut self.engine, &resources.sockmap) {
@@ -236,13 +244,18 @@ impl Flow {
         }
     }
 
-    /// Whether it has read bytes that its target has yet to take.
+    /// Whether bytes were read that the target has yet to take.
     pub(crate) fn holds(&self) -> bool {
-        match &self.held {
-            Held::Nothing => false,
-            Held::Bytes { from, to, .. } => from < to,
-            Held::Pipe { length, .. } => *length > 0,
-        }
+        self.held_length() > 0
+    }
+
+    fn held_length(&self) -> usize {
+        let held = match &self.held {
+            Held::Nothing => 0,
+            Held::Bytes { from, to, .. } => to - from,
+            Held::Pipe { length, .. } => *length,
+        };
+        held + self.relief.len()
     }
 
     /// Whether the flow is over, well or badly.
@@ -254,7 +267,7 @@ impl Flow {
     pub(crate) fn is_quiet_bulk(&self, source: &Leg) -> bool {
         self.state == State::Open
             && matches!(self.engine, FlowEngine::Copy)
-            && matches!(self.held, Held::Nothing)
+            && !self.holds()
             && !source.readable
             && !source.hup
             && !source.urgent
@@ -307,6 +320,7 @@ impl Flow {
 
     fn lose(&mut self, resources: &mut Resources) {
         self.state = State::Lost;
+        self.relief = Vec::new();
         if let Held::Bytes { buffer, .. } = std::mem::replace(&mut self.held, Held::Nothing) {
             resources.take_back(buffer);
         }

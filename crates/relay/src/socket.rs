@@ -26,6 +26,8 @@ pub(crate) struct Shares {
     pub(crate) pipe: usize,
     /// Bytes that wake the worker for a bulk flow; see `flow/bulk.rs`.
     pub(crate) low_water: usize,
+    /// More user memory of each direction, for when both stand still: see `flow/relief.rs`.
+    pub(crate) reserve: usize,
 }
 
 impl Shares {
@@ -49,6 +51,12 @@ impl Shares {
         self.receive / 2
     }
 
+    /// The window that the source of a flow offers that reads into its reserve: small, so that the
+    /// reserve is good for several.
+    pub(crate) fn relief(self) -> usize {
+        (self.receive / 8).min(32 * 1024)
+    }
+
     /// Cut from `budget`, for CPUs with caches of level 2 of `l2` bytes. A chunk is read, and then
     /// written from: a quarter of that cache leaves room for what the kernel touches meanwhile. What
     /// is spliced passes no cache of the worker's, so a pipe is as large as it may be. A worker that
@@ -59,8 +67,9 @@ impl Shares {
         let of_cache = l2.map_or(Shares::USUAL_CHUNK, |bytes| bytes / 4);
         let pipe = (direction / 4).min(Shares::MAX_PIPE);
         let chunk = pipe.min(of_cache.max(Shares::READ));
-        let kernel = (direction - pipe) / 2;
-        Shares { receive: kernel, send: kernel, chunk, pipe, low_water: chunk }
+        let reserve = direction / 8;
+        let kernel = (direction - pipe - reserve) / 2;
+        Shares { receive: kernel, send: kernel, chunk, pipe, low_water: chunk, reserve }
     }
 }
 
@@ -252,7 +261,7 @@ mod tests {
             for l2 in [None, Some(4 << 10), Some(1 << 20), Some(64 << 20)] {
                 let s = Shares::of(budget, l2);
                 assert!(
-                    2 * (s.receive + s.send + s.chunk.max(s.pipe)) <= budget,
+                    2 * (s.receive + s.send + s.chunk.max(s.pipe) + s.reserve) <= budget,
                     "{budget}: {s:?}"
                 );
                 assert!(s.chunk >= 16 * 1024 && s.receive >= 16 * 1024, "{budget}: {s:?}");

@@ -1,6 +1,6 @@
 //! Socket options that rustix lacks: `TCP_INFO`, for a connection's state, how much the peer has
-//! acknowledged and how many clients wait, `SO_RCVLOWAT`, for how much makes a socket readable, and
-//! `SO_DETACH_FILTER`.
+//! acknowledged and how many clients wait; `SO_RCVLOWAT`, for how much makes a socket readable;
+//! `SO_MEMINFO` and `TCP_WINDOW_CLAMP`, for what it may receive; and `SO_DETACH_FILTER`.
 
 use std::os::fd::AsFd;
 
@@ -13,6 +13,8 @@ type Info = [u8; 128];
 
 sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
 sockopt_impl!(DetachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, libc::c_int);
+sockopt_impl!(MemInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]);
+sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, libc::c_int);
 sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
@@ -41,6 +43,33 @@ pub(crate) fn accept_queue(socket: &impl AsFd) -> nix::Result<usize> {
 /// Takes a filter off, if there is one.
 pub(crate) fn detach_filter(socket: &impl AsFd) -> nix::Result<()> {
     setsockopt(socket, DetachFilter, &0)
+}
+
+/// Whether the socket has asked something of its peer again, and no acknowledgement has come since:
+/// the peer is gone, or what it says is dropped here.
+pub(crate) fn hears_nothing(socket: &impl AsFd) -> bool {
+    // struct tcp_info: tcpi_probes, which an acknowledgement resets, and tcpi_backoff;
+    // tcpi_last_data_sent and tcpi_last_ack_recv, ms; tcpi_rtt, us.
+    let Ok(info) = getsockopt(socket, TcpInfo) else { return false };
+    let word = |at: usize| info[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    let (sent, heard, rtt) = (word(44), word(56), word(68) / 1000);
+    let unanswered = heard > sent && sent > 2 * rtt + ANSWER;
+    info[3] > 0 || info[4] > 0 && unanswered
+}
+
+/// Milliseconds that a peer may wait for a CPU, or hold an acknowledgement back (`TCP_DELACK_MAX`).
+const ANSWER: u32 = 50;
+
+/// Memory that the socket's receive buffer has left, as the kernel accounts for it.
+pub(crate) fn free_to_receive(socket: &impl AsFd) -> nix::Result<usize> {
+    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF.
+    let [used, size, ..] = getsockopt(socket, MemInfo)?;
+    Ok(size.saturating_sub(used) as usize)
+}
+
+/// The largest window that the socket offers from now on; one that is larger runs out first.
+pub(crate) fn clamp_window(socket: &impl AsFd, bytes: usize) -> nix::Result<()> {
+    setsockopt(socket, WindowClamp, &bytes.try_into().unwrap_or(libc::c_int::MAX))
 }
 
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive

@@ -19,6 +19,6 @@ impl Tuning {
         let low_water = self.low_water.unwrap_or(shares.low_water);
         let receive = self.buffer.unwrap_or(shares.receive);
         let send = self.buffer.unwrap_or(shares.send);
-        Shares { receive, send, chunk, pipe, low_water }
+        Shares { receive, send, chunk, pipe, low_water, ..shares }
     }
 }

@@ -9,6 +9,7 @@ mod ending;
 mod exposure;
 mod header;
 mod hello;
+mod looks;
 mod queue;
 pub(crate) mod reserve;
 mod telling;
@@ -37,6 +38,8 @@ use crate::placement::Place;
 use crate::shared::{Shared, Stage};
 use crate::statistics::Tallies;
 use exposure::InForce;
+pub(crate) use looks::Look;
+use looks::Looks;
 use queue::Queue;
 use reserve::Shortage;
 use telling::note_moved;
@@ -46,6 +49,9 @@ use watch::{SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
 pub(crate) const POLL: Duration = Duration::from_micros(500);
+/// How long a worker waits for an event of which it is in doubt that it will come, in multiples of
+/// [`POLL`]: 250 ms, after which the kernel has sent again what is not acknowledged.
+const DOUBT: u64 = 500;
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -73,9 +79,7 @@ pub(crate) struct Worker {
     place: Arc<Place>,
     /// Connections with work left.
     again: Vec<(usize, u32)>,
-    /// Connections to look at every [`POLL`], and when the next look is due.
-    polls: Vec<(usize, u32)>,
-    look_at: Instant,
+    looks: Looks,
     generation: u32,
     pool: Pool,
     queue: Queue,
@@ -122,8 +126,7 @@ impl Worker {
             log,
             place,
             again: Vec::new(),
-            polls: Vec::new(),
-            look_at: now,
+            looks: Looks::default(),
             generation: 0,
             pool,
             queue: Queue::new(),
@@ -223,17 +226,7 @@ impl Worker {
                 self.step(key);
             }
         }
-        if !self.polls.is_empty() && self.now >= self.look_at {
-            self.look_at = self.now + POLL;
-            self.resources.looking = true;
-            for (key, generation) in std::mem::take(&mut self.polls) {
-                if let Some(connection) = self.live(key, generation) {
-                    connection.polled = false;
-                    self.step(key);
-                }
-            }
-            self.resources.looking = false;
-        }
+        self.look();
         if self.tick != self.swept {
             self.swept = self.tick;
             self.look_at_timers();
@@ -241,6 +234,32 @@ impl Worker {
         if !self.queue.is_empty() {
             self.serve_queue();
         }
+    }
+
+    /// Steps connections whose look is due.
+    fn look(&mut self) {
+        let slot = self.slot();
+        self.resources.looking = true;
+        while let Some((at, key, generation)) = self.looks.due(slot) {
+            if let Some(connection) = self.live(key, generation)
+                && connection.look.is_due(at)
+            {
+                connection.look.taken();
+                self.step(key);
+            }
+        }
+        self.resources.looking = false;
+    }
+
+    fn ask_for_look(&mut self, key: usize, wait: u64) {
+        let at = self.slot() + wait;
+        let connection = &mut self.connections[key];
+        self.looks.ask(&mut connection.look, at, key, connection.generation);
+    }
+
+    /// The present time in multiples of [`POLL`] since the worker started.
+    fn slot(&self) -> u64 {
+        (self.now.duration_since(self.started).as_nanos() / POLL.as_nanos()) as u64
     }
 
     fn read_clock(&mut self) {
@@ -251,8 +270,9 @@ impl Worker {
     fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             Some(Duration::ZERO)
-        } else if !self.polls.is_empty() {
-            Some(self.look_at.saturating_duration_since(self.now))
+        } else if let Some(slot) = self.looks.next() {
+            let at = POLL.saturating_mul(slot.try_into().unwrap_or(u32::MAX));
+            Some(at.saturating_sub(self.now.duration_since(self.started)).min(TICK))
         } else {
             let timers = self.timers.wait(self.tick).map(|ticks| TICK * ticks.max(1));
             let looks_again =
@@ -275,13 +295,16 @@ impl Worker {
         let next = relaying.advance(&mut connection.client, &mut self.resources);
         if relaying.moved() != before {
             connection.active = self.tick;
+            connection.look.moved();
             let in_force = InForce::now(&self.shared, &self.place);
             in_force.count(connection.origin, relaying, before, &self.resources.counters);
             note_moved(&self.tallies, &mut connection.session, relaying, before, self.now);
         }
         let turned_half_closed = relaying.is_half_closed() != was_half_closed;
         let next = match next {
-            Next::Wait | Next::Poll if connection.origin.engine == Engine::Sockmap => {
+            Next::Wait | Next::Doubt | Next::Poll
+                if connection.origin.engine == Engine::Sockmap =>
+            {
                 match relaying.hand_over(&connection.client, &self.resources) {
                     Some(handed) => self.handed_over(key, handed),
                     None => next,
@@ -320,15 +343,8 @@ impl Worker {
                     self.again.push((key, connection.generation));
                 }
             }
-            Next::Poll => {
-                let connection = &mut self.connections[key];
-                if !std::mem::replace(&mut connection.polled, true) {
-                    if self.polls.is_empty() {
-                        self.look_at = self.now + POLL;
-                    }
-                    self.polls.push((key, connection.generation));
-                }
-            }
+            Next::Poll => self.ask_for_look(key, self.connections[key].look.wait()),
+            Next::Doubt => self.ask_for_look(key, DOUBT),
             Next::Close => {
                 counters.closed.add(1);
                 self.end(key, Cause::Normal);

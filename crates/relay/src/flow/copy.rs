@@ -74,6 +74,13 @@ impl Flow {
 
     /// Writes what was set aside, as far as the target takes it.
     pub(super) fn flush(&mut self, target: &mut Leg, resources: &mut Resources) {
+        self.flush_held(target, resources);
+        while self.hold_relief() {
+            self.flush_held(target, resources);
+        }
+    }
+
+    pub(super) fn flush_held(&mut self, target: &mut Leg, resources: &mut Resources) {
         let Held::Bytes { buffer, from, to } = &mut self.held else {
             return;
         };

@@ -28,10 +28,14 @@ impl Flow {
         // Passed bytes raise no event: the socket is watched for its end alone.
         source.readable = true;
         for _ in 0..ROUNDS {
+            self.hold_relief();
             if !matches!(self.held, Held::Nothing)
                 && !self.flush_passed(&sockmap, target, resources)
             {
                 return Ok(Turn::Polls);
+            }
+            if self.hold_relief() {
+                continue;
             }
             if self.state != State::Open {
                 return Ok(Turn::Polls);
@@ -65,7 +69,7 @@ impl Flow {
             return false;
         }
         let before = self.written;
-        self.flush(target, resources);
+        self.flush_held(target, resources);
         let moved = self.written - before;
         if let Some(taken) = self.taken() {
             taken.forwarded += moved;

@@ -45,9 +45,12 @@ impl Flow {
         resources: &mut Resources,
     ) -> Result<Turn, SourceReset> {
         for _ in 0..ROUNDS {
+            self.empty_pipe(target, resources);
+            if !self.relief.is_empty() {
+                self.return_pipe(resources);
+            }
             // A PROXY header, or what a flow held before it came to this engine.
             self.flush(target, resources);
-            self.empty_pipe(target, resources);
             let idle = self.state != State::Open || !target.writable || !source.readable;
             if idle {
                 self.return_pipe(resources);

@@ -11,7 +11,7 @@ use rustix::net::{SocketAddrAny, SocketFlags};
 use super::telling::note_connected;
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
-use super::{TICK, Worker};
+use super::{Look, TICK, Worker};
 use crate::backends::routes::Route;
 use crate::backends::{Choice, Lease, Tried};
 use crate::cause::Cause;
@@ -114,7 +114,7 @@ impl Worker {
             generation,
             active: self.tick,
             queued: false,
-            polled: false,
+            look: Look::default(),
         });
         if self.shared.reads_first() {
             let connection = &self.connections[key];

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::cause::Cause;
 use crate::flow::Resources;
 
+use super::looks::Looks;
 use super::timers::Timers;
 use super::{Worker, new_epoll};
 
@@ -92,7 +93,7 @@ impl Worker {
         }
         self.queue.clear();
         self.again.clear();
-        self.polls.clear();
+        self.looks = Looks::default();
         self.accepting = false;
         self.accept_again = None;
         self.timers = Timers::new();
