@@ -221,6 +221,14 @@ impl Relaying {
         (self.up.state == State::Done) != (self.down.state == State::Done)
     }
 
+    /// The direction in the verdict's hands whose source's queue is to be watched from now on, or no
+    /// more, if that has changed.
+    pub(crate) fn rewatch(&mut self) -> Option<(Handed, bool)> {
+        [(&mut self.up, Handed::Up), (&mut self.down, Handed::Down)]
+            .into_iter()
+            .find_map(|(flow, handed)| Some((handed, flow.taken()?.rewatch()?)))
+    }
+
     /// Client to backend, and backend to client.
     pub(crate) fn flows(&self) -> [&Flow; 2] {
         [&self.up, &self.down]

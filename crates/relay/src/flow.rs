@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use kit::Count;
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use crate::config::Engine;
 use crate::counters::Counters;
@@ -34,7 +35,7 @@ const ROUNDS: usize = 8;
 
 /// Bytes after which the sockmap engine takes a flow over, once it is quiet: as much as a default
 /// socket buffer holds, so that it is no request.
-const TAKEN_OVER: u64 = 128 * 1024;
+pub(crate) const TAKEN_OVER: u64 = 128 * 1024;
 
 /// One end of a connection, and what is known of it since the last edge-triggered event.
 #[derive(Debug)]
@@ -173,8 +174,10 @@ impl Flow {
         forwarded: impl Fn(&Counters) -> &Count + Copy,
         resources: &mut Resources,
     ) -> Result<Turn, SourceReset> {
-        if self.is_over() {
-            return Ok(Turn::Waits);
+        match self.state {
+            State::Open | State::Ended => {}
+            State::Lost => return Ok(self.discard(source, resources)),
+            State::Done => return Ok(Turn::Waits),
         }
         if resources.looking && self.bulk.look(&source.socket) {
             source.readable = true;
@@ -316,6 +319,23 @@ impl Flow {
         if let (FlowEngine::Sockmap(taken), Some(sockmap)) = (self.engine, &resources.sockmap) {
             sockmap.forget(taken);
         }
+    }
+
+    /// Throws away what still comes, since its target is gone. Otherwise the source's window would
+    /// close, and Linux then drops acknowledgements of what its peer is still owed.
+    fn discard(&mut self, source: &mut Leg, resources: &mut Resources) -> Turn {
+        for _ in 0..ROUNDS {
+            if !source.readable {
+                return Turn::Waits;
+            }
+            let scratch = &mut resources.scratch[..];
+            match rustix::net::recv(&source.socket, scratch, RecvFlags::DONTWAIT) {
+                Ok((_, 1..)) | Err(Errno::INTR) => {}
+                // Its end, or an error, which an event tells.
+                Ok(_) | Err(_) => source.readable = false,
+            }
+        }
+        Turn::Unfinished
     }
 
     fn lose(&mut self, resources: &mut Resources) {

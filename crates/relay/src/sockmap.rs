@@ -11,6 +11,14 @@
 //! acknowledged everything that was redirected. So the two never have bytes under way at the
 //! same time, and order is kept.
 //!
+//! # Sleep
+//!
+//! A redirected packet raises no event, so user space looks, every half millisecond. When looks have
+//! found nothing for a while, it sets `progress.asleep`, on which the verdict passes every packet, and
+//! then watches the source's queue: what the verdict passed before that is an event at once, and what
+//! it passes later is one when it comes. A packet that it was redirecting at that moment needs nobody;
+//! the last looks count it. Once enough was passed, user space sets the flag back.
+//!
 //! # One direction a connection
 //!
 //! A socket that is target of a redirect has that data queued in a place that its own passed
@@ -73,7 +81,22 @@ pub(crate) struct Taken {
     trimmed_counted: u64,
     /// Whether the redirected bytes are known to be acked; that stays so until `publish`.
     drained: bool,
+    /// Looks in a row that found nothing redirected.
+    quiet: u32,
+    /// The verdict passes everything: what `forwarded` was when it began to.
+    asleep: Option<u64>,
+    /// Whether the worker watches the source's queue, as it has to for a flow that is asleep.
+    watched: bool,
 }
+
+/// Looks without a redirected byte after which a flow is put to sleep.
+const QUIET: u32 = 4;
+
+/// Looks after which it is left alone.
+const ALONE: u32 = QUIET + 2;
+
+/// Passed bytes that wake a flow up again.
+const AWAKE: u64 = crate::flow::TAKEN_OVER;
 
 /// What the verdict has done since it was last asked.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,6 +112,12 @@ impl Taken {
     /// Bytes redirected, as of the last call of [`Sockmap::moved`].
     pub(crate) fn redirected(&self) -> u64 {
         self.counted
+    }
+
+    /// Whether the source's queue is to be watched from now on, if that has changed.
+    pub(crate) fn rewatch(&mut self) -> Option<bool> {
+        let asleep = self.asleep.is_some();
+        (std::mem::replace(&mut self.watched, asleep) != asleep).then_some(asleep)
     }
 }
 
@@ -142,7 +171,7 @@ impl Sockmap {
         let average = 1 << 16;
         let flow = Flow { slot, base, budget, average, ..Flow::default() };
         let Maps { sources, targets, flows, progress } = &self.maps;
-        progress.set(&slot, &Progress { forwarded: 0 })?;
+        progress.set(&slot, &Progress { forwarded: 0, asleep: 0 })?;
         targets.set(&slot, &(target.as_raw_fd() as u64))?;
         flows.insert(&cookie, &flow)?;
         // Last: from here on the verdict sees the source's data.
@@ -162,6 +191,9 @@ impl Sockmap {
             trimmed: flow.trimmed - taken.trimmed_counted,
             lost: flow.lost > 0,
         };
+        if moved.bytes > 0 {
+            taken.quiet = 0;
+        }
         (taken.counted, taken.held_counted) = (flow.redirected, flow.held);
         taken.trimmed_counted = flow.trimmed;
         moved
@@ -190,16 +222,46 @@ impl Sockmap {
         Some((taken.base + redirected + taken.forwarded).saturating_sub(acked))
     }
 
+    /// All that was passed is written. Returns whether the flow has to be looked at again without an
+    /// event.
+    pub(crate) fn settle(&self, taken: &mut Taken, looking: bool) -> bool {
+        taken.quiet += u32::from(looking);
+        if let Some(from) = taken.asleep {
+            if taken.forwarded - from < AWAKE {
+                return taken.quiet < ALONE;
+            }
+            taken.quiet = 0;
+        }
+        self.publish(taken);
+        if taken.quiet >= QUIET {
+            self.put_to_sleep(taken);
+        }
+        true
+    }
+
     /// Tells the verdict that all of `taken.forwarded` is written, so that it may redirect again.
-    pub(crate) fn publish(&self, taken: &mut Taken) {
-        if taken.published == taken.forwarded {
+    fn publish(&self, taken: &mut Taken) {
+        if taken.published == taken.forwarded && taken.asleep.is_none() {
             return;
         }
-        (taken.published, taken.drained) = (taken.forwarded, false);
-        let done = Progress { forwarded: taken.forwarded };
-        if let Err(error) = self.maps.progress.set(&taken.slot, &done) {
+        let done = Progress { forwarded: taken.forwarded, asleep: 0 };
+        match self.maps.progress.set(&taken.slot, &done) {
+            Ok(()) => {
+                (taken.published, taken.drained) = (taken.forwarded, false);
+                taken.asleep = None;
+            }
             // The verdict goes on passing everything: slower, and still in order.
-            say!(DEBUG, "sockmap progress was not published: {error}");
+            Err(error) => say!(DEBUG, "sockmap progress was not published: {error}"),
+        }
+    }
+
+    /// Has the verdict pass everything, so that whatever comes raises an event.
+    pub(crate) fn put_to_sleep(&self, taken: &mut Taken) {
+        let asleep = Progress { forwarded: taken.published, asleep: 1 };
+        match self.maps.progress.set(&taken.slot, &asleep) {
+            Ok(()) => taken.asleep = Some(taken.forwarded),
+            // It is looked at as before.
+            Err(error) => say!(DEBUG, "a sockmap flow was not put to sleep: {error}"),
         }
     }
 

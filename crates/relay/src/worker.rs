@@ -45,7 +45,7 @@ use reserve::Shortage;
 use telling::note_moved;
 use timeouts::Limits;
 use timers::Timers;
-use watch::{SOURCE_IN_KERNEL, Token, modify, note};
+use watch::{LEG, SOURCE_IN_KERNEL, Token, modify, note};
 
 /// How often a worker looks at connections that may have work without an event.
 pub(crate) const POLL: Duration = Duration::from_micros(500);
@@ -307,7 +307,11 @@ impl Worker {
             {
                 match relaying.hand_over(&connection.client, &self.resources) {
                     Some(handed) => self.handed_over(key, handed),
-                    None => next,
+                    None => match relaying.rewatch() {
+                        Some((handed, true)) => self.watch(key, handed, LEG, next),
+                        Some((handed, false)) => self.watch(key, handed, SOURCE_IN_KERNEL, next),
+                        None => next,
+                    },
                 }
             }
             _ => next,
@@ -321,6 +325,12 @@ impl Worker {
     /// Watches the source of a flow that the kernel now moves for its end alone.
     fn handed_over(&mut self, key: usize, handed: Handed) -> Next {
         self.resources.counters.sockmap_taken.add(1);
+        // At once: what came between the last read and the hand-over has raised no event.
+        self.watch(key, handed, SOURCE_IN_KERNEL, Next::Again)
+    }
+
+    /// Watches the source of that direction for something else, and goes on with `next`.
+    fn watch(&mut self, key: usize, handed: Handed, flags: EventFlags, next: Next) -> Next {
         let connection = &self.connections[key];
         let Phase::Relaying(relaying) = &connection.phase else { return Next::Wait };
         let generation = connection.generation;
@@ -328,9 +338,8 @@ impl Worker {
             Handed::Up => (&connection.client, Token::Client { key, generation }),
             Handed::Down => (&relaying.backend, Token::Backend { key, generation }),
         };
-        let watched = modify(&self.epoll, &source.socket, token, SOURCE_IN_KERNEL);
-        // At once: what came between the last read and the hand-over has raised no event.
-        if watched { Next::Again } else { Next::Reset(Cause::Resource) }
+        let watched = modify(&self.epoll, &source.socket, token, flags);
+        if watched { next } else { Next::Reset(Cause::Resource) }
     }
 
     fn follow(&mut self, key: usize, next: Next) {

@@ -16,6 +16,9 @@
  * forwarded every passed byte. User space in turn forwards nothing before the target's peer has
  * acknowledged every redirected byte.
  *
+ * Sleep: a redirected packet tells user space nothing. So when a flow has gone quiet, user space
+ * asks for all packets, and waits for the event of the first one, instead of looking again and again.
+ *
  * Overlap: a retransmitted packet may begin with bytes that were received before. recv(2) skips
  * them; the kernel hands a verdict the whole packet (tcp_read_skb), so that they would be sent
  * twice. Here they are cut off.
@@ -146,6 +149,7 @@ int relay_verdict(struct __sk_buff *skb)
 	struct progress *done;
 	__u64 len = skb->len;
 	__u32 slot, again;
+	__u64 asleep;
 
 	/* A bare FIN. Queued on the target it would read as a broken pipe there, and the socket's
 	 * own state tells user space of the end. */
@@ -170,8 +174,9 @@ int relay_verdict(struct __sk_buff *skb)
 	}
 	flow->next += len;
 	flow->average += (len >> 3) - (flow->average >> 3);
-	if (!may_redirect(flow, done->forwarded, target_acked(slot), len)) {
-		if (flow->passed == done->forwarded)
+	asleep = done->asleep;
+	if (asleep || !may_redirect(flow, done->forwarded, target_acked(slot), len)) {
+		if (!asleep && flow->passed == done->forwarded)
 			flow->held++;
 		flow->passed += len;
 		return SK_PASS;

@@ -21,9 +21,10 @@ struct flow {
 /* What user space has done of its part. Only the loader writes it. */
 struct progress {
 	__u64 forwarded; /* bytes of `passed` that user space wrote to the target */
+	__u64 asleep;	 /* not 0: user space waits for an event, which only a passed packet is */
 };
 
 _Static_assert(sizeof(struct flow) == 72, "the loader writes this layout");
-_Static_assert(sizeof(struct progress) == 8, "the loader writes this layout");
+_Static_assert(sizeof(struct progress) == 16, "the loader writes this layout");
 
 #endif

@@ -22,10 +22,12 @@ impl Flow {
         };
         self.count_redirected(&sockmap, forwarded, &resources.counters)?;
         if target.broken {
+            // What still comes is thrown away when an event tells of it.
+            self.taken().into_iter().for_each(|taken| sockmap.put_to_sleep(taken));
             self.lose(resources);
             return Ok(Turn::Waits);
         }
-        // Passed bytes raise no event: the socket is watched for its end alone.
+        // Passed bytes raise no event while the socket is watched for its end alone.
         source.readable = true;
         for _ in 0..ROUNDS {
             self.hold_relief();
@@ -44,8 +46,9 @@ impl Flow {
                 Some(n) => self.held = resources.hold_scratch(0, n),
                 None if self.state == State::Open && !source.readable => {
                     // Nothing that was passed is left here.
-                    self.taken().into_iter().for_each(|taken| sockmap.publish(taken));
-                    return Ok(Turn::Polls);
+                    let looking = resources.looking;
+                    let again = self.taken().is_some_and(|taken| sockmap.settle(taken, looking));
+                    return Ok(if again { Turn::Polls } else { Turn::Waits });
                 }
                 None => {}
             }
@@ -96,7 +99,7 @@ impl Flow {
         Ok(())
     }
 
-    fn taken(&mut self) -> Option<&mut Taken> {
+    pub(crate) fn taken(&mut self) -> Option<&mut Taken> {
         match &mut self.engine {
             FlowEngine::Sockmap(taken) => Some(taken),
             FlowEngine::Copy | FlowEngine::Splice => None,

@@ -12,7 +12,7 @@ pub(super) const LEG: EventFlags = EventFlags::IN
     .union(EventFlags::OUT)
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
-/// A leg whose data the sockmap engine takes: waking up for it would be for nothing.
+/// A leg whose data the sockmap engine redirects: waking up for it would be for nothing.
 pub(super) const SOURCE_IN_KERNEL: EventFlags =
     EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
 pub(super) const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
