@@ -1,12 +1,12 @@
 //! `cachelane relay --stats`: what the relays that run have counted of each listener and backend.
 
-use knobs::{Client, ErrorKind};
+use knobs::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::figures::tight;
 use crate::out;
-use crate::terminal::table;
+use crate::terminal::{clean, table};
 
 const HEAD: [&str; 11] = [
     "RELAY",
@@ -25,24 +25,30 @@ const HEAD: [&str; 11] = [
 /// Prints a table, or JSON; a relay that does not answer is logged, and costs the others nothing.
 pub(super) fn print(as_json: bool) -> anyhow::Result<Exit> {
     let (mut rows, mut list, mut exit) = (Vec::new(), Vec::new(), Exit::Ok);
-    for process in knobs::discover()? {
-        let label = format!("{}-{}", process.kind, process.pid);
-        let ask = |mut client: Client| client.ask(relay::STATISTICS, Value::Null);
-        let statistics = match Client::connect(&process.path).and_then(ask) {
-            Ok(answer) => answer.value,
-            // A process of another mechanism.
-            Err(error) if error.kind() == ErrorKind::UnknownRequest => continue,
+    let processes = knobs::discover()?;
+    let answers = knobs::ask_each(&processes, |process| {
+        let mut client = process.connect()?;
+        let name = client.listing()?.name;
+        Ok((name, client.ask(relay::STATISTICS, Value::Null)?.value))
+    });
+    for (process, answer) in processes.iter().zip(answers) {
+        let (name, statistics) = match answer {
+            Ok(answer) => answer,
+            // A process of another mechanism, or one that has ended meanwhile.
+            Err(e) if matches!(e.kind(), ErrorKind::UnknownRequest | ErrorKind::Gone) => continue,
             Err(error) => {
-                tracing::error!("{label}: {error}");
+                tracing::error!("{} (pid {}): {error}", process.kind, process.pid);
                 exit = Exit::Failed;
                 continue;
             }
         };
         for (kind, is_backend) in [("listeners", false), ("backends", true)] {
             let all = statistics[kind].as_array().into_iter().flatten();
-            rows.extend(all.map(|one| row(&label, one, is_backend)));
+            rows.extend(all.map(|one| row(&name, one, is_backend).map(|cell| clean(&cell))));
         }
-        list.push(json!({"process": process.kind, "pid": process.pid, "statistics": statistics}));
+        list.push(json!({
+            "process": process.kind, "name": name, "pid": process.pid, "statistics": statistics,
+        }));
     }
     let text = match (as_json, rows.as_slice()) {
         (true, _) => format!("{}\n", json!({"schema": 1, "relays": list})),
