@@ -110,6 +110,7 @@ fn whom_nobody_accepted_the_successor_accepts() {
     // Its predecessor is full, and so leaves its queues as they are.
     let first = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
     let full = Arc::new(first.take_over(limited(Some(1))).unwrap());
+    assert!(host.relay.drain(PATIENCE), "its workers have seen it");
     let dir = TempDir::new().unwrap();
     let _server = serve(&full, &dir);
     let held = Pair { client: connect(full.addrs()[0]), backend: accept(&listener) };

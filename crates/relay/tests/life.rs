@@ -269,3 +269,25 @@ fn a_worker_that_panics_begins_anew_and_loses_no_client_in_its_queue() {
     rig.relay.tend().unwrap();
     assert!(rig.relay.drain(PATIENCE));
 }
+
+#[test]
+fn root_an_address_that_is_yet_to_come_is_claimed_like_any_other() {
+    if !lab::testing::root("root_an_address_that_is_yet_to_come_is_claimed_like_any_other") {
+        return;
+    }
+    let lab = lab::Lab::new("relay-life").unwrap();
+    let host = lab.host("a").unwrap();
+    let addr = "192.0.2.7:80".parse().unwrap();
+    assert_eq!(host.run(|| start_kind(addr)).unwrap(), Some(ErrorKind::AddressNotAvailable));
+    host.set_sysctl("net.ipv4.ip_nonlocal_bind", "1").unwrap();
+    for _ in 0..5 {
+        assert_eq!(host.run(|| start_at_once(&[addr; 4])).unwrap(), 1);
+    }
+}
+
+/// Why a relay does not start on this address, if it does not.
+fn start_kind(addr: SocketAddr) -> Option<ErrorKind> {
+    let (_listener, to) = backend();
+    let config = Config { listen: vec![addr], ..config(Engine::Copy, &[to]) };
+    Relay::start(config).err().map(|error| error.kind())
+}

@@ -18,6 +18,7 @@ use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
 use crate::flow::Leg;
 use crate::repeated::say;
+use crate::shared::Stage;
 use crate::socket;
 
 /// Connections accepted in one go, before those already there have their turn.
@@ -55,6 +56,10 @@ impl Worker {
     }
 
     pub(super) fn accept(&mut self, index: usize) {
+        // Another relay's turn, since this worker has last looked.
+        if self.shared.stage() != Stage::Run && !self.listeners[index].is_in_charge() {
+            return;
+        }
         for _ in 0..ACCEPTS {
             if !self.accepting {
                 return;
