@@ -13,6 +13,7 @@ use rustix::pipe::PIPE_BUF;
 
 use crate::exit::Exit;
 use crate::run;
+use crate::terminal::clean;
 
 /// Prints a text as it is.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -55,8 +56,10 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
-/// Says on stderr that something is wrong. Where nobody reads that any more, nobody is told.
+/// Says on stderr that something is wrong, in lines that do nothing to a terminal. Where nobody reads
+/// that any more, nobody is told.
 pub(crate) fn complain(text: &str) {
+    let text = Vec::from_iter(text.split('\n').map(clean)).join("\n");
     let _ = writeln!(io::stderr(), "cachelane: {text}");
 }
 

@@ -126,9 +126,16 @@ impl Foreground {
         signal_hook::low_level::pipe::register(signal, self.waker.try_clone()?).map(drop)
     }
 
-    /// Whether a signal asks this process to end, again.
-    pub(crate) fn is_asked(&mut self) -> bool {
-        self.signals.pending().any(|signal| ![SIGUSR1, SIGHUP].contains(&signal))
+    /// Does what signals ask for, up to the first that asks this process to end.
+    pub(crate) fn heed(&mut self, followed: &mut dyn Followed) -> anyhow::Result<Option<i32>> {
+        for signal in self.signals.pending() {
+            match signal {
+                SIGUSR1 => followed.log()?,
+                SIGHUP => followed.hang_up(),
+                signal => return Ok(Some(signal)),
+            }
+        }
+        Ok(None)
     }
 
     /// Follows it until the first of: a signal, its own end, the time.
@@ -139,12 +146,8 @@ impl Foreground {
     ) -> anyhow::Result<Ended> {
         let start = Instant::now();
         loop {
-            for signal in self.signals.pending() {
-                match signal {
-                    SIGUSR1 => followed.log()?,
-                    SIGHUP => followed.hang_up(),
-                    signal => return Ok(Ended::Signal(signal)),
-                }
+            if let Some(signal) = self.heed(followed)? {
+                return Ok(Ended::Signal(signal));
             }
             if let Some(ended) = followed.ended() {
                 return Ok(ended);

@@ -15,8 +15,10 @@ fn columns(terminal: impl std::os::fd::AsFd) -> usize {
     rustix::termios::tcgetwinsize(terminal).map_or(80, |size| usize::from(size.ws_col))
 }
 
-/// Lays out `rows` under `head`. The last column is not padded, so it may be long.
+/// Lays out `rows` under `head`, with cells that do nothing to a terminal. The last column is not
+/// padded, so it may be long.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let rows = Vec::from_iter(rows.iter().map(|row| row.each_ref().map(|cell| clean(cell))));
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)
@@ -90,5 +92,7 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["é".into(), "1".into()], ["long".into(), "22".into()]];
         assert_eq!(table(["a", "b"], &rows), "a     b\né     1\nlong  22\n");
+        let rows = [["\u{1b}[2J".into(), "1\n".into()], ["\u{9b}".into(), "2".into()]];
+        assert_eq!(table(["a", "b"], &rows), "a     b\n?[2J  1?\n?     2\n");
     }
 }

@@ -229,8 +229,8 @@ fn a_held_knob_is_listed_as_such_and_set_only_by_force() {
 }
 
 /// A relay that was told to end and listens no more, and the connection that it still has.
-fn draining(dir: &Path) -> (Relay, TcpStream) {
-    let relay = Relay::start(dir, echo(), &[]);
+fn draining(dir: &Path, more: &[&str]) -> (Relay, TcpStream) {
+    let relay = Relay::start(dir, echo(), more);
     let mut stream = TcpStream::connect(relay.addr).unwrap();
     exchange(&mut stream);
     relay.signal(Signal::TERM);
@@ -243,7 +243,7 @@ fn draining(dir: &Path) -> (Relay, TcpStream) {
 #[test]
 fn sigterm_drains_and_leaves_no_socket_behind() {
     let dir = runtime_dir();
-    let (mut relay, mut stream) = draining(dir.path());
+    let (mut relay, mut stream) = draining(dir.path(), &[]);
     exchange(&mut stream);
     assert!(relay.child.try_wait().unwrap().is_none(), "it ended before its connection did");
     drop(stream);
@@ -254,11 +254,32 @@ fn sigterm_drains_and_leaves_no_socket_behind() {
 #[test]
 fn a_second_signal_ends_a_drain_and_resets_what_is_left() {
     let dir = runtime_dir();
-    let (mut relay, mut stream) = draining(dir.path());
+    let (mut relay, mut stream) = draining(dir.path(), &[]);
     relay.signal(Signal::INT);
     assert_eq!(relay.wait(), 0);
     let error = stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn an_access_log_is_opened_anew_also_during_a_drain() {
+    let dir = runtime_dir();
+    let (path, moved) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
+    let log = ["--access-log", path.to_str().unwrap()];
+    let (mut relay, mut stream) = draining(dir.path(), &log);
+    std::fs::rename(&path, &moved).unwrap();
+    relay.signal(Signal::HUP);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "it is not opened anew");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    exchange(&mut stream);
+    drop(stream);
+    assert_eq!(relay.wait(), 0);
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert!(read(&path).contains("up=10 "), "{}", read(&path));
+    assert!(!read(&moved).contains("up=10 "), "{}", read(&moved));
 }
 
 /// Fills a pipe, given by the end that is read, up to its last byte.

@@ -314,9 +314,83 @@ fn without_a_process_all_searched_directories_are_named() {
     assert_eq!(json["processes"], Value::Array(Vec::new()));
 }
 
+/// Another user, who need not exist, with a place for control sockets and a program that the user can run.
+struct OtherUser {
+    uid: u32,
+    program: std::path::PathBuf,
+    _sockets: Folder,
+    _place: TempDir,
+}
+
+impl OtherUser {
+    fn new(uid: u32) -> OtherUser {
+        let dir = Path::new("/tmp").join(format!("cachelane-{uid}"));
+        let _ = fs::remove_dir_all(&dir);
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        chown(&dir, Some(uid), Some(uid)).unwrap();
+        let sockets = Folder(dir);
+        // The program may be where only root may read.
+        let place = TempDir::new_in("/tmp").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(place.path(), mode).unwrap();
+        let program = place.path().join("cachelane");
+        fs::copy(env!("CARGO_BIN_EXE_cachelane"), &program).unwrap();
+        OtherUser { uid, program, _sockets: sockets, _place: place }
+    }
+
+    /// The program, or what runs it, as a user who has no directory of his own choice.
+    fn command(&self, program: &Path, uid: u32) -> Command {
+        let mut command = Command::new(program);
+        command.env_remove("CACHELANE_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
+        command.env("NO_COLOR", "1").current_dir("/");
+        if uid != 0 {
+            command.uid(uid).gid(uid);
+        }
+        command
+    }
+
+    fn relay(&self) -> Relay {
+        Relay::spawn(self.command(&self.program, self.uid), &[])
+    }
+}
+
+#[test]
+fn root_leaves_other_users_processes_alone_unless_they_are_chosen() {
+    if !geteuid().is_root() {
+        eprintln!(
+            "skipped: root_leaves_other_users_processes_alone_unless_they_are_chosen: needs root"
+        );
+        return;
+    }
+    let user = OtherUser::new(54_322);
+    let theirs = user.relay();
+    // Root has no process in this mount namespace, or one of its own.
+    const NONE: &str = "mount -t tmpfs none /run && exec \"$0\" knob set relay.engine splice --all";
+    const ONE: &str = "mount -t tmpfs none /run || exit
+        \"$0\" relay --listen 127.0.0.1:0 --to 127.0.0.1:9 --engine copy 2>/run/log & relay=$!
+        until grep -q relaying /run/log; do sleep 0.01; done
+        \"$0\" knob set relay.engine splice --all; code=$?
+        kill $relay; wait $relay; exit $code";
+    let alone = |script: &str| {
+        let mut command = user.command(Path::new("unshare"), 0);
+        command.args(["--mount", "sh", "-c", script]).arg(&user.program).output().unwrap()
+    };
+    let refused = said(&alone(NONE), 2);
+    assert!(refused.contains("only in processes of other users"), "{refused}");
+    let one = alone(ONE);
+    assert_eq!(printed(&one, 0), "splice\n");
+    assert!(said(&one, 0).contains("which --all leaves alone"), "{one:?}");
+    let theirs_is = |args: &[&str]| {
+        let mut command = user.command(&user.program, 0);
+        let command = command.arg("knob").args(args).args(["--pid", &theirs.pid()]);
+        printed(&command.output().unwrap(), 0)
+    };
+    assert_eq!(theirs_is(&["get", "relay.engine"]), "copy\n");
+    assert_eq!(theirs_is(&["set", "relay.engine", "splice", "--all"]), "splice\n");
+}
+
 #[test]
 fn root_finds_and_sets_what_users_run_and_users_find_their_own() {
-    /// A user id that is nobody's here; it need not exist.
     const UID: u32 = 54_321;
     if !geteuid().is_root() {
         eprintln!(
@@ -324,26 +398,9 @@ fn root_finds_and_sets_what_users_run_and_users_find_their_own() {
         );
         return;
     }
-    // Where such a user's sockets are, and the program, which may be where only root may read.
-    let dir = Path::new("/tmp").join(format!("cachelane-{UID}"));
-    let _ = fs::remove_dir_all(&dir);
-    fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-    chown(&dir, Some(UID), Some(UID)).unwrap();
-    let _gone_at_the_end = Folder(dir.clone());
-    let place = TempDir::new_in("/tmp").unwrap();
-    fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let program = place.path().join("cachelane");
-    fs::copy(env!("CARGO_BIN_EXE_cachelane"), &program).unwrap();
-    let command = |uid: u32| {
-        let mut command = Command::new(&program);
-        command.env_remove("CACHELANE_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
-        command.env("NO_COLOR", "1").current_dir("/");
-        if uid != 0 {
-            command.uid(uid).gid(uid);
-        }
-        command
-    };
-    let relay = Relay::spawn(command(UID), &[]);
+    let user = OtherUser::new(UID);
+    let command = |uid| user.command(&user.program, uid);
+    let relay = user.relay();
     let pid = relay.pid();
     let list = |uid, args: &[&str]| {
         command(uid).args(["knob", "list", "--pid", &pid]).args(args).output().unwrap()

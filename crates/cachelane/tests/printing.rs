@@ -1,10 +1,12 @@
-//! Every command that prints, where nobody reads and where the disk is full.
+//! Every command that prints, where nobody reads, where the disk is full, and what another process says.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn cachelane(dir: &Path, args: &[String]) -> Command {
@@ -143,6 +145,56 @@ fn knobs_of_a_process_are_printed_in_the_same_way() {
     }
     relay.kill().unwrap();
     relay.wait().unwrap();
+}
+
+/// A process whose control socket has this name and gives this answer to whatever it is asked.
+fn answering(dir: &Path, name: &str, answer: Value) {
+    let listener = UnixListener::bind(dir.join(name)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            for _ in BufReader::new(&stream).lines().map_while(Result::ok) {
+                // The command may have ended.
+                let _ = writeln!(&stream, "{answer}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_process_says_does_nothing_to_a_terminal() {
+    const EVIL: &str = "\u{1b}[2J\u{9b}5n";
+    let dir = TempDir::new().unwrap();
+    let knob_of = |name: &str| {
+        json!({
+            "name": name, "help": EVIL, "value": EVIL, "default": EVIL, "reach": "all_at_once",
+            "values": {"text": EVIL}, "held": {"holder": EVIL, "ms": 1},
+        })
+    };
+    let knobs = [knob_of("t.x"), knob_of(&format!("t.{EVIL}"))];
+    let ok = json!({
+        "process": "t", "name": EVIL, "pid": 7, "knobs": knobs, "counters": [],
+        "answer": {"listeners": [{"addr": EVIL}], "backends": []}, "files": 0,
+    });
+    let error = json!({"kind": "refused", "message": EVIL});
+    for name in ["t-7.sock", "t-8.sock"] {
+        answering(dir.path(), name, json!({"schema": 1, "ok": ok}));
+    }
+    answering(dir.path(), "u-9.sock", json!({"schema": 1, "error": error}));
+    for args in [
+        "knob list --counters",
+        "knob get t.x",
+        "knob get t.y",
+        "knob set t.x 1",
+        "knob set t.x 1 --all",
+        "relay --stats",
+        "trial t.x=1,2 --measure cpu.busy",
+    ] {
+        let output = cachelane(dir.path(), &words(args)).output().unwrap();
+        let all = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        let stays = |c: char| !c.is_control() || c == '\n';
+        assert!(all.chars().all(stays), "{args}: {all:?}");
+        assert!(all.contains("?[2J"), "{args}: {all:?}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -30,8 +31,12 @@ pub struct Listing {
 /// How long a [`Client`] waits for a process unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest answer that is believed, in bytes.
+/// The longest answer that is read, in bytes.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
+
+/// The longest answer of another user's process that is read. That user may try to fill the memory of
+/// whoever asks, who may be asking many processes at a time.
+const MAX_REPLY_OF_OTHERS: usize = 256 * 1024;
 
 /// A connection to the control socket of a process.
 ///
@@ -41,6 +46,8 @@ const MAX_REPLY: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
+    /// Whose process is to answer, now and after each connecting.
+    owner: u32,
     stream: UnixStream,
     timeout: Duration,
 }
@@ -63,7 +70,15 @@ impl Client {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub fn connect_timeout(path: &Path, timeout: Duration) -> Result<Self> {
-        Ok(Self { path: path.to_owned(), stream: connect(path, timeout)?, timeout })
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let owner = dir.metadata().map_err(|error| failure(path, error))?.uid();
+        Self::connect_to(path, owner, timeout)
+    }
+
+    /// Connects to a process of this user's, whatever has become of the path meanwhile.
+    pub(crate) fn connect_to(path: &Path, owner: u32, timeout: Duration) -> Result<Self> {
+        let stream = connect(path, owner, timeout)?;
+        Ok(Self { path: path.to_owned(), owner, stream, timeout })
     }
 
     /// All knobs of the process, by name.
@@ -185,6 +200,18 @@ impl Client {
         Err(Error::new(ErrorKind::Unreadable, format!("counter {name}: {trouble}")))
     }
 
+    /// Ends the hold that somebody has on a knob, which stays as it is; its value.
+    ///
+    /// # Errors
+    /// As for [`set_by_force`](Self::set_by_force); [`ErrorKind::Changed`] if it was set in the same
+    /// moment; [`ErrorKind::Malformed`] by a process of an earlier version.
+    pub fn end_hold(&mut self, knob: &str) -> Result<String> {
+        let value = self.get(knob)?;
+        let (knob, only_if) = (knob.to_owned(), Some(value.clone()));
+        let set = Request::Set { knob, value, hold: None, force: true, only_if };
+        self.call(&set, "value")
+    }
+
     /// Asks what the process has a [handler](crate::Registry::on_request) for: `with` says what it is
     /// about. The handler is called once at most: this connects anew, and does not try again.
     ///
@@ -194,7 +221,7 @@ impl Client {
     /// [`ErrorKind::Io`] where not all files came, because this process may not open so many.
     pub fn ask(&mut self, request: &str, with: Value) -> Result<Answer> {
         let line = line(&Request::Ask { request: request.to_owned(), with })?;
-        self.stream = connect(&self.path, self.timeout)?;
+        self.stream = connect(&self.path, self.owner, self.timeout)?;
         let mut files = Vec::new();
         let answer = self.exchange(line.as_bytes(), &mut files);
         self.abandon_after(&answer);
@@ -211,7 +238,7 @@ impl Client {
         let line = line(request)?;
         let mut answer = self.exchange(line.as_bytes(), &mut Vec::new());
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone) {
-            self.stream = connect(&self.path, self.timeout)?;
+            self.stream = connect(&self.path, self.owner, self.timeout)?;
             answer = self.exchange(line.as_bytes(), &mut Vec::new());
         }
         self.abandon_after(&answer);
@@ -249,15 +276,29 @@ impl Client {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(failed(error.into())),
             }
-            if answer.len() > MAX_REPLY || files.len() > MAX_FILES {
-                let message = format!(
-                    "{} sent more than {MAX_REPLY} bytes or {MAX_FILES} files",
-                    self.path.display()
-                );
-                return Err(Error::new(ErrorKind::TooLarge, message));
+            if answer.len() > self.max_reply() || files.len() > MAX_FILES {
+                return Err(self.too_long());
             }
         }
         Ok(answer)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.owner == geteuid().as_raw()
+    }
+
+    fn max_reply(&self) -> usize {
+        if self.is_ours() { MAX_REPLY } else { MAX_REPLY_OF_OTHERS }
+    }
+
+    fn too_long(&self) -> Error {
+        let (path, bytes) = (self.path.display(), self.max_reply());
+        let mend = match self.is_ours() {
+            true => String::new(),
+            false => format!("; as uid {}, whose process it is, you can read more", self.owner),
+        };
+        let message = format!("{path} sent more than {bytes} bytes or {MAX_FILES} files{mend}");
+        Error::new(ErrorKind::TooLarge, message)
     }
 }
 
@@ -270,22 +311,20 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn connect(path: &Path, timeout: Duration) -> Result<UnixStream> {
+fn connect(path: &Path, owner: u32, timeout: Duration) -> Result<UnixStream> {
     let opened = endpoint::connect(path, Some(timeout)).inspect_err(|errno| {
         if *errno == Errno::CONNREFUSED {
             endpoint::remove_stale(path);
         }
     });
     let stream = opened.map(UnixStream::from).map_err(|errno| failure(path, errno.into()))?;
-    check_peer(path, &stream)?;
+    check_peer(path, owner, &stream)?;
     Ok(stream)
 }
 
-/// Refuses who is not the user whose directory the socket is in: that user may have linked it to a
-/// socket of somebody else.
-fn check_peer(path: &Path, stream: &UnixStream) -> Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let owner = dir.metadata().map_err(|error| failure(path, error))?.uid();
+/// Refuses who is not the user whose directory the socket is in: that user may have linked it, or the
+/// whole directory, to a socket of somebody else.
+fn check_peer(path: &Path, owner: u32, stream: &UnixStream) -> Result<()> {
     let uid = Peer::of(stream)?.uid;
     if uid == owner {
         return Ok(());

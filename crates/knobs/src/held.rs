@@ -21,8 +21,8 @@ use crate::error::Context as _;
 use crate::journal::Journal;
 use crate::setting::same;
 use crate::{
-    Client, Error, ErrorKind, Exposure, KnobInfo, Listing, Process, Reach, Result, Search, Select,
-    Setting, Values, ask_each, runtime_dir, search, search_in,
+    Client, DEFAULT_TIMEOUT, Error, ErrorKind, Exposure, KnobInfo, Listing, Process, Reach, Result,
+    Search, Select, Setting, Values, ask_each, runtime_dir, search, search_in,
 };
 
 /// What can be held: a knob of one running process, or a setting of the host.
@@ -137,7 +137,7 @@ impl Subject {
     pub fn hold(&self, holder: &str, lasts: Duration) -> Result<Held> {
         let (before, how) = match &self.what {
             What::Knob(process, _) => {
-                let mut client = Client::connect(&process.path)?;
+                let mut client = process.connect_timeout(DEFAULT_TIMEOUT)?;
                 let token = token()?;
                 let before = client.hold(&self.name, &token, holder, lasts)?;
                 (before, How::Knob { client, token, lasts })

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::entry::By;
-use crate::{Answer, Error, ErrorKind, Listing, Peer, Registry, Result};
+use crate::{Answer, Error, ErrorKind, Listing, Peer, ProcessName, Registry, Result};
 
 /// The version of the protocol.
 pub const SCHEMA: u64 = 1;
@@ -252,7 +252,7 @@ pub(crate) fn parse_listing(line: &[u8]) -> Result<Listing> {
     // One of an earlier version has no name but that of its kind.
     let name = [take("name"), take("process")]
         .into_iter()
-        .find_map(|name| name.as_str().map(str::to_owned));
+        .find_map(|name| name.as_str().map(|name| ProcessName::of(name).to_string()));
     let knobs = serde_json::from_value(take("knobs")).map_err(nonsense)?;
     Ok(Listing { name: name.unwrap_or_default(), knobs })
 }

@@ -2,12 +2,15 @@
 //!
 //! A user finds his own processes, root those of all users. A directory of another user's is that
 //! user's to fill: root believes of a socket there only that a process of this user answers, removes
-//! nothing there, and takes at most [`MAX_OF_OTHERS`] of them.
+//! nothing there, takes at most [`MAX_OF_OTHERS`] of them, and looks at a [bounded](MAX_FILES_OF_OTHERS)
+//! number of files.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::geteuid;
@@ -16,8 +19,12 @@ use crate::endpoint::{Found, is_new, probe};
 use crate::runtime_dir::{Place, check_of, is_kind, places};
 use crate::{Client, DEFAULT_TIMEOUT, Error, ErrorKind, Result};
 
-/// The most processes in a directory of another user's.
-const MAX_OF_OTHERS: usize = 256;
+/// The most processes of each other user.
+const MAX_OF_OTHERS: usize = 32;
+
+/// The most files in the directories of each other user: what dead processes left, which is the user's
+/// to remove, hides none that lives.
+const MAX_FILES_OF_OTHERS: usize = 1024;
 
 /// The most processes that are asked at a time.
 const SIDE_BY_SIDE: usize = 64;
@@ -45,7 +52,16 @@ impl Process {
     /// As for [`Client::connect`].
     pub fn connect(&self) -> Result<Client> {
         let patience = if self.is_stopped() { DEFAULT_TIMEOUT / 10 } else { DEFAULT_TIMEOUT };
-        Client::connect_timeout(&self.path, patience)
+        self.connect_timeout(patience)
+    }
+
+    /// Connects to it, as [`Client::connect_timeout`] does.
+    ///
+    /// # Errors
+    /// As for [`Client::connect`]; [`ErrorKind::NotPermitted`] also if another user's process answers
+    /// in its place.
+    pub fn connect_timeout(&self, timeout: Duration) -> Result<Client> {
+        Client::connect_to(&self.path, self.uid, timeout)
     }
 
     /// Whether it is stopped, as by SIGSTOP or a debugger, and so answers nobody.
@@ -152,10 +168,12 @@ pub fn side_by_side<I: Send, T: Send>(items: Vec<I>, work: impl Fn(I) -> T + Syn
 
 fn search_places(places: Vec<Place>) -> Result<Search> {
     let mut found = Search::default();
+    let mut bounds = HashMap::new();
     for Place { pattern, dirs, must } in places {
         found.searched.push(pattern);
         for (dir, uid) in dirs {
-            match list(&dir, uid) {
+            let bound = bounds.entry(uid).or_insert_with(|| Bound::of(uid));
+            match list(&dir, uid, bound) {
                 Ok(processes) => found.processes.extend(processes),
                 Err(error) if must => return Err(error),
                 Err(error) => tracing::debug!("passed over: {error}"),
@@ -167,17 +185,40 @@ fn search_places(places: Vec<Place>) -> Result<Search> {
     Ok(found)
 }
 
+/// How much more of a user's is looked at, in all directories together.
+struct Bound {
+    files: usize,
+    processes: usize,
+}
+
+impl Bound {
+    fn of(uid: u32) -> Self {
+        match uid == geteuid().as_raw() {
+            true => Self { files: usize::MAX, processes: usize::MAX },
+            false => Self { files: MAX_FILES_OF_OTHERS, processes: MAX_OF_OTHERS },
+        }
+    }
+}
+
 /// The processes whose control sockets are in a directory of this user's.
-fn list(dir: &Path, uid: u32) -> Result<Vec<Process>> {
+fn list(dir: &Path, uid: u32, bound: &mut Bound) -> Result<Vec<Process>> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         _ => check_of(dir, uid)?,
     }
     let failed = |error| Error::io(format!("list {}", dir.display()), error);
-    let is_ours = uid == geteuid().as_raw();
     let mut processes = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
+        if bound.files == 0 || bound.processes == 0 {
+            tracing::warn!(
+                "{}: of another user, {MAX_OF_OTHERS} processes and {MAX_FILES_OF_OTHERS} files are \
+                 looked at, and no more",
+                dir.display()
+            );
+            break;
+        }
+        bound.files -= 1;
         if is_new(&path) {
             continue;
         }
@@ -187,10 +228,7 @@ fn list(dir: &Path, uid: u32) -> Result<Vec<Process>> {
             tracing::debug!("passed over: another user answers at {}", path.display());
             continue;
         }
-        if !is_ours && processes.len() == MAX_OF_OTHERS {
-            tracing::warn!("{}: only {MAX_OF_OTHERS} processes are looked at", dir.display());
-            break;
-        }
+        bound.processes -= 1;
         let seen = peer.map(|peer| peer.pid).filter(|pid| *pid != 0);
         processes.push(Process { kind, pid: seen.unwrap_or(pid), uid, path });
     }
@@ -249,6 +287,9 @@ impl std::fmt::Display for Select {
         f.write_str(&Vec::from_iter(name.into_iter().chain(pid)).join(" and "))
     }
 }
+
+#[cfg(test)]
+mod others;
 
 #[cfg(test)]
 mod tests {

@@ -64,7 +64,8 @@ struct SetArgs {
     knob: String,
     /// The new value; `cachelane knob list` shows what a knob takes
     value: String,
-    /// Set it in every process that has it, or in none if one refuses
+    /// Set it in every process of yours that has it, or in none if one refuses; with --name, in every
+    /// process of that name, also of other users
     #[arg(long)]
     all: bool,
     /// Set it only if it is this now, as `cachelane knob get` prints it
@@ -111,8 +112,8 @@ fn tables(answered: &[Answered], counters: bool) -> String {
     let (mut knobs, mut readings) = (Vec::new(), Vec::new());
     for one in answered {
         let row = |cells: [&str; 3]| {
-            let [name, value, about] = cells.map(clean);
-            [clean(&one.shown_name()), one.process.pid.to_string(), name, value, about]
+            let [name, value, about] = cells.map(str::to_owned);
+            [one.shown_name(), one.process.pid.to_string(), name, value, about]
         };
         let knob = |k: &KnobInfo| {
             let held = k.held.as_ref().map(|held| format!(" (held by {})", held.holder));

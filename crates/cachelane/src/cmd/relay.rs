@@ -289,7 +289,7 @@ fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) -> anyho
     let deadline = Instant::now() + timeout;
     while !relay.drain(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
         relay.tend()?;
-        if foreground.is_asked() || Instant::now() >= deadline {
+        if foreground.heed(&mut Running(relay))?.is_some() || Instant::now() >= deadline {
             let (active, waiting) = (relay.active(), queued(relay.waiting()));
             tracing::warn!("resetting {active} connections that did not end{waiting}");
             break;

@@ -37,7 +37,7 @@ impl Counters {
             let index = match sources.iter().position(|(source, _)| source.process == *process) {
                 Some(index) => index,
                 None => {
-                    let client = Client::connect_timeout(&process.path, LIMIT);
+                    let client = process.connect_timeout(LIMIT);
                     let client = client.map_err(|error| trouble(process, &error))?;
                     let process = process.clone();
                     let source = Self { quantities: vec![], names: vec![], process, client };
@@ -90,7 +90,7 @@ fn counters_of(found: knobs::Result<Vec<Process>>) -> Result<Vec<(Process, Vec<R
         Error::new(kind, format!("cannot look for cachelane processes: {error}"))
     })?;
     // One that does not answer has no counters to offer; the others have.
-    let ask = |process: &Process| Client::connect_timeout(&process.path, LIMIT)?.counters();
+    let ask = |process: &Process| process.connect_timeout(LIMIT)?.counters();
     let counters =
         knobs::ask_each(&processes, ask).into_iter().map(knobs::Result::unwrap_or_default);
     Ok(processes.into_iter().zip(counters).collect())

@@ -102,6 +102,12 @@ impl Everyone {
         }
     }
 
+    /// Those that are missing where all are meant: of this user's if nothing says which.
+    pub(super) fn silent_of_all(&self) -> Vec<&Silent> {
+        let is_meant = |one: &&Silent| !self.select.is_any() || is_own(&one.process);
+        self.silent.iter().filter(is_meant).collect()
+    }
+
     /// Says which processes did not answer, and what that means for the exit code.
     pub(super) fn complain<S: std::borrow::Borrow<Silent>>(
         &self,
@@ -112,13 +118,17 @@ impl Everyone {
     }
 }
 
+/// Whether a process is this user's.
+pub(super) fn is_own(process: &Process) -> bool {
+    process.uid == geteuid().as_raw()
+}
+
 impl Answered {
     /// Its name and, if it is another user's, whose it is.
     pub(super) fn shown_name(&self) -> String {
-        let uid = self.process.uid;
-        match uid == geteuid().as_raw() {
+        match is_own(&self.process) {
             true => self.name.clone(),
-            false => format!("{} (uid {uid})", self.name),
+            false => format!("{} (uid {})", self.name, self.process.uid),
         }
     }
 

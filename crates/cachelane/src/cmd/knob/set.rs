@@ -11,7 +11,7 @@ use anyhow::bail;
 use knobs::{Held, KnobInfo, Process, Subject, Values, side_by_side};
 use serde_json::json;
 
-use super::ask::{Answered, Everyone, Silent};
+use super::ask::{Answered, Everyone, Silent, is_own};
 use super::{SetArgs, eprint_line, print_values};
 use crate::exit::{Exit, usage};
 use crate::out;
@@ -39,10 +39,13 @@ struct Holding<'a> {
 }
 
 pub(super) fn set(everyone: Everyone, args: &SetArgs, as_json: bool) -> anyhow::Result<Exit> {
-    let having = everyone.having(&args.knob)?;
+    let mut having = everyone.having(&args.knob)?;
+    if args.all && everyone.select.is_any() {
+        having = only_own(having, &args.knob)?;
+    }
     let like = everyone.silent_like(&having);
     // With --all it is asked for in whoever may have it.
-    let silent = if args.all { everyone.silent.iter().collect() } else { Vec::new() };
+    let silent = if args.all { everyone.silent_of_all() } else { Vec::new() };
     if !args.all && having.len() + like.len() > 1 {
         return Err(several(&args.knob, &having, &like));
     }
@@ -77,6 +80,30 @@ pub(super) fn set(everyone: Everyone, args: &SetArgs, as_json: bool) -> anyhow::
     let restored = end_all(waiting.holdings, Held::restore);
     followed?;
     Ok(worse(restored, everyone.complain(&silent)?))
+}
+
+/// Those that are this user's: another user could refuse for one of the others, and so keep all as they
+/// are.
+fn only_own<'a>(
+    mut having: Vec<(&'a Answered, &'a KnobInfo)>,
+    knob: &str,
+) -> anyhow::Result<Vec<(&'a Answered, &'a KnobInfo)>> {
+    let all = having.len();
+    having.retain(|(one, _)| is_own(&one.process));
+    let others = all - having.len();
+    if having.is_empty() {
+        return Err(usage(format!(
+            "knob {knob} is only in processes of other users ({others}), which --all leaves alone; \
+             choose one with --name or --pid"
+        )));
+    }
+    if others > 0 {
+        eprint_line(&format!(
+            "knob {knob} is also in {others} processes of other users, which --all leaves alone; \
+             choose one with --name or --pid"
+        ));
+    }
+    Ok(having)
 }
 
 fn worse(a: Exit, b: Exit) -> Exit {
@@ -129,10 +156,7 @@ fn hold<'a>(target: Target<'a>, args: &SetArgs) -> anyhow::Result<Holding<'a>> {
     let hold = || {
         let subject = Subject::of_knob(target.one.process.clone(), target.info.clone());
         if args.force {
-            // Ends another's hold and changes nothing.
-            let mut client = target.one.process.connect()?;
-            let now = client.get(&args.knob)?;
-            client.set_by_force(&args.knob, &now)?;
+            target.one.process.connect()?.end_hold(&args.knob)?;
         }
         subject.hold(&format!("knob set, pid {}", std::process::id()), LEASE)
     };

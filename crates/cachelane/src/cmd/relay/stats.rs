@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::exit::Exit;
 use crate::figures::tight;
 use crate::out;
-use crate::terminal::{clean, table};
+use crate::terminal::table;
 
 const HEAD: [&str; 11] = [
     "RELAY",
@@ -44,7 +44,7 @@ pub(super) fn print(as_json: bool) -> anyhow::Result<Exit> {
         };
         for (kind, is_backend) in [("listeners", false), ("backends", true)] {
             let all = statistics[kind].as_array().into_iter().flatten();
-            rows.extend(all.map(|one| row(&name, one, is_backend).map(|cell| clean(&cell))));
+            rows.extend(all.map(|one| row(&name, one, is_backend)));
         }
         list.push(json!({
             "process": process.kind, "name": name, "pid": process.pid, "statistics": statistics,
