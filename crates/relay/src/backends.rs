@@ -17,6 +17,7 @@ pub(crate) mod routes;
 mod server;
 pub(crate) mod settings;
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -125,7 +126,7 @@ impl Upkeep {
 impl Backends {
     pub(crate) fn new(config: &Config) -> Backends {
         let Config { balance, retry_after, connect_timeout, max_queue, .. } = *config;
-        let trial = retry_after + connect_timeout;
+        let trial = retry_after.saturating_add(connect_timeout);
         let times = Times { start: Instant::now(), retry_after, trial };
         let routes = Routes::new(&config.backends);
         let specs = config.backends.iter().cloned().enumerate();
@@ -318,29 +319,33 @@ impl Pool {
                 let server = &servers[index];
                 server.spec.is_wanted() && !tried.has(index) && server.is_up(now)
             };
-            let take = |index: usize| servers[index].take(now, index);
+            let is_full = Cell::new(false);
+            let take = |index: usize| match servers[index].enter(index, false) {
+                // Gives the place back if the server is not to be had.
+                Some(lease) => servers[index].claim(now).then_some(lease),
+                None => {
+                    is_full.set(true);
+                    None
+                }
+            };
             let lease = match (self.backends.balance, client) {
                 (Balance::LeastConnections, _) => {
-                    let mut order =
-                        in_turn(schedule, *turn).filter(|&i| is_up(i)).collect::<Vec<_>>();
-                    order.sort_by(|&a, &b| balance::by_load(now)(&servers[a], &servers[b]));
-                    order.into_iter().find_map(take)
+                    // Each load is read once: others change them meanwhile.
+                    let load = |index: usize| (balance::load(&servers[index], now), index);
+                    let mut order: Vec<_> =
+                        in_turn(schedule, *turn).filter(|&i| is_up(i)).map(load).collect();
+                    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+                    order.into_iter().find_map(|(_, index)| take(index))
                 }
                 (Balance::Source, Some(client)) => {
-                    let fondness = |index: usize| balance::fondness(&servers[index], client, now);
-                    let mut order: Vec<usize> =
-                        in_turn(schedule, 0).filter(|&i| is_up(i)).collect();
-                    order.sort_by(|&a, &b| fondness(b).total_cmp(&fondness(a)));
-                    order.dedup();
+                    let fondness =
+                        |index: usize| (balance::fondness(&servers[index], client, now), index);
+                    let mut order: Vec<_> =
+                        in_turn(schedule, 0).filter(|&i| is_up(i)).map(fondness).collect();
+                    order.sort_by(|a, b| b.0.total_cmp(&a.0));
                     // A full one is waited for: another would not be the client's.
-                    let mut found = None;
-                    for index in order {
-                        found = take(index);
-                        if found.is_some() || !servers[index].has_room() {
-                            break;
-                        }
-                    }
-                    found
+                    let found = order.into_iter().map(|(_, index)| take(index));
+                    { found }.find(|found| found.is_some() || is_full.get()).flatten()
                 }
                 (Balance::Random, _) if !schedule.is_empty() => {
                     let mut draw = || schedule[chance.below(schedule.len())] as usize;
@@ -361,8 +366,8 @@ impl Pool {
             if let Some(lease) = lease {
                 return Choice::Try(lease);
             }
-            let is_full = |index: usize| is_up(index) && !servers[index].has_room();
-            if in_turn(schedule, 0).any(is_full) {
+            // As it was when it was tried: if a place has been given back since, whoever waits is told.
+            if is_full.get() {
                 return Choice::Wait;
             }
         }

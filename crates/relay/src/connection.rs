@@ -203,17 +203,21 @@ impl Relaying {
             return None;
         }
         let Relaying { backend, up, down, .. } = self;
-        let (flow, source, target, opened, handed) = if down.is_quiet_bulk(backend) {
+        let (flow, source, target, opened, handed) = if down.is_quiet_bulk(backend, client) {
             (down, &*backend, client, Opened::Passively, Handed::Down)
-        } else if up.is_quiet_bulk(client) {
+        } else if up.is_quiet_bulk(client, backend) {
             (up, client, &*backend, Opened::Actively, Handed::Up)
         } else {
             return None;
         };
         let (from, to) = (&source.socket, &target.socket);
-        let taken = sockmap.take(from, to, opened, flow.written(), resources.shares)?;
-        flow.hand_over(taken, source);
-        Some(handed)
+        let taken = sockmap.take(from, to, opened, flow.written(), resources.shares);
+        let handed = taken.is_some().then_some(handed);
+        match taken {
+            Some(taken) => flow.hand_over(taken, source),
+            None => flow.stays(),
+        }
+        handed
     }
 
     /// One side has ended its stream, and the other has not.

@@ -66,6 +66,8 @@ pub(crate) struct Flow {
     /// The auto engine's choice, where the engine follows what the flow turns out to need.
     auto: Option<Box<Auto>>,
     adapts: bool,
+    /// The kernel did not take it over: it is not offered again.
+    stays: bool,
     bulk: Bulk,
     /// Bytes written to the target by user space, over the connection's life.
     written: u64,
@@ -155,6 +157,7 @@ impl Flow {
             clamped: false,
             auto: None,
             adapts: engine == Engine::Auto,
+            stays: false,
             bulk: Bulk::default(),
             written: 0,
         }
@@ -267,13 +270,16 @@ impl Flow {
     }
 
     /// Whether the sockmap engine may take the flow over: bulk, and nothing under way.
-    pub(crate) fn is_quiet_bulk(&self, source: &Leg) -> bool {
+    pub(crate) fn is_quiet_bulk(&self, source: &Leg, target: &Leg) -> bool {
         self.state == State::Open
+            && !self.stays
             && matches!(self.engine, FlowEngine::Copy)
             && !self.holds()
             && !source.readable
             && !source.hup
             && !source.urgent
+            // The kernel takes sockets of whole connections only.
+            && !target.hup
             && self.written >= TAKEN_OVER
     }
 
@@ -288,6 +294,11 @@ impl Flow {
             Engine::Auto => !self.bulk.is_batching(),
         };
         own == other || matches!(self.engine, FlowEngine::Copy) && copies(own) && copies(other)
+    }
+
+    /// It was not taken over, and is not offered again.
+    pub(crate) fn stays(&mut self) {
+        self.stays = true;
     }
 
     pub(crate) fn written(&self) -> u64 {

@@ -287,7 +287,7 @@ impl Relay {
             crew.len()
         };
         let mut gone = self.gone.lock();
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(Duration::from_secs(u32::MAX.into()));
         while gone.count < workers {
             let left = deadline.saturating_duration_since(Instant::now());
             if gone.messages.recv_timeout(left).is_err() {

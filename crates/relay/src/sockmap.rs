@@ -140,12 +140,12 @@ impl Sockmap {
         written: u64,
         shares: Shares,
     ) -> Option<Taken> {
+        let slot = self.free.lock().pop()?;
         let budget = shares.redirected();
         // Never so full that the kernel sleeps a jiffy: it does at half the buffer, and counts
-        // its own overhead in.
-        socket::limit_send(target, 4 * budget).ok()?;
-        socket::limit_receive(source, shares.passed()).ok()?;
-        let slot = self.free.lock().pop()?;
+        // its own overhead in. If this fails the socket is broken, which its flow finds out.
+        let _ = socket::limit_send(target, 4 * budget);
+        let _ = socket::limit_receive(source, shares.passed());
         let base = written + if opened == Opened::Actively { ACTIVE_OPEN } else { 0 };
         let budget = budget as u64;
         match self.insert(slot, source, target, base, budget) {
@@ -153,6 +153,8 @@ impl Sockmap {
             Err(error) => {
                 say!(DEBUG, "sockmap refused a connection: {error}");
                 self.give_back(slot);
+                let _ = socket::limit_send(target, shares.send);
+                let _ = socket::limit_receive(source, shares.receive);
                 None
             }
         }
@@ -206,13 +208,14 @@ impl Sockmap {
     }
 
     /// Whether user space may write `bytes` of what was passed: nothing redirected is on its way
-    /// any more, and the budget has room for them.
+    /// any more, and the budget has room for them, or nothing at all is on its way: what was read may
+    /// be more than a small budget.
     pub(crate) fn may_forward(&self, taken: &mut Taken, target: &OwnedFd, bytes: usize) -> bool {
         let Some(on_the_way) = self.on_the_way(taken, target) else {
             return false;
         };
         taken.drained |= on_the_way == 0;
-        taken.drained && on_the_way + bytes as u64 <= taken.budget
+        taken.drained && (on_the_way == 0 || on_the_way + bytes as u64 <= taken.budget)
     }
 
     /// Bytes sent to the target and not yet acknowledged by its peer; none if it cannot be told.

@@ -271,8 +271,7 @@ impl Worker {
         if !self.again.is_empty() {
             Some(Duration::ZERO)
         } else if let Some(slot) = self.looks.next() {
-            let at = POLL.saturating_mul(slot.try_into().unwrap_or(u32::MAX));
-            Some(at.saturating_sub(self.now.duration_since(self.started)).min(TICK))
+            Some(looks::left(slot, self.now.duration_since(self.started)).min(TICK))
         } else {
             let timers = self.timers.wait(self.tick).map(|ticks| TICK * ticks.max(1));
             let looks_again =

@@ -128,10 +128,6 @@ impl Server {
         !self.failing.load(Relaxed) && self.down_until.load(Relaxed) <= self.millis(now)
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.spec.backend.max_connections.is_none_or(|most| self.active.load(SeqCst) < most)
-    }
-
     /// The part of its weight that it gets while it starts slowly: 1 once it has, never 0.
     pub(super) fn warmth(&self, now: Instant) -> f64 {
         let (since, Some(whole)) = (self.up_since.load(Relaxed), self.spec.backend.slow_start)
@@ -140,13 +136,6 @@ impl Server {
         };
         let up = self.millis(now).saturating_sub(since) as f64;
         if since == 0 { 1.0 } else { (up / whole.as_millis() as f64).clamp(0.02, 1.0) }
-    }
-
-    /// A place, if there is one, and if the server is up or nobody else tries it.
-    pub(super) fn take(self: &Arc<Self>, now: Instant, index: usize) -> Option<Lease> {
-        let lease = self.enter(index, false)?;
-        // Gives the place back if it is not to be had.
-        self.claim(now).then_some(lease)
     }
 
     /// A place, whether the server is up or not.
@@ -164,7 +153,7 @@ impl Server {
     /// Whether the caller may use a server that is up. One that was down and is due to be tried
     /// again may be used by one caller: until that one knows more, it is down for the others. A
     /// server that does not answer would have them all wait for the connect timeout.
-    fn claim(&self, now: Instant) -> bool {
+    pub(super) fn claim(&self, now: Instant) -> bool {
         let (now, down_until) = (self.millis(now), self.down_until.load(Relaxed));
         let again = now + self.times.trial.as_millis() as u64;
         let claim = |until| self.down_until.compare_exchange(until, again, Relaxed, Relaxed);

@@ -80,7 +80,7 @@ impl Worker {
                     self.welcome(client, addr, listener.number);
                 }
                 Err(e) => {
-                    self.leave();
+                    self.leave_unused();
                     match e {
                         Errno::AGAIN => return self.listeners[index].is_empty(),
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
@@ -155,7 +155,7 @@ impl Worker {
 
     pub(super) fn seek_backend(&mut self, key: usize, search: Search) {
         if self.is_behind_others() {
-            return self.wait_for_place(key, search);
+            return self.wait_for_place(key, search, true);
         }
         self.connect(key, search);
     }
@@ -164,7 +164,7 @@ impl Worker {
     fn connect(&mut self, key: usize, mut search: Search) {
         match self.next_backend(key, &mut search) {
             Choice::Try(lease) => self.connect_to(key, lease, search),
-            Choice::Wait => self.wait_for_place(key, search),
+            Choice::Wait => self.wait_for_place(key, search, false),
             Choice::Nobody => self.refuse_without_backend(key, search.failed),
         }
     }
@@ -196,7 +196,7 @@ impl Worker {
             }
             lease = match self.next_backend(key, &mut search) {
                 Choice::Try(lease) => lease,
-                Choice::Wait => return self.wait_for_place(key, search),
+                Choice::Wait => return self.wait_for_place(key, search, false),
                 Choice::Nobody => return self.refuse_without_backend(key, search.failed),
             };
         }

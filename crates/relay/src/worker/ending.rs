@@ -24,11 +24,19 @@ impl Worker {
         entered
     }
 
-    /// Gives a place back, also one that was taken in vain: others may wait for it.
+    /// Gives a place back: others may wait for it.
     pub(super) fn leave(&mut self) {
-        self.places -= 1;
+        self.leave_unused();
         // The backend's place is free as well.
-        if self.shared.leave() || self.pool.is_waited_for() {
+        if self.pool.is_waited_for() {
+            self.shared.wake_all();
+        }
+    }
+
+    /// Gives a place back that was taken in vain.
+    pub(super) fn leave_unused(&mut self) {
+        self.places -= 1;
+        if self.shared.leave() {
             self.shared.wake_all();
         }
     }

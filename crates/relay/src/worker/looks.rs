@@ -7,6 +7,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::POLL;
 
 /// The longest wait between two looks, in multiples of `POLL`: 64 ms.
 const LONGEST: u64 = 128;
@@ -27,6 +30,12 @@ pub(crate) struct Look {
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     heap: BinaryHeap<Reverse<(u64, usize, u32)>>,
+}
+
+/// How long it is until the multiple `at` of `POLL`, where `passed` is the time since the first.
+pub(super) fn left(at: u64, passed: Duration) -> Duration {
+    let at = Duration::from_nanos(at.saturating_mul(POLL.as_nanos() as u64));
+    at.saturating_sub(passed)
 }
 
 impl Look {
@@ -76,6 +85,17 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `Duration` multiplies by 32 bits, which are used up after 25 days: workers then span.
+    #[test]
+    fn a_worker_of_any_age_sleeps_until_the_next_look() {
+        for days in [0, 30, 3650] {
+            let age = Duration::from_secs(days * 24 * 3600);
+            let now = (age.as_nanos() / POLL.as_nanos()) as u64;
+            assert_eq!(left(now + 3, age), 3 * POLL, "{days} days");
+            assert_eq!(left(now, age + POLL), Duration::ZERO, "{days} days");
+        }
+    }
 
     fn ask(looks: &mut Looks, look: &mut Look, now: u64) {
         let at = now + look.wait();

@@ -16,8 +16,9 @@ use crate::repeated::say;
 pub(super) type Queue = VecDeque<(usize, u32)>;
 
 impl Worker {
-    /// Has a connection wait, if it may, and if there is no place after all.
-    pub(super) fn wait_for_place(&mut self, key: usize, mut search: Search) {
+    /// Has a connection wait, if it may, and if there is no place after all. `behind`: those before it
+    /// have the next place.
+    pub(super) fn wait_for_place(&mut self, key: usize, mut search: Search, behind: bool) {
         let Some(waiting) = self.pool.wait() else {
             self.resources.counters.queue_full.add(1);
             self.connections[key].session.seeks(self.now);
@@ -26,7 +27,8 @@ impl Worker {
         };
         // Who gives a place back from now on sees that somebody waits; what was given back before is
         // seen here.
-        match self.next_backend(key, &mut search) {
+        let choice = if behind { Choice::Wait } else { self.next_backend(key, &mut search) };
+        match choice {
             Choice::Wait => {}
             Choice::Try(lease) => {
                 drop(waiting);
