@@ -4,7 +4,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, flock, memfd_create, open};
+use rustix::fs::{
+    FlockOperation, MemfdFlags, Mode, OFlags, fcntl_get_seals, flock, memfd_create, open,
+};
 
 use crate::Error;
 use crate::error::Context as _;
@@ -22,14 +24,19 @@ impl Baton {
     pub(crate) fn new() -> Result<Baton, Error> {
         let file = memfd_create("cachelane-relay-baton", MemfdFlags::CLOEXEC)
             .context("cannot create a file in memory")?;
-        let baton = Baton::of(file);
+        let baton = Baton::of(file)?;
         baton.take()?;
         Ok(baton)
     }
 
     /// Another relay's, not held.
-    pub(crate) fn of(file: OwnedFd) -> Baton {
-        Baton { file, lock: Mutex::new(None) }
+    ///
+    /// # Errors
+    /// It is something else than a file in memory, which to open anew could do anything.
+    pub(crate) fn of(file: OwnedFd) -> Result<Baton, Error> {
+        // Only such a file has seals: fcntl(2).
+        fcntl_get_seals(&file).context("the baton is no file in memory")?;
+        Ok(Baton { file, lock: Mutex::new(None) })
     }
 
     /// A duplicate, for another process to take it or not.
@@ -66,8 +73,8 @@ mod tests {
     #[test]
     fn one_at_a_time_holds_it() {
         let first = Baton::new().unwrap();
-        let second = Baton::of(first.duplicate().unwrap());
-        let third = Baton::of(second.duplicate().unwrap());
+        let second = Baton::of(first.duplicate().unwrap()).unwrap();
+        let third = Baton::of(second.duplicate().unwrap()).unwrap();
         assert!(!second.take().unwrap() && !third.take().unwrap());
         assert!(first.take().unwrap(), "it has it already");
         first.release();
@@ -75,5 +82,15 @@ mod tests {
         // As when its process dies.
         drop(second);
         assert!(third.take().unwrap() && !first.take().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_file_in_memory_is_never_opened_anew() {
+        for path in ["/dev/null", "/proc/self/exe"] {
+            for flags in [OFlags::RDONLY, OFlags::PATH] {
+                let file = open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
+                Baton::of(file).unwrap_err();
+            }
+        }
     }
 }

@@ -5,14 +5,17 @@
 //! 1. `relay.listeners`: where does it listen? The successor looks for the relay that has its
 //!    addresses.
 //! 2. `relay.hand_over`: the successor gets duplicates of all sockets on them, and the [`Baton`]. It
-//!    starts to accept. From now on both do, and nobody waits for either.
-//! 3. `relay.release`: the predecessor lets go of the baton, and the successor takes it.
+//!    starts its workers, who accept nobody yet.
+//! 3. `relay.release`: the predecessor lets go of the baton, and the successor takes it. It opens
+//!    more sockets if it has more workers, and accepts. For a moment both do, and nobody waits for
+//!    either.
 //! 4. `relay.taken`: the predecessor sees that the baton is taken, accepts no more, and drains.
 //!
 //! The baton decides, whatever is lost on the way. The predecessor goes on accepting until another
 //! has it, and takes it back if nobody does within [`GRACE`]. A successor that does not get it lets go
-//! of the sockets. One whose predecessor dies takes it. A process that is stopped anywhere in between
-//! finds out when it goes on: there is one lock.
+//! of the sockets; it has accepted nobody, and nobody is in a queue of its own. One whose predecessor dies takes it. A process that is stopped anywhere in between
+//! finds out when it goes on: there is one lock. If its successor has come and gone meanwhile, the lock
+//! is free, and the sockets do not listen any more: it has been replaced all the same.
 //!
 //! Both accept from the same sockets, by level-triggered events that wake both: one that does not run
 //! takes nothing from the other.
@@ -21,7 +24,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -30,6 +33,7 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::baton::Baton;
 use crate::inherited::Owner;
+use crate::listeners::{Duplicates, Listener};
 use crate::shared::Stage;
 use crate::{Error, ErrorKind, Relay};
 
@@ -79,7 +83,8 @@ pub(crate) struct Offer {
 struct Successor {
     token: u64,
     pid: u32,
-    addrs: Vec<SocketAddr>,
+    /// What it has duplicates of. Others of this relay's, of workers hired since, it has not.
+    sockets: Vec<Weak<Listener>>,
     since: Instant,
 }
 
@@ -120,11 +125,11 @@ impl Relay {
         if patient && successor.is_at_it() {
             return Ok(());
         }
-        if self.handover.baton.take()? {
+        if self.handover.baton.take()? && self.all_listen() {
             tracing::warn!("process {} did not take over: this one goes on", successor.pid);
             *state = State::Alone;
         } else {
-            self.hand_over(&successor.addrs);
+            self.hand_over(&successor.sockets);
             *state = State::Replaced(successor.pid);
             if let Some(Told(tell)) = self.handover.told.get() {
                 tell();
@@ -133,12 +138,29 @@ impl Relay {
         Ok(())
     }
 
+    /// Checks that clients can reach this relay, if it is still in charge.
+    ///
+    /// # Errors
+    /// One of its sockets does not listen any more.
+    pub(crate) fn check_listeners(&self) -> Result<(), Error> {
+        // Nobody takes over meanwhile.
+        let state = self.handover.state.lock();
+        match &*state {
+            State::Alone | State::Offered(_) if !self.is_draining() && !self.all_listen() => {
+                let message =
+                    "a listening socket was shut down by another process that has it open";
+                Err(Error::new(ErrorKind::Io, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
-        self.stage() != Stage::Run
+        self.stage() >= Stage::Drain
     }
 
     /// Step 2, for the process `pid`, or 0.
-    pub(crate) fn offer(&self, addrs: Vec<SocketAddr>, pid: u32) -> Result<Offer, Error> {
+    pub(crate) fn offer(&self, addrs: &[SocketAddr], pid: u32) -> Result<Offer, Error> {
         self.settle(true)?;
         let mut state = self.handover.state.lock();
         match &*state {
@@ -151,10 +173,10 @@ impl Relay {
             _ if self.is_draining() => return Err(Error::busy("it is about to end")),
             _ => {}
         }
-        let sockets = self.duplicates(&addrs)?;
+        let Duplicates { sockets, of } = self.duplicates(addrs)?;
         let baton = self.handover.baton.duplicate()?;
         let token = RandomState::new().hash_one(pid);
-        *state = State::Offered(Successor { token, pid, addrs, since: Instant::now() });
+        *state = State::Offered(Successor { token, pid, sockets: of, since: Instant::now() });
         Ok(Offer { token, sockets, baton })
     }
 
@@ -191,7 +213,11 @@ impl Relay {
         if !self.handover.baton.take()? {
             return Err(Error::busy("another relay is in charge of the listeners"));
         }
-        self.renew_listeners()
+        self.serve().map_err(|error| {
+            // For the predecessor, if it is still there.
+            self.handover.baton.release();
+            Error::busy(error.to_string())
+        })
     }
 }
 

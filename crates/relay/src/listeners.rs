@@ -89,6 +89,16 @@ impl Listener {
         let _ = self.queue.compare_exchange(renewed, own, Relaxed, Relaxed);
     }
 
+    /// Another relay is in charge of it from now on.
+    pub(crate) fn hand_over(&self) {
+        self.in_charge.store(false, SeqCst);
+    }
+
+    /// Whether clients can still reach it: false once whoever is in charge has ended it.
+    fn listens(&self) -> bool {
+        sockopt::socket_acceptconn(&self.socket).unwrap_or(false)
+    }
+
     /// From now on the kernel drops what asks for a new connection, as if it had been lost on the
     /// way: the client asks again, by when somebody else listens, or nobody. Handshakes that have
     /// begun are completed.
@@ -127,6 +137,14 @@ impl Drop for Listener {
     }
 }
 
+/// Sockets for another relay.
+#[derive(Debug)]
+pub(crate) struct Duplicates {
+    pub(crate) sockets: Vec<(OwnedFd, Owner)>,
+    /// What they are duplicates of.
+    pub(crate) of: Vec<Weak<Listener>>,
+}
+
 /// One worker's.
 pub(crate) type Own = Vec<Arc<Listener>>;
 
@@ -135,6 +153,7 @@ pub(crate) type Own = Vec<Arc<Listener>>;
 pub(crate) struct Listeners {
     groups: Vec<Group>,
     backlog: i32,
+    is_in_charge: bool,
     /// Those that are the workers' alone.
     retired: Vec<Weak<Listener>>,
 }
@@ -180,7 +199,7 @@ impl Listeners {
                 groups.push(Group { claim: Some(claim), ..Group::of(addr, Owner::Relay) });
             }
         }
-        Ok(Listeners { groups, backlog, retired: Vec::new() })
+        Ok(Listeners { groups, backlog, is_in_charge: false, retired: Vec::new() })
     }
 
     /// The addresses, with the ports that the kernel chose.
@@ -188,7 +207,8 @@ impl Listeners {
         self.groups.iter().map(|group| group.addr)
     }
 
-    /// Listeners for each of `workers` more workers, on which clients wait from now on.
+    /// Listeners for each of `workers` more workers, on which clients wait from now on: not yet on
+    /// those beside sockets that another relay is in charge of.
     ///
     /// # Errors
     /// An address that another process listens on by now; a lack of open files. Nothing has changed
@@ -199,9 +219,14 @@ impl Listeners {
         let bound = self.groups.iter_mut().map(bind).collect::<Result<Vec<_>, _>>()?;
         let mut opened = Vec::new();
         for (number, (group, bound)) in self.groups.iter().zip(bound).enumerate() {
-            let listen = |bound: Bound| {
-                let socket = bound.listen(group.addr, self.backlog, set_up)?;
-                Ok(Listener::new(socket, number, true, Queue::Own))
+            let listen = |bound: Bound| match bound {
+                Bound::Another(socket) if group.is_inherited && !self.is_in_charge => {
+                    Ok(Listener::new(socket, number, false, Queue::Own))
+                }
+                bound => {
+                    let socket = bound.listen(group.addr, self.backlog, set_up)?;
+                    Ok(Listener::new(socket, number, true, Queue::Own))
+                }
             };
             opened.push(bound.into_iter().map(listen).collect::<Result<Own, Error>>()?);
         }
@@ -224,42 +249,43 @@ impl Listeners {
     /// Duplicates of all sockets on these addresses, for a successor.
     ///
     /// # Errors
-    /// None of these addresses is this relay's any more; a lack of open files.
-    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Vec<(OwnedFd, Owner)>, Error> {
+    /// A lack of open files.
+    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Duplicates, Error> {
+        let (mut sockets, mut of) = (Vec::new(), Vec::new());
         let wanted = self.groups.iter().filter(|group| addrs.contains(&group.addr));
-        let all = wanted.flat_map(|group| group.sockets.iter().map(|socket| (socket, group.owner)));
-        let duplicate = |(socket, owner): (&Arc<Listener>, Owner)| {
-            let duplicate = rustix::io::fcntl_dupfd_cloexec(&socket.socket, 0);
-            duplicate
-                .map(|duplicate| (duplicate, owner))
-                .map_err(|e| Error::io("cannot duplicate a listening socket", e))
-        };
-        all.map(duplicate).collect()
-    }
-
-    /// Another relay is in charge of the sockets on these addresses from now on.
-    pub(crate) fn hand_over(&mut self, addrs: &[SocketAddr]) {
-        for group in self.groups.iter().filter(|group| addrs.contains(&group.addr)) {
-            group.sockets.iter().for_each(|socket| socket.in_charge.store(false, SeqCst));
+        for (group, socket) in wanted.flat_map(|g| g.sockets.iter().map(move |s| (g, s))) {
+            let duplicate = rustix::io::fcntl_dupfd_cloexec(&socket.socket, 0)
+                .map_err(|e| Error::io("cannot duplicate a listening socket", e))?;
+            sockets.push((duplicate, group.owner));
+            of.push(Arc::downgrade(socket));
         }
+        Ok(Duplicates { sockets, of })
     }
 
-    /// This relay is in charge of the sockets that it has taken over: their options become its own.
+    pub(crate) fn all_listen(&self) -> bool {
+        self.all().all(|socket| socket.listens())
+    }
+
+    /// This relay is in charge of the sockets that it has taken over: their options become its own, and
+    /// clients wait on those beside them too.
     ///
     /// # Errors
     /// One of them does not listen any more.
     pub(crate) fn take_charge(&mut self, set_up: SetUp) -> Result<(), Error> {
         let inherited = self.groups.iter().filter(|group| group.is_inherited);
-        for (group, socket) in inherited.flat_map(|g| g.sockets.iter().map(move |s| (g, s))) {
-            let addr = group.addr;
-            let listens = sockopt::socket_acceptconn(&socket.socket);
-            if !listens.map_err(|e| Error::io(format!("cannot listen on {addr}"), e))? {
-                let message = format!("the socket on {addr} that was taken over has been closed");
-                return Err(Error::new(ErrorKind::AddressNotAvailable, message));
-            }
+        let sockets = inherited.flat_map(|g| g.sockets.iter().map(move |s| (g, s)));
+        // Those beside them are new, and do not listen yet.
+        let (taken_over, new): (Vec<_>, Vec<_>) = sockets.partition(|(_, s)| s.is_foreign());
+        if let Some((Group { addr, .. }, _)) = taken_over.iter().find(|(_, s)| !s.listens()) {
+            let message = format!("the socket on {addr} that was taken over has been closed");
+            return Err(Error::new(ErrorKind::AddressNotAvailable, message));
         }
-        let inherited = self.groups.iter().filter(|group| group.is_inherited);
-        for (group, socket) in inherited.flat_map(|g| g.sockets.iter().map(move |s| (g, s))) {
+        for (Group { addr, .. }, socket) in new {
+            rustix::net::listen(&socket.socket, self.backlog)
+                .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
+            socket.in_charge.store(true, SeqCst);
+        }
+        for (group, socket) in taken_over {
             // What cannot be set stays as it was. The filter is one that drops SYNs, if any.
             let _ = tcp::detach_filter(&socket.socket);
             let _ = prepare(&socket.socket, group.addr, set_up);
@@ -267,6 +293,7 @@ impl Listeners {
             socket.in_charge.store(group.owner == Owner::Relay, SeqCst);
             socket.queue.store(Queue::Renewed as u8, Relaxed);
         }
+        self.is_in_charge = true;
         Ok(())
     }
 

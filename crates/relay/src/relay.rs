@@ -1,9 +1,8 @@
 //! A running relay: starts workers, moves them, changes the engine, drains.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use lanes::CpuSet;
@@ -18,8 +17,8 @@ use crate::counters::Stats;
 use crate::crew::{Crew, Hand};
 use crate::files::FileBudget;
 use crate::handover::Handover;
-use crate::inherited::{Inherited, Owner};
-use crate::listeners::Listeners;
+use crate::inherited::Inherited;
+use crate::listeners::{Duplicates, Listener, Listeners};
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::statistics::{Statistics, Traffic};
@@ -69,11 +68,12 @@ impl Relay {
     /// As for [`start`](Self::start).
     pub fn start_on(config: Config, sockets: Vec<Inherited>) -> Result<Relay, Error> {
         let relay = Relay::begin(config, sockets, Handover::new(Baton::new()?))?;
-        relay.renew_listeners()?;
+        relay.serve()?;
         Ok(relay)
     }
 
-    /// Starts a relay that serves, and is not yet in charge of the sockets that it was given.
+    /// Starts a relay that is ready to [`serve`](Self::serve), and not in charge of the sockets that it
+    /// was given.
     pub(crate) fn begin(
         config: Config,
         sockets: Vec<Inherited>,
@@ -241,7 +241,7 @@ impl Relay {
         }
         cpus.iter().try_for_each(check_cpu)?;
         let mut crew = self.crew();
-        let wanted = if self.shared.stage() == Stage::Run { cpus.len() } else { 0 };
+        let wanted = if self.shared.stage() < Stage::Drain { cpus.len() } else { 0 };
         let recruits = (crew.len()..wanted)
             .map(|index| Hand::hire(index, &self.shared, self.announce.clone()))
             .collect::<Result<_, _>>()?;
@@ -262,9 +262,10 @@ impl Relay {
     ///
     /// # Errors
     /// A worker that ended and could not begin anew: its share of the clients waits in vain, and the
-    /// relay should be dropped.
+    /// relay should be dropped. So does a listening socket that another process shut down.
     pub fn tend(&self) -> Result<(), Error> {
         self.settle(true)?;
+        self.check_listeners()?;
         self.crew().follow();
         match self.shared.failure() {
             Some(failure) => Err(Error::new(ErrorKind::Io, failure)),
@@ -314,23 +315,32 @@ impl Relay {
     }
 
     /// Duplicates of the sockets on these addresses.
-    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Vec<(OwnedFd, Owner)>, Error> {
+    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Duplicates, Error> {
         self.listeners.lock().duplicates(addrs)
     }
 
-    /// Leaves the sockets on these addresses to another relay, and accepts nobody any more.
-    pub(crate) fn hand_over(&self, addrs: &[SocketAddr]) {
+    /// Whether no socket was shut down, by another process that has it open.
+    pub(crate) fn all_listen(&self) -> bool {
+        self.listeners.lock().all_listen()
+    }
+
+    /// Leaves these sockets to another relay, and lets nobody new come to the others.
+    pub(crate) fn hand_over(&self, sockets: &[Weak<Listener>]) {
         let _crew = self.crew();
         let mut listeners = self.listeners.lock();
-        listeners.hand_over(addrs);
+        sockets.iter().filter_map(Weak::upgrade).for_each(|socket| socket.hand_over());
         listeners.retire();
         self.shared.advance(Stage::Drain);
     }
 
-    /// Makes the sockets that it was given its own.
-    pub(crate) fn renew_listeners(&self) -> Result<(), Error> {
+    /// Makes the sockets that it was given its own, and accepts.
+    pub(crate) fn serve(&self) -> Result<(), Error> {
         let setup = &self.shared.setup;
-        self.listeners.lock().take_charge(&|socket: &_, addr| setup.set_up_listener(socket, addr))
+        self.listeners
+            .lock()
+            .take_charge(&|socket: &_, addr| setup.set_up_listener(socket, addr))?;
+        self.shared.advance(Stage::Run);
+        Ok(())
     }
 
     fn crew(&self) -> MutexGuard<'_, Crew> {

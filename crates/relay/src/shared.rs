@@ -22,14 +22,16 @@ use crate::statistics::Tallies;
 use crate::worker::reserve::Reserve;
 
 /// What the workers are to do: a relay goes through these in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    Run = 0,
+    /// Accept nobody: the relay is not in charge yet.
+    Begin = 0,
+    Run = 1,
     /// Accept who has connected by now, return when the last connection has ended.
-    Drain = 1,
+    Drain = 2,
     /// Reset what is left, and return.
-    Stop = 2,
+    Stop = 3,
 }
 
 #[derive(Debug)]
@@ -96,7 +98,7 @@ impl Shared {
             reserve: Reserve::new(),
             engine: AtomicU8::new(config.engine as u8),
             config,
-            stage: AtomicU8::new(Stage::Run as u8),
+            stage: AtomicU8::new(Stage::Begin as u8),
             cpus: AtomicUsize::new(0),
             crew: AtomicUsize::new(0),
             active: OwnLine::default(),
@@ -145,8 +147,9 @@ impl Shared {
 
     pub(crate) fn stage(&self) -> Stage {
         match self.stage.load(Acquire) {
-            0 => Stage::Run,
-            1 => Stage::Drain,
+            0 => Stage::Begin,
+            1 => Stage::Run,
+            2 => Stage::Drain,
             _ => Stage::Stop,
         }
     }

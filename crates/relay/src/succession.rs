@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knobs::{Answer, Client, Peer, Process, Registry};
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use crate::baton::Baton;
@@ -29,9 +30,9 @@ pub(crate) fn answer(relay: &Arc<Relay>, registry: &Registry) -> knobs::Result<(
     })?;
     let from = Arc::clone(relay);
     registry.on_request("relay.hand_over", move |with: &Value, peer: Peer| {
-        let addrs = serde_json::from_value(with["addrs"].clone());
+        let addrs: Result<Vec<_>, _> = serde_json::from_value(with["addrs"].clone());
         let addrs = addrs.map_err(|e| Error::invalid(format!("addrs: {e}")))?;
-        let Offer { token, sockets, baton } = from.offer(addrs, peer.pid)?;
+        let Offer { token, sockets, baton } = from.offer(&addrs, peer.pid)?;
         let manager: Vec<bool> = sockets.iter().map(|(_, o)| *o == Owner::Manager).collect();
         let mut files: Vec<_> = sockets.into_iter().map(|(socket, _)| socket).collect();
         files.push(baton);
@@ -68,7 +69,7 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// The relay in this network namespace that listens on one of these addresses at least, if there
+    /// The relay of this user's in this network namespace that listens on one of these addresses at least, if there
     /// is one.
     ///
     /// # Errors
@@ -90,7 +91,10 @@ impl Predecessor {
         addrs: &[SocketAddr],
     ) -> Result<Option<Predecessor>, Error> {
         let cannot = |e| Error::control("cannot look for the relay to replace", e);
-        let processes = processes.map_err(cannot)?;
+        let mut processes = processes.map_err(cannot)?;
+        // Another user's could say anything, and pass any file.
+        let user = geteuid().as_raw();
+        processes.retain(|process| process.uid == user);
         let answers =
             knobs::ask_each(&processes, |one| one.connect()?.ask("relay.listeners", json!({})));
         let mut found: Option<Predecessor> = None;
@@ -148,17 +152,23 @@ impl Predecessor {
         let is_manager = |index: usize| value["manager"][index].as_bool() == Some(true);
         let inherit = |(index, socket)| {
             let owner = if is_manager(index) { Owner::Manager } else { Owner::Relay };
-            Inherited::new(socket, owner)
+            let inherited = Inherited::new(socket, owner);
+            inherited.map_err(|e| Error::busy(format!("process {} passed a socket: {e}", self.pid)))
         };
-        let sockets = files.into_iter().enumerate().map(inherit).collect::<Result<_, _>>()?;
-        let handover = Handover::new(Baton::of(baton));
+        let sockets = files.into_iter().enumerate().map(inherit);
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = sockets.iter().find(|socket| !self.addrs.contains(&socket.addr)) {
+            let (pid, addr, addrs) = (self.pid, other.addr, &self.addrs);
+            return Err(Error::invalid(format!(
+                "process {pid} passed a socket on {addr} (expected one on {addrs:?})"
+            )));
+        }
+        let handover = Handover::new(Baton::of(baton)?);
         let relay = Relay::begin(config, sockets, handover)?;
         let token = json!({"token": value["token"]});
         // What they answer does not matter: the baton is there for the taking, or not.
         let released = control.ask("relay.release", token.clone());
         if let Err(error) = relay.take_charge() {
-            // Whom it has accepted meanwhile, it serves.
-            relay.drain(STEP);
             return Err(released.map_or_else(failed, |_| error));
         }
         if let Err(error) = control.ask("relay.taken", token) {

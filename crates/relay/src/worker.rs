@@ -150,6 +150,7 @@ impl Worker {
         let mut events = Vec::with_capacity(256);
         loop {
             match self.shared.stage() {
+                Stage::Begin => {}
                 Stage::Run => {
                     self.set_accepting(self.may_accept());
                     if self.resources.sockmap.is_none() {

@@ -3,16 +3,18 @@
 mod common;
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachelane_relay::{Config, Engine, ErrorKind, Predecessor, Relay, register};
+use cachelane_relay::{Config, Engine, Error, ErrorKind, Predecessor, Relay, register};
 use common::*;
 use knobs::{Answer, Client, Registry, Server};
 use lanes::LaneMap;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -25,8 +27,14 @@ struct Host {
 
 impl Host {
     fn new(to: SocketAddr) -> Host {
+        Host::with(to, |_| ())
+    }
+
+    fn with(to: SocketAddr, adjust: impl FnOnce(&mut Config)) -> Host {
         let dir = TempDir::new().unwrap();
-        let relay = Arc::new(Relay::start(config(Engine::Copy, &[to])).unwrap());
+        let mut config = config(Engine::Copy, &[to]);
+        adjust(&mut config);
+        let relay = Arc::new(Relay::start(config).unwrap());
         let server = serve(&relay, &dir);
         Host { relay, server, dir }
     }
@@ -198,6 +206,151 @@ fn a_relay_that_drains_has_nothing_to_hand_over() {
     let error = found.take_over(Config { listen, ..config(Engine::Copy, &[to]) }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(sockets.iter().all(|s| !rustix::net::sockopt::socket_acceptconn(s).unwrap()));
+}
+
+#[test]
+fn a_relay_whose_successor_came_and_went_unseen_is_replaced_and_keeps_its_connections() {
+    let (listener, to) = backend();
+    let host = Host::new(to);
+    let held = Pair { client: connect(host.addr()), backend: accept(&listener) };
+    let (token, sockets, baton) = host.hand_over().unwrap();
+    host.release(&token).unwrap();
+    let taken = take(&baton).expect("it was released");
+    // As a relay in charge ends.
+    sockets.iter().for_each(|socket| shutdown(socket, Shutdown::Read).unwrap());
+    drop(taken);
+    await_that("it found out", || {
+        host.relay.tend().unwrap();
+        host.relay.replaced_by().is_some()
+    });
+    converse(&held);
+    part(held);
+    assert!(host.relay.drain(PATIENCE));
+}
+
+#[test]
+fn a_relay_whose_sockets_were_shut_down_says_so_and_does_not_spin() {
+    let (_listener, to) = backend();
+    let host = Host::new(to);
+    let (_token, sockets, _baton) = host.hand_over().unwrap();
+    sockets.iter().for_each(|socket| shutdown(socket, Shutdown::Read).unwrap());
+    let error = host.relay.tend().unwrap_err();
+    assert!(error.to_string().contains("shut down"), "{error}");
+    for thread in host.relay.worker_threads() {
+        let path = format!("/proc/self/task/{thread}/stat");
+        let sleeps = || std::fs::read_to_string(&path).unwrap().contains(") S ");
+        await_that("its workers sleep", || (0..20).all(|_| sleeps()));
+    }
+}
+
+#[test]
+fn those_who_wait_for_a_worker_hired_after_the_offer_are_served_by_the_predecessor() {
+    let cpus = own_cpus();
+    if cpus.len() < 2 {
+        eprintln!("skipped: those_who_wait_for_a_worker_hired…: needs two CPUs");
+        return;
+    }
+    let (listener, to) = backend();
+    let host = Host::with(to, |config| {
+        config.cpus = cpus.iter().copied().take(1).collect();
+        config.max_connections = Some(1);
+    });
+    let held = Pair { client: connect(host.addr()), backend: accept(&listener) };
+    let (token, sockets, baton) = host.hand_over().unwrap();
+    host.relay.set_cpus(&cpus.iter().copied().take(2).collect()).unwrap();
+    let clients: Vec<_> = (0..32).map(|_| connect(host.addr())).collect();
+    await_that("they wait", || host.relay.waiting() == clients.len());
+    host.release(&token).unwrap();
+    let _taken = take(&baton).expect("it was released");
+    await_that("it found out", || {
+        host.relay.tend().unwrap();
+        host.relay.replaced_by().is_some()
+    });
+    // What the successor has, and what it has not.
+    let [socket] = sockets.try_into().unwrap();
+    let theirs = TcpListener::from(socket);
+    let accepted = std::iter::from_fn(|| theirs.accept().ok()).count();
+    part(held);
+    let left = clients.len() - accepted;
+    std::thread::scope(|scope| {
+        for client in clients {
+            // Each lets the next one in.
+            scope.spawn(move || assert_eq!(receive_to_end(&client), b"", "an end, not a reset"));
+        }
+        (0..left).for_each(|_| drop(accept(&listener)));
+    });
+    assert!(host.relay.drain(PATIENCE));
+}
+
+/// A predecessor that hands `files` over, of which the last is its baton, and does `release` when it
+/// is to release that.
+fn fake(
+    addr: SocketAddr,
+    files: Vec<OwnedFd>,
+    release: impl Fn() + Send + Sync + 'static,
+) -> (Server, TempDir, Predecessor) {
+    let registry = Registry::new("relay");
+    let network = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+    let listeners = json!({"addrs": [addr], "draining": false, "network": network});
+    let answer = |value: Value, files| Ok::<_, Error>(Answer { value, files });
+    registry
+        .on_request("relay.listeners", move |_: &Value, _| answer(listeners.clone(), vec![]))
+        .unwrap();
+    let offer = move |_: &Value, _| {
+        let files = files.iter().map(|file| file.try_clone().unwrap()).collect();
+        answer(json!({"token": 1, "manager": []}), files)
+    };
+    registry.on_request("relay.hand_over", offer).unwrap();
+    registry
+        .on_request("relay.release", move |_: &Value, _| {
+            release();
+            answer(Value::Null, vec![])
+        })
+        .unwrap();
+    let dir = TempDir::new().unwrap();
+    let server = Server::bind_in(registry, dir.path()).unwrap();
+    let found = Predecessor::find_in(dir.path(), &[addr]).unwrap().unwrap();
+    (server, dir, found)
+}
+
+fn new_baton() -> OwnedFd {
+    memfd_create("baton", MemfdFlags::CLOEXEC).unwrap()
+}
+
+#[test]
+fn what_a_predecessor_passes_is_checked() {
+    let ((listener, addr), (other, _)) = (backend(), backend());
+    let config = || Config { listen: vec![addr], ..config(Engine::Copy, &[addr]) };
+    let refused = |files: Vec<OwnedFd>, says: &str| {
+        let (_server, _dir, found) = fake(addr, files, || ());
+        let error = found.take_over(config()).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    refused(vec![other.into(), new_baton()], "expected one on");
+    refused(vec![new_baton(), new_baton()], "no TCP socket that listens");
+    refused(vec![listener.into(), File::open("/dev/null").unwrap().into()], "no file in memory");
+}
+
+#[test]
+fn a_successor_accepts_nobody_before_it_is_in_charge() {
+    let ((listener, addr), (_backend, to)) = (backend(), backend());
+    // Its successor has more workers, whose sockets may join.
+    sockopt::set_socket_reuseport(&listener, true).unwrap();
+    let baton = new_baton();
+    let held = take(&baton).unwrap();
+    let ours: TcpListener = listener.try_clone().unwrap();
+    let (_server, _dir, found) = fake(addr, vec![listener.into(), baton], move || {
+        for _ in 0..32 {
+            let client = connect(addr);
+            let backend = accept(&ours);
+            part(Pair { client, backend });
+        }
+    });
+    let error =
+        found.take_over(Config { listen: vec![addr], ..config(Engine::Copy, &[to]) }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("in charge"), "{error}");
+    drop(held);
 }
 
 #[test]

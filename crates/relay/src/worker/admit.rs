@@ -61,7 +61,8 @@ impl Worker {
             return;
         }
         for _ in 0..ACCEPTS {
-            if !self.accepting {
+            // One that has gone had an event left.
+            if !self.accepting || index >= self.listeners.len() {
                 return;
             }
             if !self.enter() {
@@ -86,12 +87,22 @@ impl Worker {
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
                             return self.pause_accepting(index, e);
                         }
+                        // It does not listen any more: whoever was in charge of it has ended it.
+                        Errno::INVAL => return self.forget_listener(index),
                         // The client went away in the queue: accept(2) says try again.
                         _ => {}
                     }
                 }
             }
         }
+    }
+
+    /// Lets go of a listener that nobody can reach: its events would never end. Whether the relay may
+    /// go on without it is for [`Relay::tend`](crate::Relay::tend) to say.
+    fn forget_listener(&mut self, index: usize) {
+        self.set_accepting(false);
+        self.listeners.remove(index);
+        self.set_accepting(self.may_accept());
     }
 
     /// Files may be there again in a moment, so clients wait in the queue at first. If there are none
