@@ -431,6 +431,32 @@ fn a_relay_on_a_managers_socket_restarts_1000_times_and_no_client_notices() {
 }
 
 #[test]
+fn a_relay_on_a_managers_socket_can_be_replaced_and_need_not_be() {
+    let (dir, to) = (runtime_dir(), echo());
+    let [web, admin] = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let start = |listener: &TcpListener, more: &[&str]| {
+        Relay::start(&mut activated(dir.path(), listener, "web", to, more))
+    };
+    let serves = |listener: &TcpListener| {
+        let addr = listener.local_addr().expect("an address");
+        for _ in 0..20 {
+            ask(&TcpStream::connect(addr).expect("it listens")).expect("it serves");
+        }
+    };
+    // There is none to replace; one with the same socket; one that has another.
+    let first = start(&web, &["--replace"]);
+    serves(&web);
+    let second = start(&web, &["--replace"]);
+    assert!(first.end().0);
+    serves(&web);
+    let both = ["--replace", "--listen", "fd:web", "--listen", &second.addr.to_string()];
+    let _third = start(&admin, &both);
+    assert!(second.end().0);
+    serves(&web);
+    serves(&admin);
+}
+
+#[test]
 fn sockets_that_a_manager_passes_are_chosen_by_name() {
     let (dir, to) = (runtime_dir(), echo());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

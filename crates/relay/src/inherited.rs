@@ -33,6 +33,16 @@ impl Inherited {
         Inherited::new(socket, Owner::Manager)
     }
 
+    /// The same socket once more.
+    ///
+    /// # Errors
+    /// A lack of open files.
+    pub fn duplicate(&self) -> Result<Inherited, Error> {
+        let socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)
+            .map_err(|e| Error::io("cannot duplicate a listening socket", e))?;
+        Ok(Inherited { socket, ..*self })
+    }
+
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr

@@ -137,13 +137,14 @@ impl Predecessor {
         self.addrs.iter().copied()
     }
 
-    /// Starts a relay on the predecessor's sockets, and on others where it has none, and takes over
-    /// from it: when this returns, the new relay serves and the old one accepts nobody any more.
+    /// Starts a relay on the predecessor's sockets, on those of `passed` where it has none, and on new
+    /// ones where there are none, and takes over from it: when this returns, the new relay serves and
+    /// the old one accepts nobody any more.
     ///
     /// # Errors
     /// As for [`Relay::start`]; [`ErrorKind::Busy`] if the predecessor keeps its sockets, or is about
     /// to end. The predecessor then goes on as if nothing had been.
-    pub fn take_over(&self, config: Config) -> Result<Relay, Error> {
+    pub fn take_over(&self, config: Config, passed: Vec<Inherited>) -> Result<Relay, Error> {
         let failed = |e| Error::control(format!("cannot take over from process {}", self.pid), e);
         let mut control = Client::connect_timeout(&self.path, STEP).map_err(failed)?;
         let asked = control.ask("relay.hand_over", json!({"addrs": self.addrs}));
@@ -156,13 +157,14 @@ impl Predecessor {
             inherited.map_err(|e| Error::busy(format!("process {} passed a socket: {e}", self.pid)))
         };
         let sockets = files.into_iter().enumerate().map(inherit);
-        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let mut sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         if let Some(other) = sockets.iter().find(|socket| !self.addrs.contains(&socket.addr)) {
             let (pid, addr, addrs) = (self.pid, other.addr, &self.addrs);
             return Err(Error::invalid(format!(
                 "process {pid} passed a socket on {addr} (expected one on {addrs:?})"
             )));
         }
+        sockets.extend(passed.into_iter().filter(|one| !self.addrs.contains(&one.addr)));
         let handover = Handover::new(Baton::of(baton)?);
         let relay = Relay::begin(config, sockets, handover)?;
         let token = json!({"token": value["token"]});

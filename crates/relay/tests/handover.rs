@@ -92,8 +92,9 @@ fn a_successor_serves_and_the_predecessor_ends_with_its_last_connection() {
         assert!(!found.is_draining);
         let cpus = own_cpus().into_iter().take(workers).collect();
         let listen = host.relay.addrs().to_vec();
-        let successor =
-            found.take_over(Config { listen, cpus, ..config(Engine::Copy, &[to]) }).unwrap();
+        let successor = found
+            .take_over(Config { listen, cpus, ..config(Engine::Copy, &[to]) }, vec![])
+            .unwrap();
         assert_eq!(successor.addrs(), host.relay.addrs());
         assert_eq!(host.relay.replaced_by(), Some(std::process::id()));
         assert!(!host.relay.drain(Duration::from_millis(100)));
@@ -117,7 +118,7 @@ fn whom_nobody_accepted_the_successor_accepts() {
     };
     // Its predecessor is full, and so leaves its queues as they are.
     let first = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
-    let full = Arc::new(first.take_over(limited(Some(1))).unwrap());
+    let full = Arc::new(first.take_over(limited(Some(1)), vec![]).unwrap());
     assert!(host.relay.drain(PATIENCE), "its workers have seen it");
     let dir = TempDir::new().unwrap();
     let _server = serve(&full, &dir);
@@ -125,7 +126,7 @@ fn whom_nobody_accepted_the_successor_accepts() {
     let waiting: Vec<_> = (0..20).map(|_| connect(full.addrs()[0])).collect();
     await_that("they wait", || full.waiting() == 20);
     let second = Predecessor::find_in(dir.path(), full.addrs()).unwrap().unwrap();
-    let successor = second.take_over(limited(None)).unwrap();
+    let successor = second.take_over(limited(None), vec![]).unwrap();
     // In whatever order.
     waiting.iter().for_each(|_| drop(accept(&listener)));
     for client in waiting {
@@ -203,7 +204,8 @@ fn a_relay_that_drains_has_nothing_to_hand_over() {
     let found = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
     assert!(found.is_draining);
     let listen = host.relay.addrs().to_vec();
-    let error = found.take_over(Config { listen, ..config(Engine::Copy, &[to]) }).unwrap_err();
+    let error =
+        found.take_over(Config { listen, ..config(Engine::Copy, &[to]) }, vec![]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(sockets.iter().all(|s| !rustix::net::sockopt::socket_acceptconn(s).unwrap()));
 }
@@ -323,7 +325,7 @@ fn what_a_predecessor_passes_is_checked() {
     let config = || Config { listen: vec![addr], ..config(Engine::Copy, &[addr]) };
     let refused = |files: Vec<OwnedFd>, says: &str| {
         let (_server, _dir, found) = fake(addr, files, || ());
-        let error = found.take_over(config()).unwrap_err().to_string();
+        let error = found.take_over(config(), vec![]).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     };
     refused(vec![other.into(), new_baton()], "expected one on");
@@ -346,8 +348,9 @@ fn a_successor_accepts_nobody_before_it_is_in_charge() {
             part(Pair { client, backend });
         }
     });
-    let error =
-        found.take_over(Config { listen: vec![addr], ..config(Engine::Copy, &[to]) }).unwrap_err();
+    let error = found
+        .take_over(Config { listen: vec![addr], ..config(Engine::Copy, &[to]) }, vec![])
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.to_string().contains("in charge"), "{error}");
     drop(held);

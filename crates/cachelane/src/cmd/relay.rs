@@ -212,7 +212,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         foreground.heed_hangup()?;
     }
     let relay = Arc::new(match args.replace {
-        true => begin::replace(&config)?,
+        true => begin::replace(&config, &sockets)?,
         false => Relay::start_on(config, sockets)?,
     });
     relay.on_replaced(foreground.waker()?);

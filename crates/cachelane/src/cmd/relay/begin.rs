@@ -78,28 +78,31 @@ pub(super) fn listeners(
 }
 
 /// Starts a relay in the place of the one that listens on the same addresses; if there is none, as
-/// usual.
-pub(super) fn replace(config: &Config) -> anyhow::Result<Relay> {
+/// usual on the passed `sockets`.
+pub(super) fn replace(config: &Config, sockets: &[Inherited]) -> anyhow::Result<Relay> {
     /// How long to try while the other one ends, or is being replaced by a third.
     const PATIENCE: Duration = Duration::from_secs(10);
     const PAUSE: Duration = Duration::from_millis(50);
     let start = Instant::now();
-    let mut seen = false;
+    let (mut seen, mut is_last) = (false, false);
     loop {
+        let sockets = sockets.iter().map(Inherited::duplicate).collect::<Result<_, _>>()?;
         let predecessor = Predecessor::find(&config.listen)?;
         seen |= predecessor.is_some();
-        let relay = match predecessor {
-            Some(predecessor) if !predecessor.is_draining => {
-                let pid = predecessor.pid;
-                let relay = predecessor.take_over(config.clone());
-                relay.inspect(|_| tracing::info!("took over from process {pid}"))
-            }
-            _ => Relay::start(config.clone()),
+        let predecessor = predecessor.filter(|one| !one.is_draining);
+        let relay = match &predecessor {
+            Some(one) => (one.take_over(config.clone(), sockets))
+                .inspect(|_| tracing::info!("took over from process {}", one.pid)),
+            None => Relay::start_on(config.clone(), sockets),
         };
+        // What a predecessor said or did late is no reason to leave the addresses to nobody.
+        let in_time = start.elapsed() < PATIENCE;
+        let goes_on = in_time || predecessor.is_some() && !is_last;
+        is_last = !in_time;
         match relay {
             Err(error)
                 if seen
-                    && start.elapsed() < PATIENCE
+                    && goes_on
                     && matches!(error.kind(), ErrorKind::Busy | ErrorKind::AddressInUse) =>
             {
                 tracing::debug!("tries again to replace: {error}");
