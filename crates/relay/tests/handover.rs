@@ -120,6 +120,7 @@ fn whom_nobody_accepted_the_successor_accepts() {
     let first = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
     let full = Arc::new(first.take_over(limited(Some(1)), vec![]).unwrap());
     assert!(host.relay.drain(PATIENCE), "its workers have seen it");
+    assert!(host.relay.drain(PATIENCE), "no worker of the other accepts one more");
     let dir = TempDir::new().unwrap();
     let _server = serve(&full, &dir);
     let held = Pair { client: connect(full.addrs()[0]), backend: accept(&listener) };
