@@ -17,7 +17,8 @@
  * acknowledged every redirected byte.
  *
  * Sleep: a redirected packet tells user space nothing. So when a flow has gone quiet, user space
- * asks for all packets, and waits for the event of the first one, instead of looking again and again.
+ * asks for all packets, and waits for the event of the first one, instead of looking again and
+ * again.
  *
  * Overlap: a retransmitted packet may begin with bytes that were received before. recv(2) skips
  * them; the kernel hands a verdict the whole packet (tcp_read_skb), so that they would be sent
