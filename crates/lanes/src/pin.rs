@@ -19,6 +19,9 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// # Errors
 /// As [`pin`].
 pub fn pin_thread(thread: Pid, cpu: usize) -> Result<()> {
+    if cpu > CpuSet::MAX {
+        return Err(refused(&cpu, &format_args!("expected at most {}", CpuSet::MAX)));
+    }
     keep_thread(thread, &CpuSet::from_iter([cpu]))
 }
 
@@ -27,14 +30,12 @@ pub fn pin_thread(thread: Pid, cpu: usize) -> Result<()> {
 /// # Errors
 /// As [`pin`], if none of them is.
 pub fn keep_thread(thread: Pid, cpus: &CpuSet) -> Result<()> {
-    let refused = |why: &dyn fmt::Display| {
-        let what = format!("cpu {cpus} is offline, or this process may not run on it ({why})");
-        Error::new(ErrorKind::NotAllowed, what)
-    };
-    if cpus.iter().any(|cpu| cpu > CpuSet::MAX) {
-        return Err(refused(&format_args!("expected at most {}", CpuSet::MAX)));
-    }
     let mut set = rustix::thread::CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(cpu));
-    sched_setaffinity(Some(thread), &set).map_err(|error| refused(&error))
+    sched_setaffinity(Some(thread), &set).map_err(|error| refused(cpus, &error))
+}
+
+fn refused(cpus: &dyn fmt::Display, why: &dyn fmt::Display) -> Error {
+    let what = format!("cpu {cpus} is offline, or this process may not run on it ({why})");
+    Error::new(ErrorKind::NotAllowed, what)
 }

@@ -31,7 +31,7 @@ pub(super) fn part() -> Part<Targets> {
     let time = Time { once: 0.0, steps: cases().count(), windows: 1.0, more: 0.4 };
     Part::new("sweep", "Steps, low-water marks and buffers of other sizes", time)
         // The table has many cases.
-        .rounds(|rounds| rounds.div_ceil(4))
+        .rounds(|rounds| rounds.div_ceil(8))
         .stage(|targets, _| {
             Ok(Measure::new(cases(), step, |case, now| {
                 let config = case.config(targets)?;
