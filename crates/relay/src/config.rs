@@ -8,6 +8,7 @@ use std::time::Duration;
 use lanes::CpuSet;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
+use crate::access::AddressEntry;
 use crate::access_log::AccessLog;
 use crate::{CongestionControl, Error, loops};
 pub use backend::{Backend, Check, Target};
@@ -125,8 +126,17 @@ pub struct Config {
     pub user_timeout: Option<Duration>,
     /// How long a backend that refused is left alone before it is tried again.
     pub retry_after: Duration,
+    /// Clients that are let in: see [`deny`](Self::deny). If there is none of these, all are that no
+    /// other entry refuses; and if there is one, all others are refused.
+    pub allow: Vec<AddressEntry>,
+    /// Clients that are reset before a backend is looked for. Of the entries of both lists that have a
+    /// client's address, that of the smallest network decides; of the same one in both, this. The
+    /// address is that in the client's PROXY header, where it has one.
+    pub deny: Vec<AddressEntry>,
     /// Expect a PROXY protocol header from clients, of version 1 or 2.
     pub accept_proxy: bool,
+    /// From these peers alone; the bytes of all others are passed on as they are. Empty: from all.
+    pub proxy_from: Vec<AddressEntry>,
     /// Send a PROXY protocol header to backends.
     pub send_proxy: Option<ProxyHeader>,
     /// Congestion control of both legs.
@@ -172,7 +182,10 @@ impl Config {
             keepalive: Some(Duration::from_secs(60)),
             user_timeout: Some(Duration::from_secs(300)),
             retry_after: Duration::from_secs(2),
+            allow: Vec::new(),
+            deny: Vec::new(),
             accept_proxy: false,
+            proxy_from: Vec::new(),
             send_proxy: None,
             congestion_control: CongestionControl::Auto,
             #[cfg(feature = "measure")]
@@ -180,6 +193,12 @@ impl Config {
             backlog: 4096,
             access_log: None,
         }
+    }
+
+    /// Whether some of the lists of addresses are in files, which may change.
+    pub fn has_address_files(&self) -> bool {
+        let mut all = [&self.allow, &self.deny, &self.proxy_from].into_iter().flatten();
+        all.any(|entry| matches!(entry, AddressEntry::File(_)))
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -7,6 +7,7 @@ kit::counters! {
         closed: "connections", "Connections that ended with every byte delivered both ways.";
         reset: "connections",
             "Connections that ended by a reset, from either side or by the relay.";
+        denied: "connections", "Clients refused because --allow and --deny do not let them in.";
         no_route: "connections",
             "Clients refused because their TLS handshake names no backend, or did not come.";
         no_backend: "connections", "Clients refused because no backend could be reached.";

@@ -24,6 +24,7 @@
 //!
 //! The code is MIT or Apache-2.0; the BPF program in `src/bpf`, which is compiled in, is GPL-2.0.
 
+mod access;
 mod access_log;
 mod backends;
 mod baton;
@@ -67,6 +68,7 @@ mod worker;
 
 #[cfg(feature = "knobs")]
 pub use self::knobs::{STATISTICS, register};
+pub use access::AddressEntry;
 pub use access_log::{AccessLog, LogFormat, LogSample, LogTarget};
 pub use backends::{BackendState, settings::BackendSettings};
 pub use cause::Cause;

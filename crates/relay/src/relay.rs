@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lanes::CpuSet;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::access::Rules;
 use crate::access_log::Writer;
 use crate::backends::Upkeep;
 use crate::baton::Baton;
@@ -80,6 +81,7 @@ impl Relay {
         handover: Handover,
     ) -> Result<Relay, Error> {
         config.check()?;
+        let rules = Rules::read(&config)?;
         let files = FileBudget::of(&config)?;
         config.cpus.iter().try_for_each(check_cpu)?;
         let listeners = Listeners::claim(&config.listen, sockets, config.backlog)?;
@@ -90,7 +92,7 @@ impl Relay {
         let addrs: Vec<_> = listeners.addrs().collect();
         let names = addrs.iter().map(SocketAddr::to_string).collect();
         let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
-        let shared = Arc::new(Shared::new(config, files, congestion, log));
+        let shared = Arc::new(Shared::new(config, files, congestion, rules, log));
         let upkeep = Upkeep::start(&shared.backends, &shared.config, &addrs, &shared.setup)?;
         let relay = Relay {
             shared,
@@ -115,6 +117,7 @@ impl Relay {
     /// As for [`Relay::start`].
     pub fn check(config: &Config, open: &[SocketAddr]) -> Result<(), Error> {
         config.check()?;
+        Rules::read(config)?;
         FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
@@ -194,6 +197,18 @@ impl Relay {
         if let Some(log) = &self.shared.access_log {
             log.reopen();
         }
+    }
+
+    /// Reads the lists of addresses again that are in files, for new connections.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has a line that is no address. The lists stay as they were then.
+    pub fn reread_addresses(&self) -> Result<(), Error> {
+        if self.shared.config.has_address_files() {
+            let entries = self.shared.access.reread(&self.shared.config)?;
+            tracing::info!("the lists of addresses were read again: {entries} entries");
+        }
+        Ok(())
     }
 
     /// Each worker's counters, in the order of [`Relay::worker_threads`].

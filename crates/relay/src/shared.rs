@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::access::{Access, Rules};
 use crate::access_log::Writer;
 use crate::backends::Backends;
 use crate::config::{Config, Engine};
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) shares: Shares,
     pub(crate) setup: Setup,
     pub(crate) backends: Arc<Backends>,
+    pub(crate) access: Access,
     /// The most connections at a time.
     pub(crate) limit: usize,
     pub(crate) pipes: Arc<PipeBudget>,
@@ -83,6 +85,7 @@ impl Shared {
         config: Config,
         files: FileBudget,
         congestion: Congestion,
+        rules: Rules,
         access_log: Option<Writer>,
     ) -> Shared {
         let shares = Shares::of(config.budget, lanes::l2_size(&config.cpus));
@@ -93,6 +96,7 @@ impl Shared {
             shares,
             setup: Setup::new(&config, shares, congestion),
             backends: Arc::new(Backends::new(&config)),
+            access: Access::new(rules),
             limit: files.connections,
             pipes: PipeBudget::new(files.pipes),
             reserve: Reserve::new(),
@@ -236,7 +240,8 @@ mod tests {
         let files = FileBudget { connections: limit, pipes: limit };
         let addrs: Vec<std::net::SocketAddr> = vec!["192.0.2.1:1".parse().unwrap()];
         let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
-        Shared::new(config, files, Congestion::default(), None)
+        let rules = Rules::read(&config).unwrap();
+        Shared::new(config, files, Congestion::default(), rules, None)
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod admit;
 mod ending;
 mod exposure;
+mod gate;
 mod header;
 mod hello;
 mod looks;

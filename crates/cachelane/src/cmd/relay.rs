@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
-    AccessLog, Backend, Balance, Config, CongestionControl, Engine, Inherited, LogFormat,
+    AccessLog, AddressEntry, Backend, Balance, Config, CongestionControl, Engine, Inherited, LogFormat,
     LogSample, LogTarget, Predecessor, ProxyHeader, Relay,
 };
 use sd_notify::NotifyState;
@@ -30,8 +30,8 @@ use crate::run::{Ended, Followed, Foreground, open_control};
 #[command(after_long_help = "\
 Signals: On SIGTERM it accepts the clients that have connected by then and no others, and waits \
 for their connections to end, at most for --drain-timeout. On a second signal, or on SIGINT, it \
-resets them and exits. On SIGUSR1 it logs its counters. With --access-log, it opens the log's file \
-anew on SIGHUP.
+resets them and exits. On SIGUSR1 it logs its counters. On SIGHUP it opens the file of --access-log \
+anew, and reads the files of --allow, --deny and --proxy-from again.
 
 Options of a backend, after commas: weight=0-256 (its share), sni=NAME (for TLS clients that ask for \
 it, or for *.DOMAIN), backup (used only while no other is up), \
@@ -123,6 +123,14 @@ pub(crate) struct Args {
     /// How long a backend that refused a connection is not tried again
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     retry_after: Duration,
+    /// Let in clients of this address, and no others: IP, IP/PREFIX, all, or @FILE for a file of them,
+    /// which is read again on SIGHUP; may be repeated, as --deny may: the smallest network that has a
+    /// client decides
+    #[arg(long, value_name = "CIDR")]
+    allow: Vec<AddressEntry>,
+    /// Reset clients of this address; of the same network in both, --deny decides
+    #[arg(long, value_name = "CIDR")]
+    deny: Vec<AddressEntry>,
     /// How long existing connections may continue after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
@@ -130,6 +138,10 @@ pub(crate) struct Args {
     /// 2
     #[arg(long)]
     accept_proxy: bool,
+    /// Take PROXY headers from these peers alone: IP, IP/PREFIX, or @FILE for a file of them; all others
+    /// are clients without a header; may be repeated [default: every peer sends one]
+    #[arg(long, value_name = "CIDR", requires = "accept_proxy")]
+    proxy_from: Vec<AddressEntry>,
     /// Send a PROXY protocol v1 header (text), which names the client, to backends
     #[arg(long, conflicts_with = "send_proxy_v2")]
     send_proxy: bool,
@@ -175,7 +187,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let (format, sample) = (args.access_log_format, args.access_log_sample);
     let access_log = args.access_log.map(|target| AccessLog { target, format, sample });
-    let heeds_hangup = access_log.is_some();
     let (listen, sockets) = begin::listeners(&args.listen, passed::sockets()?)?;
     let config = Config {
         balance: args.balance,
@@ -194,7 +205,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         keepalive: args.keepalive.0,
         user_timeout: args.user_timeout.0,
         retry_after: args.retry_after,
+        allow: args.allow,
+        deny: args.deny,
         accept_proxy: args.accept_proxy,
+        proxy_from: args.proxy_from,
         send_proxy: match (args.send_proxy, args.send_proxy_v2) {
             (true, _) => Some(ProxyHeader::V1),
             (_, true) => Some(ProxyHeader::V2),
@@ -204,6 +218,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         access_log,
         ..Config::new(listen, args.to.clone(), cpus)
     };
+    let heeds_hangup = config.access_log.is_some() || config.has_address_files();
     if args.dry_run {
         return dry_run(config, sockets, args.replace);
     }
@@ -274,6 +289,9 @@ impl Followed for Running<'_> {
 
     fn hang_up(&mut self) {
         self.0.reopen_access_log();
+        if let Err(error) = self.0.reread_addresses() {
+            tracing::error!("the lists of addresses stay as they were: {error}");
+        }
     }
 }
 

@@ -139,9 +139,9 @@ impl Worker {
                 return self.refuse(key, Cause::Resource);
             }
         }
-        if self.shared.config.accept_proxy {
+        if self.names_another(key) {
             self.set_timer(key);
-        } else {
+        } else if self.lets_in(key) {
             self.begin_connecting(key, None, self.own_greeting(key));
         }
     }

@@ -76,6 +76,9 @@ impl Worker {
         if let Some((client, _)) = addresses {
             connection.session.client = Some(client);
         }
+        if !self.lets_in(key) {
+            return;
+        }
         let greeting = match (self.shared.config.send_proxy, addresses) {
             (Some(version), Some(_)) => write(version, addresses),
             _ => self.own_greeting(key),

@@ -5,7 +5,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -163,6 +163,16 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     patient(TcpStream::connect_timeout(&addr, PATIENCE).unwrap())
 }
 
+/// A client's connection from this address, or why there is none.
+pub fn connect_from(ip: &str, addr: SocketAddr) -> io::Result<TcpStream> {
+    let ip: IpAddr = ip.parse().unwrap();
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    rustix::net::bind(&socket, &SocketAddr::new(ip, 0))?;
+    rustix::net::connect(&socket, &addr)?;
+    Ok(patient(socket.into()))
+}
+
 /// The next connection at a backend, waited for.
 pub fn accept(listener: &TcpListener) -> TcpStream {
     try_accept(listener, PATIENCE).expect("no connection reached the backend")
@@ -250,7 +260,16 @@ pub fn expect_reset(mut stream: &TcpStream) {
 
 /// Connects, and checks that the connection ends by a reset.
 pub fn expect_refusal(addr: SocketAddr) {
-    match TcpStream::connect(addr) {
+    refused(TcpStream::connect(addr));
+}
+
+/// Connects from this address, and checks that the connection ends by a reset.
+pub fn expect_refusal_of(ip: &str, addr: SocketAddr) {
+    refused(connect_from(ip, addr));
+}
+
+fn refused(connected: io::Result<TcpStream>) {
+    match connected {
         // It may come before connect(2) has returned.
         Err(e) => assert_eq!(e.kind(), io::ErrorKind::ConnectionReset, "{e}"),
         Ok(stream) => {
