@@ -10,6 +10,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::access::AddressEntry;
 use crate::access_log::AccessLog;
+use crate::clients::{ClientMask, Rate};
 use crate::{CongestionControl, Error, loops};
 pub use backend::{Backend, Check, Target};
 
@@ -133,6 +134,12 @@ pub struct Config {
     /// client's address, that of the smallest network decides; of the same one in both, this. The
     /// address is that in the client's PROXY header, where it has one.
     pub deny: Vec<AddressEntry>,
+    /// The most connections of one client at a time; more are reset.
+    pub client_connections: Option<u32>,
+    /// How fast one client may make new connections; more are reset.
+    pub client_rate: Option<Rate>,
+    /// What one client is.
+    pub client_mask: ClientMask,
     /// Expect a PROXY protocol header from clients, of version 1 or 2.
     pub accept_proxy: bool,
     /// From these peers alone; the bytes of all others are passed on as they are. Empty: from all.
@@ -184,6 +191,9 @@ impl Config {
             retry_after: Duration::from_secs(2),
             allow: Vec::new(),
             deny: Vec::new(),
+            client_connections: None,
+            client_rate: None,
+            client_mask: ClientMask::default(),
             accept_proxy: false,
             proxy_from: Vec::new(),
             send_proxy: None,
@@ -213,6 +223,10 @@ impl Config {
             format!("a budget of {budget} bytes is too small (expected at least {least})")
         } else if self.max_connections == Some(0) {
             "a limit of 0 connections (expected at least 1)".into()
+        } else if self.client_connections == Some(0) {
+            "a limit of 0 connections of a client (expected at least 1)".into()
+        } else if !self.client_mask.is_valid() {
+            format!("{:?} is too long (expected at most 32 and 128 bits)", self.client_mask)
         } else {
             return loops::check(self);
         };

@@ -13,6 +13,7 @@ use rustix::net::Shutdown;
 use crate::backends::routes::Route;
 use crate::backends::{Lease, Tried, Waiting};
 use crate::cause::Cause;
+use crate::clients::Guest;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
@@ -29,6 +30,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) origin: Origin,
     pub(crate) session: Session,
+    /// Counted as one of its client's, where that is limited.
+    pub(crate) guest: Option<Guest>,
     /// Tells a late event of an earlier connection in the same slot from one of this.
     pub(crate) generation: u32,
     /// Worker's tick of the last move, or of the last step before the relaying began.

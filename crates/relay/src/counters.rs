@@ -8,6 +8,10 @@ kit::counters! {
         reset: "connections",
             "Connections that ended by a reset, from either side or by the relay.";
         denied: "connections", "Clients refused because --allow and --deny do not let them in.";
+        over_client_connections: "connections",
+            "Clients refused because they had --client-connections already.";
+        over_client_rate: "connections",
+            "Clients refused because they made connections faster than --client-rate.";
         no_route: "connections",
             "Clients refused because their TLS handshake names no backend, or did not come.";
         no_backend: "connections", "Clients refused because no backend could be reached.";

@@ -32,8 +32,14 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
     let now = [
         ("connections", "connections", "Connections at this moment."),
         ("backends_up", "addresses", "Addresses of backends that are up."),
+        ("clients", "clients", "Clients with connections, where there is a limit for each."),
+        ("clients_remembered", "clients", "Others that are remembered for their rate."),
     ];
-    let read = move || Ok::<_, Infallible>([from.active() as u64, from.backends().1 as u64]);
+    let read = move || {
+        let [clients, remembered] = from.clients().map(|n| n as u64);
+        let up = from.backends().1 as u64;
+        Ok::<_, Infallible>([from.active() as u64, up, clients, remembered])
+    };
     registry.meters(Gauge, "relay", now, read)?;
     succession::answer(relay, registry)?;
     let from = Arc::clone(relay);

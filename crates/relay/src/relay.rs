@@ -146,6 +146,12 @@ impl Relay {
         self.listeners.lock().waiting()
     }
 
+    /// Clients that have connections at this moment, and others that are remembered for their rate.
+    /// Counted where there are limits for each client.
+    pub fn clients(&self) -> [usize; 2] {
+        self.shared.clients.as_ref().map_or([0, 0], |clients| clients.count())
+    }
+
     /// Addresses of backends in all, and of these the ones that are up.
     pub fn backends(&self) -> (usize, usize) {
         self.shared.backends.count(Instant::now())

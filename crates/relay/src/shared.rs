@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use crate::access::{Access, Rules};
 use crate::access_log::Writer;
 use crate::backends::Backends;
+use crate::clients::Clients;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::connection::Origin;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) setup: Setup,
     pub(crate) backends: Arc<Backends>,
     pub(crate) access: Access,
+    /// Where there is a limit for each.
+    pub(crate) clients: Option<Arc<Clients>>,
     /// The most connections at a time.
     pub(crate) limit: usize,
     pub(crate) pipes: Arc<PipeBudget>,
@@ -97,6 +100,7 @@ impl Shared {
             setup: Setup::new(&config, shares, congestion),
             backends: Arc::new(Backends::new(&config)),
             access: Access::new(rules),
+            clients: Clients::new(&config),
             limit: files.connections,
             pipes: PipeBudget::new(files.pipes),
             reserve: Reserve::new(),

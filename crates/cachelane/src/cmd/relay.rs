@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
-    AccessLog, AddressEntry, Backend, Balance, Config, CongestionControl, Engine, Inherited, LogFormat,
-    LogSample, LogTarget, Predecessor, ProxyHeader, Relay,
+    AccessLog, AddressEntry, Backend, Balance, ClientMask, Config, CongestionControl, Engine, Inherited, LogFormat,
+    LogSample, LogTarget, Predecessor, ProxyHeader, Rate, Relay,
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGTERM;
@@ -131,6 +131,15 @@ pub(crate) struct Args {
     /// Reset clients of this address; of the same network in both, --deny decides
     #[arg(long, value_name = "CIDR")]
     deny: Vec<AddressEntry>,
+    /// Most connections of one client at a time, by its address; more are reset
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    client_connections: Option<u32>,
+    /// Most new connections of one client in a time, such as 100/10s; more are reset
+    #[arg(long, value_name = "N/TIME")]
+    client_rate: Option<Rate>,
+    /// Which part of an address tells clients apart: lengths of prefixes, of IPv4 and of IPv6
+    #[arg(long, value_name = "BITS,BITS", default_value = "32,64")]
+    client_mask: ClientMask,
     /// How long existing connections may continue after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
@@ -207,6 +216,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         retry_after: args.retry_after,
         allow: args.allow,
         deny: args.deny,
+        client_connections: args.client_connections,
+        client_rate: args.client_rate,
+        client_mask: args.client_mask,
         accept_proxy: args.accept_proxy,
         proxy_from: args.proxy_from,
         send_proxy: match (args.send_proxy, args.send_proxy_v2) {

@@ -127,6 +127,7 @@ impl Worker {
             phase: Phase::Header(None),
             origin: self.shared.origin(),
             session: self.begin(addr, listener),
+            guest: None,
             generation,
             active: self.tick,
             queued: false,
