@@ -1,4 +1,4 @@
-//! Lists of addresses of `cachelane relay` that are in files.
+//! Lists of addresses of `cachelane relay` that are in files, and what it needs for addresses of others.
 
 mod common;
 
@@ -13,13 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the one relay of this place listens.
-fn address(place: &Place) -> SocketAddr {
+/// What the one relay of this place has counted of its listener.
+fn listener(place: &Place) -> serde_json::Value {
     let shown = place.command(&["relay", "--stats", "--json"]);
     let shown = within(shown, place).output().expect("it runs").stdout;
     let shown: serde_json::Value = serde_json::from_slice(&shown).expect("JSON");
-    let addr = shown["relays"][0]["statistics"]["listeners"][0]["addr"].as_str();
-    addr.expect("a listener").parse().expect("an address")
+    shown["relays"][0]["statistics"]["listeners"][0].clone()
 }
 
 fn within(mut command: std::process::Command, place: &Place) -> std::process::Command {
@@ -81,10 +80,11 @@ fn a_list_is_read_again_on_sighup_and_a_bad_one_changes_nothing_and_says_where()
     let (child, log) = says(&mut within(place.command(&args), &place), "relaying ");
     let (relay, mut log) = (Ended(child), BufReader::new(log));
     let hang_up = || kill_process(Pid::from_child(&relay.0), Signal::HUP).expect("it is there");
-    let addr = address(&place);
+    let addr = listener(&place)["addr"].as_str().expect("an address").parse().expect("one of IP");
     assert!(!is_served(addr, &backend));
     let refused = line_with(&mut log, "was refused");
     assert!(refused.contains("client 127.0.0.1:"), "{refused}");
+    assert_eq!(listener(&place)["refused"], 1);
 
     fs::write(&list, "127.0.0.0/8\n127.0.0.0/99\n").expect("a file");
     hang_up();
@@ -116,4 +116,15 @@ fn a_bad_list_is_an_error_at_the_start_that_says_where() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(text(&output.stderr).contains(named), "{output:?}");
     }
+}
+
+#[test]
+fn clients_own_addresses_as_sources_need_a_capability_which_is_named() {
+    let place = Place::new();
+    let all = ["relay", "--listen", "127.0.0.1:0", "--to", "192.0.2.1:80", "--source", "client"];
+    let all: Vec<&str> = all.into_iter().chain(["--dry-run"]).collect();
+    let child = within(place.unprivileged(&all), &place).spawn().expect("it starts");
+    let output = ends_within(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(text(&output.stderr).contains("source client needs the capability CAP_NET_ADMIN"));
 }

@@ -131,7 +131,10 @@ impl Backends {
         let routes = Routes::new(&config.backends);
         let specs = config.backends.iter().cloned().enumerate();
         let specs: Vec<_> = specs
-            .map(|(index, backend)| Arc::new(Spec::new(index, routes.of(&backend), backend)))
+            .map(|(index, backend)| {
+                let route = routes.of(&backend);
+                Arc::new(Spec::new(index, route, backend, &config.source))
+            })
             .collect();
         let servers: Vec<_> = specs
             .iter()

@@ -11,7 +11,7 @@ use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 use crate::access::AddressEntry;
 use crate::access_log::AccessLog;
 use crate::clients::{ClientMask, Rate};
-use crate::{CongestionControl, Error, loops};
+use crate::{CongestionControl, Error, Source, loops};
 pub use backend::{Backend, Check, Target};
 
 /// How bytes move from one leg of a connection to the other.
@@ -153,6 +153,9 @@ pub struct Config {
     pub tuning: crate::Tuning,
     /// Length of the listen queue, of each worker.
     pub backlog: i32,
+    /// Where connections to backends come from, by turns: [`Source::Client`] alone, or addresses of this
+    /// host, of which each backend gets those of its family. Empty: as the kernel chooses.
+    pub source: Vec<Source>,
     /// Log each connection at its end.
     pub access_log: Option<AccessLog>,
 }
@@ -201,6 +204,7 @@ impl Config {
             #[cfg(feature = "measure")]
             tuning: crate::Tuning::default(),
             backlog: 4096,
+            source: Vec::new(),
             access_log: None,
         }
     }

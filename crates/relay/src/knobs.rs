@@ -61,6 +61,7 @@ fn object(traffic: &Traffic) -> Value {
         "active": traffic.active,
         "connections": traffic.connections,
         "connect_failed": traffic.connect_failed,
+        "refused": traffic.refused,
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
         "ended": Cause::ALL.into_iter().map(by_cause).collect::<Map<_, _>>(),

@@ -58,6 +58,7 @@ mod shared;
 mod socket;
 mod sockmap;
 mod sockopt;
+mod source;
 mod statistics;
 #[cfg(feature = "knobs")]
 mod succession;
@@ -80,6 +81,7 @@ pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use inherited::Inherited;
 pub use relay::Relay;
+pub use source::Source;
 pub use statistics::{Statistics, Times, Traffic};
 #[cfg(feature = "knobs")]
 pub use succession::Predecessor;

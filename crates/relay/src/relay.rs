@@ -23,7 +23,7 @@ use crate::listeners::{Duplicates, Listener, Listeners};
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::statistics::{Statistics, Traffic};
-use crate::{BackendSettings, Error, ErrorKind};
+use crate::{BackendSettings, Error, ErrorKind, source};
 
 /// The most directions that the sockmap engine holds at a time.
 const SOCKMAP_SLOTS: usize = 65_536;
@@ -81,6 +81,7 @@ impl Relay {
         handover: Handover,
     ) -> Result<Relay, Error> {
         config.check()?;
+        source::check(&config)?;
         let rules = Rules::read(&config)?;
         let files = FileBudget::of(&config)?;
         config.cpus.iter().try_for_each(check_cpu)?;
@@ -117,6 +118,7 @@ impl Relay {
     /// As for [`Relay::start`].
     pub fn check(config: &Config, open: &[SocketAddr]) -> Result<(), Error> {
         config.check()?;
+        source::check(config)?;
         Rules::read(config)?;
         FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;

@@ -1,7 +1,7 @@
 //! Sockets as the relay wants them: listeners, connections to backends, buffer limits, resets.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, so
 
 use crate::congestion::Congestion;
 use crate::sockopt::awaits_last_ack;
+use crate::source::Sources;
 use crate::{Config, Error};
 
 /// How much memory the parts of one connection may hold. The parts of both directions together
@@ -135,11 +136,16 @@ fn bind_new(
     }
 }
 
-/// Starts to connect to `addr`; the socket turns writable when that has come to something.
-pub(crate) fn start_connect(addr: SocketAddr, setup: &Setup) -> rustix::io::Result<OwnedFd> {
+/// Starts to connect to `addr` from one of the `sources`; the socket turns writable when that has come to something.
+pub(crate) fn start_connect(
+    addr: SocketAddr,
+    setup: &Setup,
+    sources: &Sources,
+    client: Option<IpAddr>,
+) -> rustix::io::Result<OwnedFd> {
     let socket = stream_socket(addr)?;
     set_up(&socket, setup, setup.congestion.of_backend(addr))?;
-    match rustix::net::connect(&socket, &addr) {
+    match sources.connect(&socket, addr, client) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(e) => Err(e),
     }

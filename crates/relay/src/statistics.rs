@@ -32,6 +32,9 @@ pub struct Traffic {
     pub connections: u64,
     /// Attempts to reach the backend that failed.
     pub connect_failed: u64,
+    /// Clients of the listener that were not let in: by the lists of addresses, or by a client's
+    /// limits.
+    pub refused: u64,
     /// Bytes forwarded from clients to backends.
     pub bytes_up: u64,
     /// Bytes forwarded from backends to clients.
@@ -106,6 +109,7 @@ impl Tallies {
 pub(crate) struct Tally {
     pub(crate) connections: Count,
     pub(crate) connect_failed: Count,
+    pub(crate) refused: Count,
     bytes: [Count; 2],
     ended: [Count; Cause::ALL.len()],
     connect_time: Histogram,
@@ -140,6 +144,7 @@ impl Traffic {
             active,
             connections,
             connect_failed,
+            refused: 0,
             bytes_up,
             bytes_down,
             ended,
@@ -152,6 +157,7 @@ impl Traffic {
     pub(crate) fn add(&mut self, tally: &Tally) {
         self.connections += tally.connections.get();
         self.connect_failed += tally.connect_failed.get();
+        self.refused += tally.refused.get();
         self.bytes_up += tally.bytes[0].get();
         self.bytes_down += tally.bytes[1].get();
         self.connect_time.add(&tally.connect_time);

@@ -64,6 +64,7 @@ fn clients_that_the_lists_do_not_let_in_are_reset_logged_and_counted() {
         expect_refusal_of(from, at(&rig, "127.0.0.1"));
     }
     assert_eq!(rig.relay.stats().denied, refused.len() as u64);
+    assert_eq!(rig.relay.statistics().listeners[0].refused, refused.len() as u64);
     await_that("lines", || logged(&path).len() == refused.len());
     let mut clients = Vec::new();
     for line in logged(&path) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
-    AccessLog, AddressEntry, Backend, Balance, ClientMask, Config, CongestionControl, Engine, Inherited, LogFormat,
-    LogSample, LogTarget, Predecessor, ProxyHeader, Rate, Relay,
+    AccessLog, AddressEntry, Backend, Balance, ClientMask, Config, CongestionControl, Engine,
+    Inherited, LogFormat, LogSample, LogTarget, Predecessor, ProxyHeader, Rate, Relay, Source,
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGTERM;
@@ -37,7 +37,7 @@ Options of a backend, after commas: weight=0-256 (its share), sni=NAME (for TLS 
 it, or for *.DOMAIN), backup (used only while no other is up), \
 maxconn=N (more wait), check (connect to it every 2s; inter=TIME, timeout=TIME, rise=N, fall=N, \
 send=TEXT and expect=TEXT change that), slowstart=TIME (fewer connections at first, once it is up \
-again). Which backends get new connections can be changed while it runs: knob relay.backends.
+again), source=ADDR (as --source, for this backend). Which backends get new connections can be changed while it runs: knob relay.backends.
 
 Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
@@ -157,6 +157,11 @@ pub(crate) struct Args {
     /// Send a PROXY protocol v2 header (binary), which names the client, to backends
     #[arg(long)]
     send_proxy_v2: bool,
+    /// Where connections to backends come from: an address of this host, by turns if repeated; or
+    /// client, for each client's own address, which needs CAP_NET_ADMIN and routes that bring the answers
+    /// back to this host [default: as the kernel chooses]
+    #[arg(long, value_name = "ADDR")]
+    source: Vec<Source>,
     /// Congestion control of both legs: auto (the host's default, but no pacing within the host),
     /// system (the host's default), or a name such as cubic
     #[arg(long, value_name = "NAME", default_value = "auto")]
@@ -226,6 +231,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
             (_, true) => Some(ProxyHeader::V2),
             _ => None,
         },
+        source: args.source,
         congestion_control: args.congestion_control,
         access_log,
         ..Config::new(listen, args.to.clone(), cpus)

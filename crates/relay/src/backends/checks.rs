@@ -139,7 +139,7 @@ fn wait(all: &[Watched]) {
 impl Watched {
     fn begin(&mut self, now: Instant, setup: &Setup) {
         self.due = now + self.check.interval;
-        match socket::start_connect(self.server.addr, setup) {
+        match socket::start_connect(self.server.addr, setup, &self.server.spec.sources, None) {
             Ok(socket) => {
                 let until = now + self.check.timeout;
                 let (connected, sent, answer) = (false, 0, Vec::new());

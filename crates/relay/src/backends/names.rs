@@ -106,9 +106,13 @@ impl Name {
                 addrs.sort_unstable();
                 addrs.dedup();
                 let found = addrs.len();
-                addrs.retain(|&addr| !loops::is_own(&self.listen, addr));
+                let reach = |addr: &SocketAddr| self.spec.sources.reach(addr.ip());
+                addrs.retain(|addr| !loops::is_own(&self.listen, *addr) && reach(addr));
                 match addrs.len() {
-                    0 if found > 0 => "it is this relay's own address".to_string(),
+                    0 if found > 0 => {
+                        "it is this relay's own address, or of another family than its source"
+                            .into()
+                    }
                     0 => "the name has no address".to_string(),
                     _ => {
                         if backends.set_addresses(&self.spec, &addrs) {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::routes::Route;
 use crate::config::Backend;
+use crate::source::{Source, Sources};
 
 /// A backend of the configuration, and what may change of it while the relay runs.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Spec {
     /// Which of the [`Routes`](super::routes::Routes) leads to it.
     pub(super) route: Route,
     pub(crate) backend: Backend,
+    pub(crate) sources: Sources,
     /// Relaxed, both: each choice takes what it reads.
     weight: AtomicU16,
     state: AtomicU8,
@@ -76,9 +78,17 @@ pub(crate) struct Lease {
 }
 
 impl Spec {
-    pub(super) fn new(index: usize, route: Route, backend: Backend) -> Spec {
+    pub(super) fn new(index: usize, route: Route, backend: Backend, common: &[Source]) -> Spec {
         let weight = AtomicU16::new(backend.weight);
-        Spec { index, route, backend, weight, state: AtomicU8::new(BackendState::Ready as u8) }
+        let sources = Sources::new(&backend.source, common);
+        Spec {
+            index,
+            route,
+            backend,
+            sources,
+            weight,
+            state: AtomicU8::new(BackendState::Ready as u8),
+        }
     }
 
     pub(crate) fn weight(&self) -> u16 {
@@ -182,6 +192,11 @@ impl Server {
 impl Lease {
     pub(crate) fn addr(&self) -> SocketAddr {
         self.server.addr
+    }
+
+    /// Where connections to it come from.
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.server.spec.sources
     }
 
     /// The backend's place in the configuration.

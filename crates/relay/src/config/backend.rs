@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, Source, source};
 
 /// Where connections may go. From an address alone, with [`From`]; from text, with [`FromStr`]:
 /// `ADDR[,OPTION…]`, such as `db1:5432,weight=2,check,maxconn=100`.
@@ -26,6 +26,8 @@ pub struct Backend {
     pub max_connections: Option<usize>,
     /// How long it gets fewer connections after it has come up, ever more of them.
     pub slow_start: Option<Duration>,
+    /// Where connections to it come from, in place of [`Config::source`](crate::Config::source).
+    pub source: Vec<Source>,
     /// Whether and how it is asked if it works.
     pub check: Option<Check>,
 }
@@ -82,8 +84,17 @@ impl From<SocketAddr> for Backend {
 impl From<Target> for Backend {
     fn from(target: Target) -> Backend {
         let (max_connections, slow_start, check) = (None, None, None);
-        let names = Vec::new();
-        Backend { target, weight: 1, names, backup: false, max_connections, slow_start, check }
+        let (names, source) = (Vec::new(), Vec::new());
+        Backend {
+            target,
+            weight: 1,
+            names,
+            backup: false,
+            max_connections,
+            slow_start,
+            source,
+            check,
+        }
     }
 }
 
@@ -128,7 +139,7 @@ impl FromStr for Target {
     }
 }
 
-const OPTIONS: &str = "weight=0-256, sni=NAME, backup, maxconn=N, slowstart=TIME, check, inter=TIME, \
+const OPTIONS: &str = "weight=0-256, sni=NAME, backup, maxconn=N, slowstart=TIME, source=ADDR, check, inter=TIME, \
                        timeout=TIME, rise=N, fall=N, send=TEXT or expect=TEXT";
 
 impl FromStr for Backend {
@@ -179,6 +190,7 @@ impl Backend {
             }
             "sni" => self.names.push(server_name(value).ok_or(NAME)?),
             "maxconn" => self.max_connections = Some(positive()? as usize),
+            "source" => self.source.push(value.parse().map_err(|_| source::EXPECTED)?),
             "slowstart" => self.slow_start = Some(time()?),
             "inter" => self.checked().interval = time()?,
             "timeout" => self.checked().timeout = time()?,
@@ -249,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_backend_is_read_as_haproxy_users_would_guess() {
-        let given = r"db1:5432,weight=2,check,sni=Db.example,sni=*.db.example,maxconn=100,backup,slowstart=30s,inter=5s,timeout=1s,rise=1,fall=4,send=PING\r\n\,,expect=\x2bPONG";
+        let given = r"db1:5432,weight=2,check,sni=Db.example,sni=*.db.example,maxconn=100,backup,slowstart=30s,source=10.0.0.9,source=client,inter=5s,timeout=1s,rise=1,fall=4,send=PING\r\n\,,expect=\x2bPONG";
         let expected = Backend {
             target: Target::Name { host: "db1".into(), port: 5432 },
             weight: 2,
@@ -257,6 +269,7 @@ mod tests {
             backup: true,
             max_connections: Some(100),
             slow_start: Some(Duration::from_secs(30)),
+            source: vec![Source::Addr([10, 0, 0, 9].into()), Source::Client],
             check: Some(Check {
                 interval: Duration::from_secs(5),
                 timeout: Duration::from_secs(1),
@@ -298,6 +311,7 @@ mod tests {
             ("a:1,sni=*", "'sni=*'", "*.example.com"),
             ("a:1,sni=a..b", "'sni=a..b'", "*.example.com"),
             ("a:1,maxconn=0", "'maxconn=0'", "at least 1"),
+            ("a:1,source=eth0", "'source=eth0'", "or client"),
             ("a:1,inter=soon", "'inter=soon'", "500ms"),
             ("a:1,slowstart=0s", "'slowstart=0s'", "500ms"),
             (r"a:1,send=\q", r"'send=\q'", r"\xHH"),

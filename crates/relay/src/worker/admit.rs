@@ -186,7 +186,7 @@ impl Worker {
         self.connections[key].session.seeks(self.now);
         loop {
             self.connections[key].session.asks(lease.addr());
-            match socket::start_connect(lease.addr(), &self.shared.setup) {
+            match self.start_connect(key, &lease) {
                 Ok(socket) => return self.await_backend(key, Connecting { socket, lease, search }),
                 Err(e) if socket::is_exhausted(e) => {
                     self.resources.counters.no_files.add(1);
@@ -212,6 +212,11 @@ impl Worker {
                 Choice::Nobody => return self.refuse_without_backend(key, search.failed),
             };
         }
+    }
+
+    fn start_connect(&self, key: usize, lease: &Lease) -> rustix::io::Result<OwnedFd> {
+        let client = self.connections[key].session.client.map(|addr| addr.ip());
+        socket::start_connect(lease.addr(), &self.shared.setup, lease.sources(), client)
     }
 
     fn await_backend(&mut self, key: usize, connecting: Connecting) {

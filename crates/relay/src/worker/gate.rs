@@ -7,6 +7,7 @@ use super::Worker;
 use crate::cause::Cause;
 use crate::clients::Excess;
 use crate::repeated::say;
+use crate::session::Session;
 
 /// Why a client is not let in.
 enum Refusal {
@@ -23,7 +24,7 @@ impl Worker {
 
     /// Whether a client is let in; one that is not is reset. Its address is in its session by now.
     pub(super) fn lets_in(&mut self, key: usize) -> bool {
-        let client = self.connections[key].session.client;
+        let Session { client, listener, .. } = self.connections[key].session;
         let Err(refusal) = self.judge(key, client.map(|addr| addr.ip())) else { return true };
         let client = client.map_or("a client".into(), |addr| format!("client {addr}"));
         let counters = &self.resources.counters;
@@ -40,6 +41,9 @@ impl Worker {
                 say!(INFO, "{client} was refused: it makes connections too fast");
                 counters.over_client_rate.add(1);
             }
+        }
+        if let Some(tally) = self.tallies.listeners.get(listener as usize) {
+            tally.refused.add(1);
         }
         self.refuse(key, Cause::Proxy);
         false

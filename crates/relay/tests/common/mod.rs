@@ -168,6 +168,8 @@ pub fn connect_from(ip: &str, addr: SocketAddr) -> io::Result<TcpStream> {
     let ip: IpAddr = ip.parse().unwrap();
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    // A port that only another connection between the same ends would keep it from.
+    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::IpBindAddressNoPort, &true)?;
     rustix::net::bind(&socket, &SocketAddr::new(ip, 0))?;
     rustix::net::connect(&socket, &addr)?;
     Ok(patient(socket.into()))

@@ -75,7 +75,8 @@ fn row(label: &str, one: &Value, is_backend: bool) -> [String; 11] {
         state.to_owned(),
         number("active").to_string(),
         number("connections").to_string(),
-        number("connect_failed").to_string(),
+        // Of clients by a listener, or of the relay by a backend.
+        (number("refused") + number("connect_failed")).to_string(),
         failed.to_string(),
         tight(number("bytes_up") as f64),
         tight(number("bytes_down") as f64),
