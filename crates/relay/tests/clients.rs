@@ -199,9 +199,8 @@ fn a_place_is_given_back_whatever_becomes_of_the_connection() {
     await_nobody(&rig);
 }
 
-/// Takes half a minute.
 #[test]
-#[ignore]
+#[ignore = "slow: half a minute"]
 fn a_client_that_comes_and_goes_100_000_times_leaves_nothing_behind() {
     let rig = limited(Some(64), Some("1000/1s"), |_| {});
     let refused = AtomicU64::new(0);
