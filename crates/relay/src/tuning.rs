@@ -9,16 +9,12 @@ pub struct Tuning {
     pub step: Option<usize>,
     /// Bytes that wake the worker for a bulk flow.
     pub low_water: Option<usize>,
-    /// Kernel receive memory of a leg, and as much for sending, in bytes.
-    pub buffer: Option<usize>,
 }
 
 impl Tuning {
     pub(crate) fn applied_to(self, shares: Shares) -> Shares {
         let [chunk, pipe] = [shares.chunk, shares.pipe].map(|own| self.step.unwrap_or(own));
         let low_water = self.low_water.unwrap_or(shares.low_water);
-        let receive = self.buffer.unwrap_or(shares.receive);
-        let send = self.buffer.unwrap_or(shares.send);
-        Shares { receive, send, chunk, pipe, low_water, ..shares }
+        Shares { chunk, pipe, low_water, ..shares }
     }
 }

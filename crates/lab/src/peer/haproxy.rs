@@ -2,8 +2,8 @@
 //!
 //! As its configuration manual and "Introduction" advise: one process with `nbthread` threads, which
 //! choose their CPUs; `maxconn` set explicitly; timeouts for connect, client and
-//! server, long here so that idle connections stay. Logging and health checks are off, as in
-//! any of the peers.
+//! server, long here so that idle connections stay. Health checks are off, as in any of the peers.
+//! If it is to log, its stderr is the file.
 
 use std::path::Path;
 
@@ -31,6 +31,9 @@ fn config(options: &ProxyOptions, splice: bool) -> String {
     if splice {
         text += "    option splice-auto\n";
     }
+    if options.log {
+        text += "    log stderr format raw local0\n    option tcplog\n";
+    }
     let (listen, to) = (options.listen, options.to);
     text + &format!("listen relay\n    bind {listen}\n    server backend {to}\n")
 }
@@ -50,6 +53,12 @@ mod tests {
                         server backend 10.0.0.1:81\n";
         assert_eq!(config(&options, true), expected);
         let plain = config(&options, false);
-        assert!(!plain.contains("splice"), "{plain}");
+        assert!(!plain.contains("splice") && !plain.contains("log"), "{plain}");
+        options.log = true;
+        let logging = config(&options, false);
+        assert!(
+            logging.contains("    log stderr format raw local0\n    option tcplog\nlisten"),
+            "{logging}"
+        );
     }
 }

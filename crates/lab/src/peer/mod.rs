@@ -98,12 +98,14 @@ pub struct ProxyOptions {
     /// Connections that it must be able to hold. Each costs it two open files, and two more
     /// with splicing; capped by this process's hard limit on open files.
     pub connections: usize,
+    /// Have it write a line for each connection to a file.
+    pub log: bool,
 }
 
 impl ProxyOptions {
-    /// One thread, with room for 4,000 connections.
+    /// One thread, with room for 4,000 connections, without a log.
     pub fn new(listen: SocketAddr, to: SocketAddr) -> Self {
-        Self { listen, to, threads: 1, connections: 4_000 }
+        Self { listen, to, threads: 1, connections: 4_000, log: false }
     }
 
     fn check(&self) -> Result<()> {

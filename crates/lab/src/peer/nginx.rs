@@ -2,7 +2,7 @@
 //!
 //! As its documentation advises: one worker process a CPU, which the kernel chooses; `reuseport`,
 //! so that each worker has a listening socket of its own; `worker_connections` counted with the
-//! connections to the backend. The access log is off.
+//! connections to the backend.
 //!
 //! Where nginx knows `proxy_half_close` it is on, for what the other proxies do anyway: by
 //! default, nginx closes both directions when one ends, and the bytes under way are lost.
@@ -87,7 +87,14 @@ fn config(options: &ProxyOptions, buffer: Option<usize>, build: &Build, pid_file
     let half = if build.half_close { " proxy_half_close on;" } else { "" };
     let server =
         format!("listen {listen} reuseport; proxy_pass {to};{size}{half} proxy_timeout 1h;");
-    lines.push(format!("stream {{ server {{ {server} proxy_connect_timeout 5s; }} }}\n"));
+    let log = match options.log {
+        true => {
+            "log_format tcp '$remote_addr [$time_local] $bytes_sent $bytes_received $session_time'; \
+             access_log access.log tcp; "
+        }
+        false => "",
+    };
+    lines.push(format!("stream {{ {log}server {{ {server} proxy_connect_timeout 5s; }} }}\n"));
     lines.join("\n")
 }
 
@@ -109,7 +116,7 @@ mod tests {
                         proxy_buffer_size 1024; proxy_half_close on; proxy_timeout 1h; proxy_connect_timeout 5s; } }\n";
         assert_eq!(text, expected);
         let plain = config(&options, None, &Build::default(), "/p");
-        for absent in ["load_module", "buffer_size", "half_close"] {
+        for absent in ["load_module", "buffer_size", "half_close", "access_log"] {
             assert!(!plain.contains(absent), "{plain}");
         }
     }

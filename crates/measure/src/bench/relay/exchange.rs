@@ -16,7 +16,7 @@ use crate::bench::experiment::{Measure, Part, Step, Time};
 const WARM: Duration = Duration::from_millis(200);
 /// Connections with a request in flight.
 pub(crate) const CONNECTIONS: usize = 32;
-const TIME: Time = Time { once: 0.0, steps: 5, windows: 1.0, more: 0.25 };
+const TIME: Time = Time { once: 0.0, steps: 6, windows: 1.0, more: 0.25 };
 
 /// What the relay is compared with.
 const PEERS: [&str; 3] = ["haproxy", "nginx", "direct"];
@@ -27,8 +27,9 @@ pub(super) fn rr_part() -> Part<Targets> {
         let bar = (peer == "haproxy").then_some(Bar::AtMost(0.8));
         [compare("rr p99", "rr p99", peer).bar(bar), compare("rr rate", "rr rate", peer)]
     });
+    let logged = logged("rr p99").bar(Bar::AtMost(0.8));
     Part::new("rr", "Request and response of 256 bytes", TIME)
-        .claims(claims.into_iter().flatten())
+        .claims(claims.into_iter().flatten().chain([logged]))
         .stage(|targets: &Targets, _| {
             let figures = [("p50", "s"), ("p99", "s"), ("p99.9", "s"), ("rate", "1/s")];
             let step = |Target { name, .. }: &Target| Step {
@@ -53,12 +54,13 @@ pub(super) fn connect_part() -> Part<Targets> {
         let bar = (peer == "haproxy").then_some(Bar::AtLeast(1.0));
         compare("connections per second", "connect", peer).bar(bar)
     });
-    let logged = Claim::ratio(
+    let of_log = Claim::ratio(
         "connections per second: log on / off",
-        format!("connect {LOGGED}"),
+        format!("connect {}", LOGGED[0]),
         "connect relay",
     );
-    let claims = claims.into_iter().chain([logged]);
+    let logged = logged("connect").bar(Bar::AtLeast(1.0));
+    let claims = claims.into_iter().chain([of_log, logged]);
     Part::new("connect", "Short connections", TIME).claims(claims).stage(|targets: &Targets, _| {
         let step = |target: &Target| Step::of(format!("connect {}", target.name), "1/s");
         Ok(Measure::new(targets.exchange.clone(), step, |to, now| {
@@ -73,6 +75,12 @@ pub(super) fn connect_part() -> Part<Targets> {
 pub(super) fn compare(claim: &str, case: &str, peer: &str) -> Claim {
     let name = format!("{claim}: relay / {peer}");
     Claim::ratio(name, format!("{case} relay"), format!("{case} {peer}"))
+}
+
+/// The relay's case against HAProxy's, where both write an access log.
+fn logged(case: &str) -> Claim {
+    let [relay, haproxy] = LOGGED.map(|name| format!("{case} {name}"));
+    Claim::ratio(format!("{case}, both with a log: relay / haproxy"), relay, haproxy)
 }
 
 /// Requests and responses to this address, on all connections.

@@ -50,7 +50,9 @@ fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Resul
     let options = RrOptions { connections, then: Then::Rest, ..options };
     let open = |to| RrSession::start(host, to, &options);
     if relayed {
-        let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), "")?;
+        // It would keep some of its open files for pipes.
+        let limit = format!("--max-connections {connections}");
+        let relay = RelayProcess::start(lab, host, RELAY.into(), SERVER.into(), &limit)?;
         let _session = open(relay.addr)?;
         return Ok(process_memory(relay.pid())?);
     }

@@ -1,4 +1,4 @@
-//! What a stream costs with other steps, low-water marks and buffers than the relay chooses. For
+//! What a stream costs with other steps and low-water marks than the relay chooses. For
 //! whoever wants to know whether the relay chooses well on a host; nothing is claimed.
 
 use anyhow::Context as _;
@@ -13,23 +13,20 @@ const KIB: usize = 1 << 10;
 /// The most that one call moves.
 const STEPS: [usize; 7] =
     [32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, 1024 * KIB, 2048 * KIB];
-/// What wakes the worker: a step, or more.
-const LOW_WATER: [Option<usize>; 2] = [None, Some(1024 * KIB)];
-/// Kernel memory of a leg and a direction: what the budget allows, or less.
-const BUFFERS: [Option<usize>; 2] = [None, Some(512 * KIB)];
+/// What wakes the worker.
+const LOW_WATER: [usize; 3] = [256 * KIB, 512 * KIB, 1024 * KIB];
 const ENGINES: [Engine; 2] = [Engine::Copy, Engine::Splice];
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
     engine: Engine,
     step: usize,
-    low_water: Option<usize>,
-    buffer: Option<usize>,
+    low_water: usize,
 }
 
 pub(super) fn part() -> Part<Targets> {
     let time = Time { once: 0.0, steps: cases().count(), windows: 1.0, more: 0.4 };
-    Part::new("sweep", "Steps, low-water marks and buffers of other sizes", time)
+    Part::new("sweep", "Steps and low-water marks of other sizes", time)
         // The table has many cases.
         .rounds(|rounds| rounds.div_ceil(8))
         .stage(|targets, _| {
@@ -45,15 +42,12 @@ pub(super) fn part() -> Part<Targets> {
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    ENGINES.into_iter().flat_map(|engine| {
+    let of = |engine| {
         STEPS.into_iter().flat_map(move |step| {
-            LOW_WATER.into_iter().filter(move |mark| mark.is_none_or(|mark| mark > step)).flat_map(
-                move |low_water| {
-                    BUFFERS.into_iter().map(move |buffer| Case { engine, step, low_water, buffer })
-                },
-            )
+            LOW_WATER.into_iter().map(move |low_water| Case { engine, step, low_water })
         })
-    })
+    };
+    ENGINES.into_iter().flat_map(of)
 }
 
 fn step(case: &Case) -> Step {
@@ -63,18 +57,15 @@ fn step(case: &Case) -> Step {
 
 impl Case {
     fn name(self) -> String {
-        let kib = |bytes: usize| format!("{} KiB", bytes / KIB);
-        let or = |bytes: Option<usize>, other: &str| bytes.map_or(other.into(), kib);
-        let (engine, step) = (self.engine, kib(self.step));
-        let (mark, buffer) = (or(self.low_water, "a step"), or(self.buffer, "the budget's"));
-        format!("sweep {engine}, steps of {step}, woken at {mark}, buffers {buffer}")
+        let (engine, step, mark) = (self.engine, self.step / KIB, self.low_water / KIB);
+        format!("sweep {engine}, steps of {step} KiB, woken at {mark} KiB")
     }
 
     fn config(self, targets: &Targets) -> anyhow::Result<Config> {
         let cpus = lanes::LaneMap::detect()?.allowed().clone();
         let listen = ([127, 0, 0, 1], 0).into();
-        let Case { engine, step, low_water, buffer } = self;
-        let tuning = Tuning { step: Some(step), low_water: low_water.or(Some(step)), buffer };
+        let Case { engine, step, low_water } = self;
+        let tuning = Tuning { step: Some(step), low_water: Some(low_water) };
         let to = targets.bulk_server.address();
         Ok(Config { engine, tuning, ..Config::new(vec![listen], vec![to], cpus) })
     }

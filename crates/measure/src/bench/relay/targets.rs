@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use lab::peer::{Peer, Proxy, ProxyOptions, installed};
+use lab::peer::{Peer, Program, Proxy, ProxyOptions, installed};
 use lab::traffic::{BulkOptions, BulkServer, EchoOptions, EchoServer};
 use lab::{Host, Lab};
 
@@ -37,8 +37,8 @@ pub struct Targets {
     pub(super) lab: Lab,
 }
 
-/// The relay as users get it, with an access log in a file.
-pub(super) const LOGGED: &str = "relay-log";
+/// The relay as users get it, and HAProxy, with an access log in a file.
+pub(super) const LOGGED: [&str; 2] = ["relay-log", "haproxy-log"];
 
 /// The relay's own cases: name, engine.
 const RELAYS: [(&str, &str); 4] = [
@@ -82,8 +82,14 @@ impl Targets {
         let log = lab.dir().join("access.log");
         let more = format!("--access-log {}", log.display());
         let logged = RelayProcess::start(&lab, &host, next(), echo_server.address(), &more)?;
-        lists[1].1.push(Target { name: LOGGED, addr: logged.addr });
+        lists[1].1.push(Target { name: LOGGED[0], addr: logged.addr });
         relays.push(logged);
+        if installed(Program::Haproxy).is_some() {
+            let options = peer_options(next(), echo_server.address());
+            let options = ProxyOptions { log: true, ..options };
+            lists[1].1.push(Target { name: LOGGED[1], addr: options.listen });
+            peers.push(Peer::proxy(&lab, &host, Proxy::Haproxy { splice: false }, &options)?);
+        }
         for (name, proxy) in PEERS {
             if installed(proxy.program()).is_none() {
                 let program = proxy.program().name();
@@ -107,7 +113,8 @@ impl Targets {
             }
         };
         exchange.retain(|target| {
-            ["direct", "relay", LOGGED, "haproxy", "nginx"].contains(&target.name)
+            ["direct", "relay", "haproxy", "nginx"].contains(&target.name)
+                || LOGGED.contains(&target.name)
         });
         let there = (echo_server, relays, peers, least);
         Ok(Targets { bulk_server, bulk, exchange, _there: there, host, lab })
