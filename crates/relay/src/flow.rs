@@ -15,6 +15,7 @@ mod splice;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kit::Count;
 use rustix::io::Errno;
@@ -208,7 +209,7 @@ impl Flow {
         let auto = self.auto.as_deref_mut().filter(|auto| follows(auto));
         if let Some(auto) = auto.filter(|_| self.bulk.is_batching()) {
             let spent = clock.map(|start| auto::thread_time().saturating_sub(start));
-            auto.note(moved, spent.unwrap_or_default());
+            auto.note(moved, spent.unwrap_or_default(), Instant::now);
         }
         // The verdict runs only when a socket turns readable, so its sources are left as they are.
         let batches = !matches!(self.engine, FlowEngine::Sockmap(_))

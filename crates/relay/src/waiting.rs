@@ -3,7 +3,8 @@
 //! A pinned thread whose CPU is taken waits for its turn, also while another CPU of its lane is free.
 //! Beside programs that spin that costs more than the caches that pinning keeps warm
 //! (`cachelane bench relay --only busy`). So a worker that waits more than it runs gets the other
-//! CPUs of the set in its lane besides, until it no longer waits. The kernel counts both times.
+//! CPUs of the set in its lane besides, until it runs without waiting, or hardly runs for
+//! several looks, in which nothing shows whether its CPU is free. The kernel counts both times.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,9 @@ use rustix::process::Pid;
 
 /// The least time between two looks: many turns of everybody.
 const SPAN: Duration = Duration::from_secs(1);
+
+/// Looks at a worker that hardly runs before it has its own CPU again.
+const IDLE_LOOKS: u32 = 8;
 
 /// What a thread has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,12 +29,14 @@ pub(crate) struct Waiting {
     since: Instant,
     before: Times,
     waits: bool,
+    /// Looks in a row at which it had hardly run.
+    idle: u32,
 }
 
 impl Waiting {
     /// Of a thread that starts now.
     pub(crate) fn new() -> Waiting {
-        Waiting { since: Instant::now(), before: Times::default(), waits: false }
+        Waiting { since: Instant::now(), before: Times::default(), waits: false, idle: 0 }
     }
 
     /// Looks at the thread, which is this process's; whether it waits for its CPU.
@@ -43,7 +49,11 @@ impl Waiting {
         let now = Times::of(thread).unwrap_or_default();
         let ran = now.ran.saturating_sub(self.before.ran);
         let waited = now.waited.saturating_sub(self.before.waited);
-        self.waits = waits(self.waits, elapsed, Times { ran, waited });
+        self.idle = if ran < elapsed / 50 { self.idle.saturating_add(1) } else { 0 };
+        let is_idle = (1..IDLE_LOOKS).contains(&self.idle);
+        if !(self.waits && is_idle) {
+            self.waits = waits(self.waits, elapsed, Times { ran, waited });
+        }
         (self.since, self.before) = (Instant::now(), now);
         self.waits
     }
