@@ -1,7 +1,7 @@
 //! A lab: hosts, the links between them, and a folder.
 
 use std::{
-    path::Path,
+    path,
     sync::atomic::{AtomicU8, Ordering},
 };
 
@@ -11,6 +11,7 @@ use crate::{
     Error, Host, Result,
     bridge::{Bridge, BridgeOptions},
     link::{Link, LinkOptions, Subnet, pair},
+    path::{Path, PathOptions},
     tempdir::{self, TempDir},
 };
 
@@ -48,7 +49,7 @@ impl Lab {
     }
 
     /// A folder for files of this lab, removed with it. Only this user can open it.
-    pub fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &path::Path {
         self.dir.path()
     }
 
@@ -92,6 +93,17 @@ impl Lab {
     /// more than 250 members.
     pub fn bridge(&self, name: &str, members: &[&Host], options: BridgeOptions) -> Result<Bridge> {
         Bridge::new(self.host(name)?, members, self.subnet()?, &options)
+    }
+
+    /// Joins two hosts by a path that delays what it carries, by way of a host of its own. Devices
+    /// and addresses are as of a [`link`](Self::link).
+    ///
+    /// # Errors
+    /// As [`link`](Self::link).
+    pub fn path(&self, a: &Host, b: &Host, options: PathOptions) -> Result<Path> {
+        a.refuse_here("a path")?;
+        b.refuse_here("a path")?;
+        Path::new(self.subnet()?, a, b, &self.host("path")?, options)
     }
 
     /// A subnet that no other link of this lab has.

@@ -26,6 +26,7 @@ mod host;
 mod lab;
 mod link;
 mod pass;
+mod path;
 pub mod peer;
 mod tempdir;
 pub mod testing;
@@ -41,6 +42,7 @@ pub use kit::Mac;
 pub use lab::Lab;
 pub use link::{End, Link, LinkOptions};
 pub use pass::PassProgram;
+pub use path::{Path, PathOptions};
 
 /// A duration as the system calls want it; one that does not fit is as good as for ever.
 pub(crate) fn timespec(duration: std::time::Duration) -> rustix::time::Timespec {

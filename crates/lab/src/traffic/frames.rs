@@ -81,7 +81,7 @@ impl FrameSender {
     /// device; [`ErrorKind::Io`] if the system refuses.
     pub fn open(host: &Host, device: &str) -> Result<Self> {
         // Without a protocol it receives nothing.
-        let (socket, _) = host.run(|| bound(host, device, None))??;
+        let (socket, _) = host.run(|| packet_socket(host, device, None))??;
         Ok(Self { socket, name: format!("{device} of {host}") })
     }
 
@@ -125,7 +125,8 @@ impl FrameCapture {
     }
 
     fn with(host: &Host, device: &str, both: bool) -> Result<Self> {
-        let (socket, index) = host.run(|| bound(host, device, Some(SockProtocol::EthAll)))??;
+        let (socket, index) =
+            host.run(|| packet_socket(host, device, Some(SockProtocol::EthAll)))??;
         let name = format!("{device} of {host}");
         socket::setsockopt(&socket, sockopt::RcvBufForce, &WAITING)
             .map_err(|error| Error::io(format!("memory for frames of {name}"), error))?;
@@ -201,7 +202,11 @@ impl AsFd for FrameCapture {
 }
 
 /// A packet socket on a device of the namespace that this thread is in, and the device's index.
-fn bound(host: &Host, device: &str, protocol: Option<SockProtocol>) -> Result<(OwnedFd, usize)> {
+pub(crate) fn packet_socket(
+    host: &Host,
+    device: &str,
+    protocol: Option<SockProtocol>,
+) -> Result<(OwnedFd, usize)> {
     let context = |error: Errno| Error::io(format!("a packet socket on {device} of {host}"), error);
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Packet, SockType::Raw, flags, protocol);

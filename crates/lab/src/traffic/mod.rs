@@ -29,7 +29,7 @@ mod paced;
 mod programs;
 mod rule;
 mod slot;
-mod threads;
+pub(crate) mod threads;
 mod udp;
 
 use std::{
@@ -47,6 +47,7 @@ use rustix::{
 pub use bulk::{Bulk, BulkOptions, BulkServer, BulkSession, StreamTotals};
 pub use echo::{EchoCounters, EchoOptions, EchoServer};
 pub use exchange::{ExchangeWindow, RrOptions, RrSession, Then};
+pub(crate) use frames::packet_socket;
 pub use frames::{Frame, FrameCapture, FrameSender, FrameTarget};
 pub use generator::{FRAME_LEN, FrameGenerator, FrameSink, Injection, Stations};
 pub use latency::Latency;

@@ -19,38 +19,38 @@ use rustix::{
 
 use crate::{Error, Host, Result};
 
-pub(super) use rustix::event::epoll::EventFlags;
+pub(crate) use rustix::event::epoll::EventFlags;
 
 /// Threads inside a host, each with what it comes to. Dropping it stops them and waits for their
 /// end.
 #[derive(Debug)]
-pub(super) struct Threads<T = ()> {
+pub(crate) struct Threads<T = ()> {
     stop: Arc<Stop>,
     joins: Vec<thread::JoinHandle<T>>,
 }
 
 /// Whether threads are to end.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(crate) struct Stop {
     flag: AtomicBool,
     /// Readable from then on.
     event: OwnedFd,
 }
 
 impl<T: Send + 'static> Threads<T> {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|error| Error::io("making an eventfd", error))?;
         let stop = Arc::new(Stop { flag: AtomicBool::new(false), event });
         Ok(Self { stop, joins: Vec::new() })
     }
 
-    pub(super) fn stop(&self) -> &Stop {
+    pub(crate) fn stop(&self) -> &Stop {
         &self.stop
     }
 
     /// Starts one more, pinned to this CPU or, for none, where the scheduler puts it.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         host: &Host,
         name: &str,
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Threads<T> {
     }
 
     /// Stops them, and returns what each has come to that has not panicked, which it has printed.
-    pub(super) fn finish(&mut self) -> Vec<T> {
+    pub(crate) fn finish(&mut self) -> Vec<T> {
         self.stop.set();
         self.joins.drain(..).filter_map(|thread| thread.join().ok()).collect()
     }
@@ -80,20 +80,20 @@ impl<T> Drop for Threads<T> {
 }
 
 impl Stop {
-    pub(super) fn set(&self) {
+    pub(crate) fn set(&self) {
         // Relaxed: what waits is woken through the kernel, and a join orders the rest.
         self.flag.store(true, Relaxed);
         // Fails only if the counter is full, and then it is readable.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.flag.load(Relaxed)
     }
 }
 
 /// Pins the calling thread.
-pub(super) fn pin(cpu: usize) -> Result<()> {
+pub(crate) fn pin(cpu: usize) -> Result<()> {
     lanes::pin(cpu).map_err(|error| Error::invalid(error.to_string()))
 }
 
@@ -102,33 +102,33 @@ const STOP: u64 = u64::MAX;
 
 /// An epoll instance of one thread.
 #[derive(Debug)]
-pub(super) struct Poller {
+pub(crate) struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
     /// One whose waits end at once when it is to stop.
-    pub(super) fn new(stop: &Stop) -> Result<Self> {
+    pub(crate) fn new(stop: &Stop) -> Result<Self> {
         let context = |error: Errno| Error::io("making an epoll instance", error);
         let poller = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(context)? };
         poller.add(&stop.event, STOP, EventFlags::IN).map_err(context)?;
         Ok(poller)
     }
 
-    pub(super) fn add(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> Result<(), Errno> {
+    pub(crate) fn add(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    pub(super) fn modify(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> Result<(), Errno> {
+    pub(crate) fn modify(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    pub(super) fn remove(&self, fd: impl AsFd) -> Result<(), Errno> {
+    pub(crate) fn remove(&self, fd: impl AsFd) -> Result<(), Errno> {
         epoll::delete(&self.epoll, fd)
     }
 
     /// Waits for events, at most `limit`, and returns the tokens of what is ready.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
         limit: Option<Duration>,
