@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
@@ -372,6 +372,118 @@ fn a_relay_is_replaced_20_times_and_no_client_notices() {
 #[ignore = "takes minutes"]
 fn a_relay_is_replaced_1000_times_and_no_client_notices() {
     replace(1000);
+}
+
+/// A client's exchange over a Unix socket: whether it was served, or why not.
+fn ask_at(path: &Path) -> std::io::Result<()> {
+    // Reads and writes are alike.
+    ask(&TcpStream::from(OwnedFd::from(UnixStream::connect(path)?)))
+}
+
+/// A relay on a Unix socket, once it says that it is there.
+struct UnixRelay {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl UnixRelay {
+    fn start(command: &mut Command) -> UnixRelay {
+        let mut child = command.spawn().expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
+        line_with(&mut log, "relaying unix:");
+        UnixRelay { child, log }
+    }
+
+    /// Waits for its end: whether it ended well, and the rest of its log.
+    fn end(mut self) -> (bool, String) {
+        assert!(comes_true(|| self.child.try_wait().expect("a child").is_some()));
+        let mut log = String::new();
+        self.log.read_to_string(&mut log).expect("text");
+        (self.child.wait().expect("a child").success(), log)
+    }
+}
+
+impl Drop for UnixRelay {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_relay_on_a_unix_socket_is_replaced_10_times_and_no_client_notices() {
+    let (dir, to) = (runtime_dir(), echo());
+    let path = dir.path().join("x");
+    let listen = format!("unix:{}", path.display());
+    let mut relay = UnixRelay::start(&mut command(dir.path(), &listen, to, &[]));
+    let over = Arc::new(AtomicBool::new(false));
+    let storm: Vec<_> = (0..4)
+        .map(|_| {
+            let (over, path) = (Arc::clone(&over), path.clone());
+            std::thread::spawn(move || {
+                let (mut served, mut failed) = (0, Vec::new());
+                while !over.load(Relaxed) {
+                    match ask_at(&path) {
+                        Ok(()) => served += 1,
+                        Err(e) => failed.push(e.to_string()),
+                    }
+                }
+                (served, failed)
+            })
+        })
+        .collect();
+    for time in 0..10 {
+        let more = ["--replace", "--cpus", ["0", "all"][time % 2]];
+        let next = UnixRelay::start(&mut command(dir.path(), &listen, to, &more));
+        let (well, log) = std::mem::replace(&mut relay, next).end();
+        assert!(well && log.contains("replaced by process"), "{time}: {log}");
+    }
+    over.store(true, Relaxed);
+    for one in storm {
+        let (served, failed) = one.join().expect("no client panicked");
+        assert!(served > 0 && failed.is_empty(), "{served} served, {failed:?}");
+    }
+    // The last one knows the file of the first.
+    kill_process(Pid::from_child(&relay.child), Signal::TERM).expect("it is there");
+    let (well, log) = relay.end();
+    assert!(well, "{log}");
+    assert!(!path.exists(), "{log}");
+}
+
+#[test]
+fn a_killed_relay_leaves_a_file_that_the_next_one_replaces() {
+    let (dir, to) = (runtime_dir(), echo());
+    let path = dir.path().join("x");
+    let listen = format!("unix:{},mode=600", path.display());
+    let start = || UnixRelay::start(&mut command(dir.path(), &listen, to, &[]));
+    drop(start());
+    assert!(path.exists());
+    let _relay = start();
+    ask_at(&path).expect("it serves");
+    for (more, says) in [(&[][..], "another process listens there"), (&["--dry-run"], "another")] {
+        let output = command(dir.path(), &listen, to, more).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    ask_at(&path).expect("it still serves");
+}
+
+#[test]
+fn a_unix_socket_of_a_service_manager_is_served_and_kept() {
+    let (dir, to) = (runtime_dir(), echo());
+    let path = dir.path().join("x");
+    let manager = UnixListener::bind(&path).expect("a path");
+    // What is passed is a file, whatever it is called.
+    let listener = TcpListener::from(OwnedFd::from(manager));
+    for _ in 0..2 {
+        let relay = UnixRelay::start(&mut activated(dir.path(), &listener, "db", to, &[]));
+        ask_at(&path).expect("it serves");
+        kill_process(Pid::from_child(&relay.child), Signal::TERM).expect("it is there");
+        let (well, log) = relay.end();
+        assert!(well && path.exists(), "{log}");
+    }
 }
 
 /// A relay with these sockets of a service manager, by their names.

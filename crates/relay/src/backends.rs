@@ -29,6 +29,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::Error;
+use crate::addr::Addr;
 use crate::config::{Balance, Config, Target};
 use crate::socket::Setup;
 use balance::Chance;
@@ -115,7 +116,7 @@ impl Upkeep {
     pub(crate) fn start(
         backends: &Arc<Backends>,
         config: &Config,
-        listen: &[SocketAddr],
+        listen: &[Addr],
         setup: &Setup,
     ) -> Result<Upkeep, Error> {
         let names = Names::start(backends, listen, config.resolve_every, names::system)?;
@@ -138,8 +139,10 @@ impl Backends {
             .collect();
         let servers: Vec<_> = specs
             .iter()
-            .filter_map(|spec| match spec.backend.target {
-                Target::Addr(addr) => Some(Arc::new(Server::new(addr, Arc::clone(spec), times))),
+            .filter_map(|spec| match &spec.backend.target {
+                Target::Addr(addr) => {
+                    Some(Arc::new(Server::new(addr.clone(), Arc::clone(spec), times)))
+                }
                 Target::Name { .. } => None,
             })
             .collect();
@@ -184,13 +187,14 @@ impl Backends {
     pub(crate) fn set_addresses(&self, spec: &Arc<Spec>, addrs: &[SocketAddr]) -> bool {
         let mut table = self.table.lock();
         let is_ours = |server: &&Arc<Server>| Arc::ptr_eq(&server.spec, spec);
-        let old: Vec<_> = table.servers.iter().filter(is_ours).map(|s| s.addr).collect();
-        if old == addrs {
+        let old = table.servers.iter().filter(is_ours).map(|server| &server.addr);
+        let addrs: Vec<_> = addrs.iter().map(|&addr| Addr::Ip(addr)).collect();
+        if old.eq(&addrs) {
             return false;
         }
         let (ours, mut servers): (Vec<_>, Vec<_>) =
             table.servers.iter().cloned().partition(|s| Arc::ptr_eq(&s.spec, spec));
-        servers.extend(addrs.iter().map(|&addr| {
+        servers.extend(addrs.into_iter().map(|addr| {
             let known = ours.iter().find(|server| server.addr == addr).cloned();
             known.unwrap_or_else(|| Arc::new(Server::new(addr, Arc::clone(spec), self.times)))
         }));
@@ -397,10 +401,10 @@ impl Pool {
     }
 
     /// Connections that hold a lease: in all, and on the server of this address.
-    pub(crate) fn leases(&self, addr: Option<SocketAddr>) -> [u64; 2] {
+    pub(crate) fn leases(&self, addr: Option<&Addr>) -> [u64; 2] {
         self.table.servers.iter().fold([0, 0], |[all, own], server| {
             let active = server.active() as u64;
-            [all + active, if addr == Some(server.addr) { active } else { own }]
+            [all + active, if addr == Some(&server.addr) { active } else { own }]
         })
     }
 

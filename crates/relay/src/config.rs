@@ -1,8 +1,8 @@
 //! What a relay is told: addresses, engine, CPUs, limits.
 
 mod backend;
+mod listen;
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use lanes::CpuSet;
@@ -13,6 +13,7 @@ use crate::access_log::AccessLog;
 use crate::clients::{ClientMask, Rate};
 use crate::{CongestionControl, Error, Source, loops};
 pub use backend::{Backend, Check, Target};
+pub use listen::Listen;
 
 /// How bytes move from one leg of a connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr)]
@@ -84,8 +85,8 @@ fn unknown_balance(name: &str) -> Error {
 /// Everything a relay needs to start. [`Config::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses to accept on. Port 0 lets the kernel choose.
-    pub listen: Vec<SocketAddr>,
+    /// Where to accept clients.
+    pub listen: Vec<Listen>,
     /// Where connections go.
     pub backends: Vec<Backend>,
     /// How a backend is chosen.
@@ -168,12 +169,13 @@ impl Config {
     pub const DEFAULT_BUDGET: usize = 8 << 20;
 
     /// A configuration with the defaults for everything but the addresses and the CPUs.
-    pub fn new<B>(listen: Vec<SocketAddr>, backends: Vec<B>, cpus: CpuSet) -> Config
+    pub fn new<L, B>(listen: Vec<L>, backends: Vec<B>, cpus: CpuSet) -> Config
     where
+        L: Into<Listen>,
         B: Into<Backend>,
     {
         Config {
-            listen,
+            listen: listen.into_iter().map(Into::into).collect(),
             backends: backends.into_iter().map(Into::into).collect(),
             balance: Balance::RoundRobin,
             engine: Engine::Auto,
@@ -215,6 +217,13 @@ impl Config {
         all.any(|entry| matches!(entry, AddressEntry::File(_)))
     }
 
+    /// Whether it listens on one, or has one for a backend.
+    pub(crate) fn has_unix_sockets(&self) -> bool {
+        let is_unix = |target: &Target| matches!(target, Target::Addr(addr) if addr.is_unix());
+        self.listen.iter().any(|listen| listen.addr.is_unix())
+            || self.backends.iter().any(|backend| is_unix(&backend.target))
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let (budget, least) = (self.budget, Config::MIN_BUDGET);
         let wrong = if self.listen.is_empty() {
@@ -238,44 +247,9 @@ impl Config {
     }
 }
 
-/// Reads an address to listen on: `IP:PORT`, `[IPv6]:PORT`, or `:PORT` and `*:PORT` for every
-/// address of the host, IPv4 and IPv6.
-pub fn parse_listen(s: &str) -> Result<SocketAddr, Error> {
-    let expected = "expected IP:PORT, [IPv6]:PORT, or :PORT for every address";
-    if let Some(port) = s.strip_prefix('*').unwrap_or(s).strip_prefix(':')
-        && let Ok(port) = port.parse()
-    {
-        return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));
-    }
-    s.parse()
-        .map_err(|_| Error::invalid(format!("listen address '{s}' does not parse ({expected})")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn listen_addresses_parse_as_haproxy_users_write_them() {
-        for (given, expected) in [
-            ("127.0.0.1:80", "127.0.0.1:80"),
-            ("[::1]:80", "[::1]:80"),
-            (":8080", "[::]:8080"),
-            ("*:8080", "[::]:8080"),
-        ] {
-            assert_eq!(parse_listen(given).unwrap().to_string(), expected, "{given}");
-        }
-    }
-
-    #[test]
-    fn an_address_that_does_not_parse_is_named_with_what_was_expected() {
-        for given in ["", "80", "1.2.3.4", "1.2.3.4:99999", "::1:80x", "[::1]", "localhost:80"] {
-            let error = parse_listen(given).unwrap_err();
-            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
-            assert!(error.to_string().contains(&format!("'{given}'")), "{error}");
-            assert!(error.to_string().contains("expected IP:PORT"), "{error}");
-        }
-    }
 
     #[test]
     fn engines_and_balances_parse_by_name_and_nothing_else() {

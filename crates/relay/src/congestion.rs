@@ -11,13 +11,14 @@
 //! inherits from its listener, by the listener's. A listener on a loopback address has clients on this
 //! host only. On any other address clients may be anywhere, and the host's default stays.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::Error;
+use crate::addr::Addr;
 
 /// Built into every kernel, and allowed to every user.
 const UNPACED: &str = "reno";
@@ -83,13 +84,13 @@ impl Congestion {
     }
 
     /// What to tell a socket that is to listen on `addr`; nothing leaves it the host's default.
-    pub(crate) fn of_listener(&self, addr: SocketAddr) -> Option<&str> {
-        self.of_leg(addr.ip().to_canonical().is_loopback())
+    pub(crate) fn of_listener(&self, addr: &Addr) -> Option<&str> {
+        self.of_leg(addr.ip()?.ip().to_canonical().is_loopback())
     }
 
     /// What to tell a socket that is to connect to `addr`.
-    pub(crate) fn of_backend(&self, addr: SocketAddr) -> Option<&str> {
-        let ip = addr.ip().to_canonical();
+    pub(crate) fn of_backend(&self, addr: &Addr) -> Option<&str> {
+        let ip = addr.ip()?.ip().to_canonical();
         self.of_leg(ip.is_loopback() || self.own.contains(&ip))
     }
 
@@ -169,7 +170,7 @@ mod tests {
             ("192.0.2.7:80", false, true),
             ("192.0.2.8:80", false, false),
         ] {
-            let addr = addr.parse().unwrap();
+            let addr = &addr.parse().unwrap();
             assert_eq!(auto.of_listener(addr), of_listener.then_some(UNPACED), "{addr}");
             assert_eq!(auto.of_backend(addr), of_backend.then_some(UNPACED), "{addr}");
             assert_eq!(named.of_listener(addr), Some("cubic"), "{addr}");

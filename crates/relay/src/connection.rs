@@ -76,7 +76,8 @@ pub(crate) struct Hello {
 
 #[derive(Debug)]
 pub(crate) struct Connecting {
-    pub(crate) socket: OwnedFd,
+    /// None while the backend's queue is full: it is asked again.
+    pub(crate) socket: Option<OwnedFd>,
     pub(crate) lease: Lease,
     pub(crate) search: Search,
 }
@@ -139,13 +140,20 @@ pub(crate) enum Handed {
 }
 
 impl Relaying {
-    pub(crate) fn new(connecting: Connecting, engine: Engine) -> Relaying {
+    pub(crate) fn new(
+        connecting: Connecting,
+        client: &Leg,
+        backend: Leg,
+        engine: Engine,
+    ) -> Relaying {
+        // The verdict moves bytes of TCP.
+        let is_unix = client.is_unix || backend.is_unix;
+        let engine = if engine == Engine::Sockmap && is_unix { Engine::Auto } else { engine };
         let mut up = Flow::new(engine);
         let greeting = connecting.search.greeting;
         if !greeting.is_empty() {
             up.prepend(greeting);
         }
-        let backend = Leg::new(connecting.socket);
         Relaying { backend, up, down: Flow::new(engine), lease: connecting.lease }
     }
 
@@ -201,6 +209,9 @@ impl Relaying {
     /// Hands the direction that carries bulk to the sockmap engine, if one does.
     pub(crate) fn hand_over(&mut self, client: &Leg, resources: &Resources) -> Option<Handed> {
         let sockmap = resources.sockmap.as_ref()?;
+        if client.is_unix || self.backend.is_unix {
+            return None;
+        }
         let taken = |flow: &Flow| matches!(flow.engine, FlowEngine::Sockmap(_));
         if taken(&self.up) || taken(&self.down) {
             return None;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kit::Count;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::RecvFlags;
 
 use crate::config::Engine;
@@ -42,6 +42,8 @@ pub(crate) const TAKEN_OVER: u64 = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) socket: OwnedFd,
+    /// A Unix socket, not one of TCP.
+    pub(crate) is_unix: bool,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     /// The peer sent a FIN or a reset: a short read does not mean that the queue is empty.
@@ -134,9 +136,10 @@ pub(crate) struct Resources {
 }
 
 impl Leg {
-    pub(crate) fn new(socket: OwnedFd) -> Leg {
+    pub(crate) fn new(socket: OwnedFd, is_unix: bool) -> Leg {
         Leg {
             socket,
+            is_unix,
             readable: false,
             writable: true,
             hup: false,
@@ -334,13 +337,21 @@ impl Flow {
     }
 
     /// Throws away what still comes, since its target is gone. Otherwise the source's window would
-    /// close, and Linux then drops acknowledgements of what its peer is still owed.
+    /// close, and Linux then drops acknowledgements of what its peer is still owed. Of a Unix socket's
+    /// the last byte stays, so that its peer sees a reset: see [`socket::reset`](crate::socket::reset).
     fn discard(&mut self, source: &mut Leg, resources: &mut Resources) -> Turn {
         for _ in 0..ROUNDS {
             if !source.readable {
                 return Turn::Waits;
             }
-            let scratch = &mut resources.scratch[..];
+            let queued = || ioctl_fionread(&source.socket).unwrap_or(0) as usize;
+            let most = if source.is_unix { queued().saturating_sub(1) } else { usize::MAX };
+            if most == 0 {
+                source.readable = false;
+                return Turn::Waits;
+            }
+            let most = most.min(resources.scratch.len());
+            let scratch = &mut resources.scratch[..most];
             match rustix::net::recv(&source.socket, scratch, RecvFlags::DONTWAIT) {
                 Ok((_, 1..)) | Err(Errno::INTR) => {}
                 // Its end, or an error, which an event tells.

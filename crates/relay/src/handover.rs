@@ -22,7 +22,6 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -31,8 +30,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+use crate::addr::Addr;
 use crate::baton::Baton;
-use crate::inherited::Owner;
+use crate::inherited::Duplicate;
 use crate::listeners::{Duplicates, Listener};
 use crate::shared::Stage;
 use crate::{Error, ErrorKind, Relay};
@@ -75,7 +75,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Offer {
     pub(crate) token: u64,
-    pub(crate) sockets: Vec<(OwnedFd, Owner)>,
+    pub(crate) sockets: Vec<Duplicate>,
     pub(crate) baton: OwnedFd,
 }
 
@@ -160,7 +160,7 @@ impl Relay {
     }
 
     /// Step 2, for the process `pid`, or 0.
-    pub(crate) fn offer(&self, addrs: &[SocketAddr], pid: u32) -> Result<Offer, Error> {
+    pub(crate) fn offer(&self, addrs: &[Addr], pid: u32) -> Result<Offer, Error> {
         self.settle(true)?;
         let mut state = self.handover.state.lock();
         match &*state {

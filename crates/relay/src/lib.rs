@@ -1,6 +1,6 @@
 //! A TCP relay that forwards on the CPUs its operator chose.
 //!
-//! For proxies and sidecars. One worker, pinned to one CPU, forwards every byte of a connection,
+//! For proxies and sidecars, over TCP and Unix sockets. One worker, pinned to one CPU, forwards every byte of a connection,
 //! through memory that stays in that CPU's cache. What a connection can hold in memory is bounded. How
 //! bytes move is an [`Engine`]; `docs/mechanisms/relay.md` measures which engine is good for what.
 //!
@@ -13,7 +13,7 @@
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listen = cachelane_relay::parse_listen(":8080")?;
+//! let listen: cachelane_relay::Listen = ":8080".parse()?;
 //! let backend: cachelane_relay::Backend = "10.0.0.5:80,check".parse()?;
 //! let relay = Relay::start(Config::new(vec![listen], vec![backend], "0-3".parse()?))?;
 //! relay.set_cpus(&"2".parse()?)?; // the workers move at once, with their connections
@@ -26,6 +26,7 @@
 
 mod access;
 mod access_log;
+mod addr;
 mod backends;
 mod baton;
 mod cause;
@@ -72,10 +73,11 @@ mod worker;
 pub use self::knobs::{STATISTICS, register};
 pub use access::AddressEntry;
 pub use access_log::{AccessLog, LogFormat, LogSample, LogTarget};
+pub use addr::{Addr, UnixAddr};
 pub use backends::{BackendState, settings::BackendSettings};
 pub use cause::Cause;
 pub use clients::{ClientMask, Rate};
-pub use config::{Backend, Balance, Check, Config, Engine, ProxyHeader, Target, parse_listen};
+pub use config::{Backend, Balance, Check, Config, Engine, Listen, ProxyHeader, Target};
 pub use congestion::CongestionControl;
 pub use counters::Stats;
 pub use error::{Error, ErrorKind};

@@ -15,132 +15,39 @@
 //! a successor's that has yet to take over. The relay that is in charge of it ends it, for everybody
 //! (`shutdown`): a process that has it open and is stopped must not keep a queue open that nobody
 //! serves. The others only close it. A service manager's is never ended.
+//!
+//! **Unix sockets.** There is no `SO_REUSEPORT` of them, so all workers share one, as they share a
+//! service manager's. A path is claimed by its file: see [`file`].
+
+mod file;
+mod listener;
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{
-    AtomicBool, AtomicU8,
-    Ordering::{Relaxed, SeqCst},
-};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{Shutdown, sockopt};
+use rustix::net::sockopt;
 
-use crate::inherited::{Inherited, Owner};
+use crate::addr::Addr;
+use crate::config::Listen;
+use crate::inherited::{Duplicate, Inherited, Owner};
 use crate::{Error, ErrorKind, socket, sockopt as tcp};
+pub(crate) use file::{FileId, SocketFile};
+pub(crate) use listener::Listener;
+use listener::Queue;
 
 /// How often a claim is tried when another process tries the same at the same moment.
 const CLAIMS: u32 = 100;
 
 /// Gives a socket the options that accepted ones inherit from it.
-pub(crate) type SetUp<'a> = &'a dyn Fn(&OwnedFd, SocketAddr) -> rustix::io::Result<()>;
-
-/// A socket that listens.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    socket: OwnedFd,
-    /// Which of the relay's addresses it is on.
-    pub(crate) number: usize,
-    /// Whether this relay ends it. It is set before the stage changes, which workers read first.
-    in_charge: AtomicBool,
-    /// A [`Queue`]. Relaxed: at worst an accepted socket is set up once more than it need be.
-    queue: AtomicU8,
-}
-
-/// Whether those in its queue have the options that this relay gives its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Queue {
-    /// No: it has somebody else's.
-    Foreign,
-    /// Those who come from now on do.
-    Renewed,
-    /// All.
-    Own,
-}
-
-impl Listener {
-    fn new(socket: OwnedFd, number: usize, in_charge: bool, queue: Queue) -> Arc<Listener> {
-        let (in_charge, queue) = (in_charge.into(), (queue as u8).into());
-        Arc::new(Listener { socket, number, in_charge, queue })
-    }
-
-    /// Clients that have completed their handshake and wait to be accepted.
-    pub(crate) fn waiting(&self) -> usize {
-        tcp::accept_queue(&self.socket).unwrap_or(0)
-    }
-
-    /// Whether its queue is for this relay to empty before it is closed.
-    pub(crate) fn is_in_charge(&self) -> bool {
-        self.in_charge.load(SeqCst)
-    }
-
-    /// Whether an accepted socket has yet to be set up.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.queue.load(Relaxed) != Queue::Own as u8
-    }
-
-    /// Its queue was found empty.
-    pub(crate) fn is_empty(&self) {
-        let (renewed, own) = (Queue::Renewed as u8, Queue::Own as u8);
-        let _ = self.queue.compare_exchange(renewed, own, Relaxed, Relaxed);
-    }
-
-    /// Another relay is in charge of it from now on.
-    pub(crate) fn hand_over(&self) {
-        self.in_charge.store(false, SeqCst);
-    }
-
-    /// Whether clients can still reach it: false once whoever is in charge has ended it.
-    fn listens(&self) -> bool {
-        sockopt::socket_acceptconn(&self.socket).unwrap_or(false)
-    }
-
-    /// From now on the kernel drops what asks for a new connection, as if it had been lost on the
-    /// way: the client asks again, by when somebody else listens, or nobody. Handshakes that have
-    /// begun are completed.
-    fn refuse_new(&self) -> std::io::Result<()> {
-        use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
-        /// Of the TCP header, which a socket's filter sees first: the flags, and two of them.
-        const FLAGS: u32 = 13;
-        const SYN: u32 = 0x02;
-        const ACK: u32 = 0x10;
-        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        bpf::attach_filter(
-            self.socket.as_fd(),
-            &mut [
-                step(BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS),
-                step(BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK),
-                step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN),
-                step(BPF_RET | BPF_K, 0, 0, 0),
-                step(BPF_RET | BPF_K, 0, 0, u32::MAX),
-            ],
-        )
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if self.is_in_charge() {
-            // Fails for a socket that does not listen any more.
-            let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
-        }
-    }
-}
+pub(crate) type SetUp<'a> = &'a dyn Fn(&OwnedFd, &Addr) -> rustix::io::Result<()>;
 
 /// Sockets for another relay.
 #[derive(Debug)]
 pub(crate) struct Duplicates {
-    pub(crate) sockets: Vec<(OwnedFd, Owner)>,
+    pub(crate) sockets: Vec<Duplicate>,
     /// What they are duplicates of.
     pub(crate) of: Vec<Weak<Listener>>,
 }
@@ -161,50 +68,74 @@ pub(crate) struct Listeners {
 /// Those on one address.
 #[derive(Debug)]
 struct Group {
-    addr: SocketAddr,
+    addr: Addr,
     owner: Owner,
     is_inherited: bool,
     /// Bound, and not yet listening.
-    claim: Option<OwnedFd>,
+    claim: Option<Claim>,
     /// Taken over, and not yet dealt out.
     undealt: Vec<Arc<Listener>>,
     sockets: Vec<Arc<Listener>>,
 }
 
+/// The first socket on an address, before it listens.
+#[derive(Debug)]
+enum Claim {
+    Ip(OwnedFd),
+    Unix(file::Claim),
+}
+
 impl Listeners {
-    /// Takes the inherited sockets, and binds one to each of `addrs` that none of them has, as no
+    /// Takes the inherited sockets, and binds one to each of `listen` that none of them has, as no
     /// other listener may be; with port 0 the kernel chooses one. Nobody new can connect yet.
     ///
     /// # Errors
-    /// An address in use or not of this host.
+    /// An address in use or not of this host; a path that cannot be had.
     pub(crate) fn claim(
-        addrs: &[SocketAddr],
+        listen: &[Listen],
         inherited: Vec<Inherited>,
         backlog: i32,
     ) -> Result<Listeners, Error> {
         let mut groups: Vec<Group> = Vec::new();
-        for Inherited { socket, addr, owner } in inherited {
+        for Inherited { socket, addr, owner, file } in inherited {
             let known = groups.iter().position(|group| group.addr == addr);
             let number = known.unwrap_or_else(|| {
-                groups.push(Group { is_inherited: true, ..Group::of(addr, owner) });
+                groups.push(Group { is_inherited: true, ..Group::of(addr.clone(), owner) });
                 groups.len() - 1
             });
-            groups[number].undealt.push(Listener::new(socket, number, false, Queue::Foreign));
+            groups[number].undealt.push(match addr.is_unix() {
+                true => Listener::of_unix(socket, number, false, Queue::Foreign, file),
+                false => Listener::new(socket, number, false, Queue::Foreign),
+            });
         }
-        for &addr in addrs {
-            if groups.iter().all(|group| group.addr != addr) {
-                let claim = socket::bind(addr, false)?;
-                let addr = socket::local_addr(&claim)
-                    .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
+        for one in listen {
+            if groups.iter().all(|group| group.addr != one.addr) {
+                let (claim, addr) = Claim::new(one)?;
                 groups.push(Group { claim: Some(claim), ..Group::of(addr, Owner::Relay) });
             }
         }
         Ok(Listeners { groups, backlog, is_in_charge: false, retired: Vec::new() })
     }
 
+    /// Checks what [`claim`](Self::claim) checks of those that nobody passes, and changes nothing.
+    ///
+    /// # Errors
+    /// As of [`claim`](Self::claim).
+    pub(crate) fn check(listen: &[Listen]) -> Result<(), Error> {
+        // Together, as they would be bound.
+        let mut bound = Vec::new();
+        for one in listen {
+            match &one.addr {
+                Addr::Unix(addr) => file::check(addr)?,
+                Addr::Ip(_) => bound.push(Claim::new(one)?),
+            }
+        }
+        Ok(())
+    }
+
     /// The addresses, with the ports that the kernel chose.
-    pub(crate) fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
-        self.groups.iter().map(|group| group.addr)
+    pub(crate) fn addrs(&self) -> impl Iterator<Item = &Addr> {
+        self.groups.iter().map(|group| &group.addr)
     }
 
     /// Listeners for each of `workers` more workers, on which clients wait from now on: not yet on
@@ -223,10 +154,12 @@ impl Listeners {
                 Bound::Another(socket) if group.is_inherited && !self.is_in_charge => {
                     Ok(Listener::new(socket, number, false, Queue::Own))
                 }
-                bound => {
-                    let socket = bound.listen(group.addr, self.backlog, set_up)?;
+                Bound::Another(socket) => {
+                    rustix::net::listen(&socket, self.backlog)
+                        .map_err(|e| Error::io(format!("cannot listen on {}", group.addr), e))?;
                     Ok(Listener::new(socket, number, true, Queue::Own))
                 }
+                Bound::Claim(claim) => claim.listen(&group.addr, number, self.backlog, set_up),
             };
             opened.push(bound.into_iter().map(listen).collect::<Result<Own, Error>>()?);
         }
@@ -250,13 +183,14 @@ impl Listeners {
     ///
     /// # Errors
     /// A lack of open files.
-    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Duplicates, Error> {
+    pub(crate) fn duplicates(&self, addrs: &[Addr]) -> Result<Duplicates, Error> {
         let (mut sockets, mut of) = (Vec::new(), Vec::new());
         let wanted = self.groups.iter().filter(|group| addrs.contains(&group.addr));
         for (group, socket) in wanted.flat_map(|g| g.sockets.iter().map(move |s| (g, s))) {
             let duplicate = rustix::io::fcntl_dupfd_cloexec(&socket.socket, 0)
                 .map_err(|e| Error::io("cannot duplicate a listening socket", e))?;
-            sockets.push((duplicate, group.owner));
+            let file = socket.file().map(|file| file.id());
+            sockets.push(Duplicate { socket: duplicate, owner: group.owner, file });
             of.push(Arc::downgrade(socket));
         }
         Ok(Duplicates { sockets, of })
@@ -275,7 +209,7 @@ impl Listeners {
         let inherited = self.groups.iter().filter(|group| group.is_inherited);
         let sockets = inherited.flat_map(|g| g.sockets.iter().map(move |s| (g, s)));
         // Those beside them are new, and do not listen yet.
-        let (taken_over, new): (Vec<_>, Vec<_>) = sockets.partition(|(_, s)| s.is_foreign());
+        let (taken_over, new): (Vec<_>, Vec<_>) = sockets.partition(|(_, s)| s.is_taken_over());
         if let Some((Group { addr, .. }, _)) = taken_over.iter().find(|(_, s)| !s.listens()) {
             let message = format!("the socket on {addr} that was taken over has been closed");
             return Err(Error::new(ErrorKind::AddressNotAvailable, message));
@@ -283,15 +217,15 @@ impl Listeners {
         for (Group { addr, .. }, socket) in new {
             rustix::net::listen(&socket.socket, self.backlog)
                 .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
-            socket.in_charge.store(true, SeqCst);
+            socket.put_in_charge(true);
         }
         for (group, socket) in taken_over {
             // What cannot be set stays as it was. The filter is one that drops SYNs, if any.
             let _ = tcp::detach_filter(&socket.socket);
-            let _ = prepare(&socket.socket, group.addr, set_up);
+            let _ = prepare(&socket.socket, &group.addr, set_up);
             let _ = rustix::net::listen(&socket.socket, self.backlog);
-            socket.in_charge.store(group.owner == Owner::Relay, SeqCst);
-            socket.queue.store(Queue::Renewed as u8, Relaxed);
+            socket.put_in_charge(group.owner == Owner::Relay);
+            socket.is_renewed();
         }
         self.is_in_charge = true;
         Ok(())
@@ -324,7 +258,7 @@ impl Listeners {
 }
 
 impl Group {
-    fn of(addr: SocketAddr, owner: Owner) -> Group {
+    fn of(addr: Addr, owner: Owner) -> Group {
         let (undealt, sockets) = Default::default();
         Group { addr, owner, is_inherited: false, claim: None, undealt, sockets }
     }
@@ -336,57 +270,96 @@ impl Group {
             return Ok(bound);
         }
         bound.extend(self.claim.take().map(Bound::Claim));
+        let Addr::Ip(addr) = self.addr else { return Ok(bound) };
         while bound.len() + self.undealt.len() < workers {
-            let socket = match socket::bind(self.addr, true) {
+            let socket = match socket::bind(addr, true) {
                 // Another user's, which a socket of ours may not join.
                 Err(e) if self.is_inherited && e.kind() == ErrorKind::AddressInUse => break,
                 socket => socket?,
             };
-            prepare(&socket, self.addr, set_up)?;
+            prepare(&socket, &self.addr, set_up)?;
             bound.push(Bound::Another(socket));
         }
         Ok(bound)
     }
 }
 
-fn prepare(socket: &OwnedFd, addr: SocketAddr, set_up: SetUp) -> Result<(), Error> {
+fn prepare(socket: &OwnedFd, addr: &Addr, set_up: SetUp) -> Result<(), Error> {
     set_up(socket, addr).map_err(|e| Error::io(format!("cannot set up a socket for {addr}"), e))
 }
 
 /// A socket that is about to listen.
 enum Bound {
     /// The first on its address.
-    Claim(OwnedFd),
+    Claim(Claim),
     Another(OwnedFd),
 }
 
-impl Bound {
-    fn listen(self, addr: SocketAddr, backlog: i32, set_up: SetUp) -> Result<OwnedFd, Error> {
-        let fail = |e: Errno| Error::io(format!("cannot listen on {addr}"), e);
-        let mut claim = match self {
-            Bound::Claim(claim) => claim,
-            Bound::Another(socket) => {
-                rustix::net::listen(&socket, backlog).map_err(fail)?;
-                return Ok(socket);
+impl Claim {
+    /// And where it is.
+    fn new(listen: &Listen) -> Result<(Claim, Addr), Error> {
+        match &listen.addr {
+            Addr::Unix(addr) => {
+                let claim = file::Claim::new(listen, addr)?;
+                Ok((Claim::Unix(claim), listen.addr.clone()))
             }
-        };
-        for left in (0..CLAIMS).rev() {
-            prepare(&claim, addr, set_up)?;
-            match rustix::net::listen(&claim, backlog) {
-                // If two try at once, the kernel may refuse both. One of them is to win.
-                Err(Errno::ADDRINUSE) if left > 0 => {
-                    drop(claim);
-                    let moment = RandomState::new().hash_one(left) % 8_000;
-                    std::thread::sleep(Duration::from_micros(moment));
-                    claim = socket::bind(addr, false)?;
-                }
-                result => {
-                    result.map_err(fail)?;
-                    break;
-                }
+            Addr::Ip(addr) => {
+                let claim = socket::bind(*addr, false)?;
+                let addr = Addr::of(&claim)
+                    .map_err(|e| Error::io(format!("cannot listen on {addr}"), e))?;
+                Ok((Claim::Ip(claim), addr))
             }
         }
-        sockopt::set_socket_reuseport(&claim, true).map_err(fail)?;
-        Ok(claim)
     }
+
+    fn listen(
+        self,
+        addr: &Addr,
+        number: usize,
+        backlog: i32,
+        set_up: SetUp,
+    ) -> Result<Arc<Listener>, Error> {
+        let fail = |e: Errno| Error::io(format!("cannot listen on {addr}"), e);
+        match (self, addr) {
+            (Claim::Unix(claim), _) => {
+                let (socket, file) = claim.listen(backlog).map_err(fail)?;
+                Ok(Listener::of_unix(socket, number, true, Queue::Own, file))
+            }
+            (Claim::Ip(claim), Addr::Ip(ip)) => {
+                let bind = || socket::bind(*ip, false);
+                let prepare = |socket: &OwnedFd| prepare(socket, addr, set_up);
+                let socket = listen_alone(claim, backlog, bind, prepare, fail)?;
+                sockopt::set_socket_reuseport(&socket, true).map_err(fail)?;
+                Ok(Listener::new(socket, number, true, Queue::Own))
+            }
+            (Claim::Ip(_), Addr::Unix(_)) => Err(fail(Errno::AFNOSUPPORT)),
+        }
+    }
+}
+
+/// Has a socket listen that is to be the only one on its address, or another one that `bind` makes.
+fn listen_alone(
+    mut claim: OwnedFd,
+    backlog: i32,
+    bind: impl Fn() -> Result<OwnedFd, Error>,
+    prepare: impl Fn(&OwnedFd) -> Result<(), Error>,
+    fail: impl Fn(Errno) -> Error,
+) -> Result<OwnedFd, Error> {
+    for left in (0..CLAIMS).rev() {
+        prepare(&claim)?;
+        match rustix::net::listen(&claim, backlog) {
+            // If two try at once, the kernel may refuse both. One of them is to win.
+            Err(Errno::ADDRINUSE) if left > 0 => {
+                drop(claim);
+                let moment = RandomState::new().hash_one(left) % 8_000;
+                std::thread::sleep(Duration::from_micros(moment));
+                claim = bind()?;
+            }
+            result => {
+                result.map_err(&fail)?;
+                break;
+            }
+        }
+    }
+    Ok(claim)
 }

@@ -10,9 +10,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::Rules;
 use crate::access_log::Writer;
+use crate::addr::Addr;
 use crate::backends::Upkeep;
 use crate::baton::Baton;
-use crate::config::{Config, Engine};
+use crate::config::{Config, Engine, Listen};
 use crate::congestion::Congestion;
 use crate::counters::Stats;
 use crate::crew::{Crew, Hand};
@@ -32,6 +33,8 @@ const SOCKMAP_SLOTS: usize = 65_536;
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
+    listening_on: Vec<Addr>,
+    /// Those of them that are of IP.
     addrs: Vec<SocketAddr>,
     /// Held while anything begins or ends. Locked before `listeners`.
     crew: Mutex<Crew>,
@@ -90,13 +93,15 @@ impl Relay {
         let gone = Mutex::new(Gone { count: 0, messages });
         let (engine, cpus) = (config.engine, config.cpus.clone());
         let congestion = Congestion::find(&config.congestion_control)?;
-        let addrs: Vec<_> = listeners.addrs().collect();
-        let names = addrs.iter().map(SocketAddr::to_string).collect();
+        let listening_on: Vec<_> = listeners.addrs().cloned().collect();
+        let addrs = listening_on.iter().filter_map(Addr::ip).collect();
+        let names = listening_on.iter().map(Addr::to_string).collect();
         let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
         let shared = Arc::new(Shared::new(config, files, congestion, rules, log));
-        let upkeep = Upkeep::start(&shared.backends, &shared.config, &addrs, &shared.setup)?;
+        let upkeep = Upkeep::start(&shared.backends, &shared.config, &listening_on, &shared.setup)?;
         let relay = Relay {
             shared,
+            listening_on,
             addrs,
             crew: Mutex::default(),
             listeners: Mutex::new(listeners),
@@ -116,18 +121,24 @@ impl Relay {
     ///
     /// # Errors
     /// As for [`Relay::start`].
-    pub fn check(config: &Config, open: &[SocketAddr]) -> Result<(), Error> {
+    pub fn check(config: &Config, open: &[Addr]) -> Result<(), Error> {
         config.check()?;
         source::check(config)?;
         Rules::read(config)?;
         FileBudget::of(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
-        let new: Vec<_> = config.listen.iter().copied().filter(|a| !open.contains(a)).collect();
-        Listeners::claim(&new, Vec::new(), config.backlog).map(drop)
+        let is_new = |listen: &&Listen| !open.contains(&listen.addr);
+        let new: Vec<_> = config.listen.iter().filter(is_new).cloned().collect();
+        Listeners::check(&new)
     }
 
-    /// The addresses that it listens on, with the ports that the kernel chose.
+    /// Everything that it listens on.
+    pub fn listening_on(&self) -> &[Addr] {
+        &self.listening_on
+    }
+
+    /// The addresses of TCP that it listens on, with the ports that the kernel chose.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
@@ -183,7 +194,7 @@ impl Relay {
     /// What was counted of each listener and each backend.
     pub fn statistics(&self) -> Statistics {
         let mut listeners: Vec<_> =
-            self.addrs.iter().map(|addr| Traffic::new(addr.to_string(), true, 0)).collect();
+            self.listening_on.iter().map(|a| Traffic::new(a.to_string(), true, 0)).collect();
         let mut backends: Vec<_> = (self.shared.backends.each(Instant::now()))
             .into_iter()
             .map(|(addr, is_up, active)| Traffic::new(addr, is_up, active as u64))
@@ -241,6 +252,9 @@ impl Relay {
     pub fn set_engine(&self, engine: Engine) -> Result<(), Error> {
         if engine == Engine::Sockmap {
             self.load_sockmap()?;
+            if self.shared.config.has_unix_sockets() {
+                tracing::info!("engine sockmap moves no Unix sockets: theirs is auto");
+            }
         }
         self.shared.set_engine(engine);
         Ok(())
@@ -269,7 +283,7 @@ impl Relay {
             .map(|index| Hand::hire(index, &self.shared, self.announce.clone()))
             .collect::<Result<_, _>>()?;
         crew.move_to(cpus, recruits, |workers| {
-            let set_up = |socket: &_, addr| self.shared.setup.set_up_listener(socket, addr);
+            let set_up = |socket: &_, addr: &_| self.shared.setup.set_up_listener(socket, addr);
             let listeners = self.listeners.lock().deal(workers, &set_up)?;
             // Before they accept anybody.
             (0..workers).for_each(|_| self.shared.join());
@@ -338,7 +352,7 @@ impl Relay {
     }
 
     /// Duplicates of the sockets on these addresses.
-    pub(crate) fn duplicates(&self, addrs: &[SocketAddr]) -> Result<Duplicates, Error> {
+    pub(crate) fn duplicates(&self, addrs: &[Addr]) -> Result<Duplicates, Error> {
         self.listeners.lock().duplicates(addrs)
     }
 
@@ -361,7 +375,7 @@ impl Relay {
         let setup = &self.shared.setup;
         self.listeners
             .lock()
-            .take_charge(&|socket: &_, addr| setup.set_up_listener(socket, addr))?;
+            .take_charge(&|socket: &_, addr: &_| setup.set_up_listener(socket, addr))?;
         self.shared.advance(Stage::Run);
         Ok(())
     }

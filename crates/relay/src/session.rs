@@ -1,20 +1,52 @@
 //! What is told of a connection when it has ended, to the access log and to the statistics: who,
 //! where to, how long, how much, why.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::addr::Addr;
 use crate::cause::Cause;
 
+/// Who a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    Ip(SocketAddr),
+    /// A process on this host, or 0 if it is in another PID namespace, and its user.
+    Unix {
+        pid: u32,
+        uid: Option<u32>,
+    },
+}
+
+impl Client {
+    /// Its address of IP, if it has one.
+    pub(crate) fn ip(self) -> Option<IpAddr> {
+        match self {
+            Client::Ip(addr) => Some(addr.ip()),
+            Client::Unix { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Ip(addr) => SocketAddr::new(addr.ip().to_canonical(), addr.port()).fmt(f),
+            Client::Unix { pid, .. } => write!(f, "unix:{pid}"),
+        }
+    }
+}
+
 /// Where a connection came from, and when it got how far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// The address that it came from: its socket's, or the one in its PROXY header.
-    pub(crate) client: Option<SocketAddr>,
+    /// As its socket says, or its PROXY header.
+    pub(crate) client: Option<Client>,
     /// The listener's place in the configuration.
     pub(crate) listener: u32,
     /// The address of the backend that it uses, or last tried.
-    pub(crate) backend: Option<SocketAddr>,
+    pub(crate) backend: Option<Addr>,
     /// Backends asked for a connection.
     pub(crate) attempts: u32,
     pub(crate) accepted: Instant,
@@ -53,7 +85,7 @@ impl Record {
 }
 
 impl Session {
-    pub(crate) fn new(client: Option<SocketAddr>, listener: usize, now: Instant) -> Session {
+    pub(crate) fn new(client: Option<Client>, listener: usize, now: Instant) -> Session {
         let (asked, connected, answered) = (None, None, None);
         let (listener, accepted) = (listener as u32, now);
         let backend = None;
@@ -71,7 +103,7 @@ impl Session {
     }
 
     /// This backend is asked for a connection.
-    pub(crate) fn asks(&mut self, backend: SocketAddr) {
+    pub(crate) fn asks(&mut self, backend: Addr) {
         self.attempts += 1;
         self.backend = Some(backend);
     }

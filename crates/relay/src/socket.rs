@@ -5,10 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::addr::Addr;
 use crate::congestion::Congestion;
+use crate::session::Client;
 use crate::sockopt::awaits_last_ack;
 use crate::source::Sources;
 use crate::{Config, Error};
@@ -93,14 +96,22 @@ impl Setup {
     pub(crate) fn set_up_listener(
         &self,
         listener: &OwnedFd,
-        addr: SocketAddr,
+        addr: &Addr,
     ) -> rustix::io::Result<()> {
-        set_up(listener, self, self.congestion.of_listener(addr))
+        match addr {
+            Addr::Ip(_) => set_up(listener, self, self.congestion.of_listener(addr)),
+            // It passes nothing on.
+            Addr::Unix(_) => Ok(()),
+        }
     }
 
-    /// Gives a client's leg the options that it should have inherited.
-    pub(crate) fn set_up_accepted(&self, client: &OwnedFd) -> rustix::io::Result<()> {
-        set_up(client, self, None)
+    /// Gives a client's leg the options that it has not inherited.
+    pub(crate) fn set_up_accepted(
+        &self,
+        client: &OwnedFd,
+        is_unix: bool,
+    ) -> rustix::io::Result<()> {
+        if is_unix { set_up_unix(client, self) } else { set_up(client, self, None) }
     }
 }
 
@@ -136,17 +147,39 @@ fn bind_new(
     }
 }
 
-/// Starts to connect to `addr` from one of the `sources`; the socket turns writable when that has come to something.
+/// An attempt to connect.
+#[derive(Debug)]
+pub(crate) enum Started {
+    /// The socket turns writable when that has come to something.
+    Socket(OwnedFd),
+    /// The queue of a Unix socket is full, and the kernel tells nobody when there is room.
+    Full,
+}
+
+/// Starts to connect to `addr`, by IP from one of the `sources`.
 pub(crate) fn start_connect(
-    addr: SocketAddr,
+    addr: &Addr,
     setup: &Setup,
     sources: &Sources,
     client: Option<IpAddr>,
-) -> rustix::io::Result<OwnedFd> {
-    let socket = stream_socket(addr)?;
-    set_up(&socket, setup, setup.congestion.of_backend(addr))?;
-    match sources.connect(&socket, addr, client) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+) -> rustix::io::Result<Started> {
+    let (socket, started) = match addr {
+        Addr::Ip(ip) => {
+            let socket = stream_socket(*ip)?;
+            set_up(&socket, setup, setup.congestion.of_backend(addr))?;
+            let started = sources.connect(&socket, *ip, client);
+            (socket, started)
+        }
+        Addr::Unix(unix) => {
+            let socket = unix_socket()?;
+            set_up_unix(&socket, setup)?;
+            let started = rustix::net::connect(&socket, &unix.to_kernel()?);
+            (socket, started)
+        }
+    };
+    match started {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(Started::Socket(socket)),
+        Err(Errno::AGAIN) if addr.is_unix() => Ok(Started::Full),
         Err(e) => Err(e),
     }
 }
@@ -156,14 +189,19 @@ pub(crate) fn is_exhausted(e: Errno) -> bool {
     matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
-/// Whether an error that connect(2) returns at once is this host's: no port, no route, no such
-/// family, a rule of its own. Nobody has asked the backend.
-pub(crate) fn is_local(e: Errno) -> bool {
-    !matches!(e, Errno::CONNREFUSED | Errno::CONNRESET | Errno::TIMEDOUT)
+/// Whether an error that connect(2) to `addr` returns at once is this host's: no port, no route, no
+/// such family, a rule of its own. Nobody has asked the backend. A Unix socket that is not there, or
+/// is not for us, is the backend's.
+pub(crate) fn is_local(e: Errno, addr: &Addr) -> bool {
+    !addr.is_unix() && !matches!(e, Errno::CONNREFUSED | Errno::CONNRESET | Errno::TIMEDOUT)
 }
 
 /// Closes a socket such that its peer sees a reset, whatever is still queued; or, if both ends have
 /// ended their streams, such that the kernel goes on sending what the peer has yet to acknowledge.
+///
+/// The peer of a Unix socket sees a reset, behind what it has yet to read, if something that it has sent
+/// was not read here. That is the only one that the kernel knows (`unix_release_sock`): with nothing
+/// unread it sees an end, and its writes fail.
 pub(crate) fn reset(socket: OwnedFd) {
     if awaits_last_ack(&socket) {
         // Unread bytes would make a reset of it, which loses what the peer is owed.
@@ -198,10 +236,30 @@ pub(crate) fn peer_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
     Ok(SocketAddr::try_from(addr)?)
 }
 
+/// Who is at the other end of a Unix socket: who connected it, as the kernel noted.
+pub(crate) fn unix_peer(socket: &OwnedFd) -> Client {
+    let peer = getsockopt(socket, PeerCredentials);
+    let (pid, uid) = peer.map_or((0, None), |peer| (peer.pid() as u32, Some(peer.uid())));
+    Client::Unix { pid, uid }
+}
+
 fn stream_socket(addr: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// A Unix socket that does not block.
+pub(crate) fn unix_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// What waits at the other end counts as the sender's, so a send buffer is all there is to bound: what
+/// waits here is bounded by the peer's.
+fn set_up_unix(socket: &OwnedFd, setup: &Setup) -> rustix::io::Result<()> {
+    sockopt::set_socket_oobinline(socket, true)?;
+    limit_send(socket, setup.shares.send)
 }
 
 fn set_up(socket: &OwnedFd, setup: &Setup, congestion: Option<&str>) -> rustix::io::Result<()> {
@@ -288,12 +346,12 @@ mod tests {
 
     #[test]
     fn a_socket_is_limited_to_its_share() {
-        let addr = "127.0.0.1:0".parse().unwrap();
+        let addr: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let config = Config::new(vec![addr], vec![addr], [0].into_iter().collect());
         let shares = Shares::of(1 << 20, None);
         let setup = Setup::new(&config, shares, Congestion::default());
         let socket = bind(addr, false).unwrap();
-        setup.set_up_listener(&socket, addr).unwrap();
+        setup.set_up_listener(&socket, &addr.into()).unwrap();
         assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= shares.receive);
         assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
     }

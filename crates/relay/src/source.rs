@@ -13,6 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 
+use crate::addr::Addr;
 use crate::config::{Config, Target};
 use crate::{Error, ErrorKind};
 
@@ -141,7 +142,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
                 Source::Client => try_client()?,
             }
         }
-        if let Target::Addr(to) = backend.target
+        if let Target::Addr(Addr::Ip(to)) = backend.target
             && !Sources::new(own, &config.source).reach(to.ip())
         {
             let (from, family) = (list(sources), if to.is_ipv4() { "IPv4" } else { "IPv6" });

@@ -1,6 +1,5 @@
 //! Both ends of a hand-over on the control socket: see `handover.rs`.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +8,11 @@ use knobs::{Answer, Client, Peer, Process, Registry};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
+use crate::addr::Addr;
 use crate::baton::Baton;
 use crate::config::Config;
 use crate::handover::{Handover, Offer};
-use crate::inherited::{Inherited, Owner};
+use crate::inherited::{Duplicate, Inherited, Owner};
 use crate::{Error, ErrorKind, Relay};
 
 /// How long a step may take the other process.
@@ -22,7 +22,7 @@ const STEP: Duration = Duration::from_secs(5);
 pub(crate) fn answer(relay: &Arc<Relay>, registry: &Registry) -> knobs::Result<()> {
     let from = Arc::clone(relay);
     registry.on_request("relay.listeners", move |_: &Value, _: Peer| {
-        let (addrs, draining) = (from.addrs(), from.is_draining());
+        let (addrs, draining) = (texts(from.listening_on()), from.is_draining());
         Ok::<_, Error>(Answer {
             value: json!({"addrs": addrs, "draining": draining, "network": network()}),
             files: vec![],
@@ -30,13 +30,14 @@ pub(crate) fn answer(relay: &Arc<Relay>, registry: &Registry) -> knobs::Result<(
     })?;
     let from = Arc::clone(relay);
     registry.on_request("relay.hand_over", move |with: &Value, peer: Peer| {
-        let addrs: Result<Vec<_>, _> = serde_json::from_value(with["addrs"].clone());
-        let addrs = addrs.map_err(|e| Error::invalid(format!("addrs: {e}")))?;
-        let Offer { token, sockets, baton } = from.offer(&addrs, peer.pid)?;
-        let manager: Vec<bool> = sockets.iter().map(|(_, o)| *o == Owner::Manager).collect();
-        let mut files: Vec<_> = sockets.into_iter().map(|(socket, _)| socket).collect();
+        let Offer { token, sockets, baton } = from.offer(&addrs(with)?, peer.pid)?;
+        let is_manager = |one: &Duplicate| one.owner == Owner::Manager;
+        let manager: Vec<bool> = sockets.iter().map(is_manager).collect();
+        let at_paths: Vec<_> = sockets.iter().map(|one| one.file).collect();
+        let mut files: Vec<_> = sockets.into_iter().map(|one| one.socket).collect();
         files.push(baton);
-        Ok::<_, Error>(Answer { value: json!({"token": token, "manager": manager}), files })
+        let value = json!({"token": token, "manager": manager, "at_paths": at_paths});
+        Ok::<_, Error>(Answer { value, files })
     })?;
     let from = Arc::clone(relay);
     registry.on_request("relay.release", move |with: &Value, _| {
@@ -57,6 +58,16 @@ fn token(with: &Value) -> Result<u64, Error> {
     with["token"].as_u64().ok_or_else(|| Error::invalid("token: expected a number"))
 }
 
+fn texts(addrs: &[Addr]) -> Vec<String> {
+    addrs.iter().map(Addr::to_string).collect()
+}
+
+/// The addresses that a request or an answer names.
+fn addrs(of: &Value) -> Result<Vec<Addr>, Error> {
+    let texts = of["addrs"].as_array().ok_or_else(|| Error::invalid("addrs: expected a list"))?;
+    texts.iter().map(|text| text.as_str().unwrap_or_default().parse()).collect()
+}
+
 /// A relay that runs, and can be replaced.
 #[derive(Debug)]
 pub struct Predecessor {
@@ -65,7 +76,7 @@ pub struct Predecessor {
     /// It accepts nobody any more and will end soon, so there is nothing to take over.
     pub is_draining: bool,
     path: PathBuf,
-    addrs: Vec<SocketAddr>,
+    addrs: Vec<Addr>,
 }
 
 impl Predecessor {
@@ -74,7 +85,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// Several relays listen on them; the control sockets cannot be looked at.
-    pub fn find(addrs: &[SocketAddr]) -> Result<Option<Predecessor>, Error> {
+    pub fn find(addrs: &[Addr]) -> Result<Option<Predecessor>, Error> {
         Predecessor::find_among(knobs::discover(), addrs)
     }
 
@@ -82,13 +93,13 @@ impl Predecessor {
     ///
     /// # Errors
     /// As for [`find`](Self::find).
-    pub fn find_in(dir: &Path, addrs: &[SocketAddr]) -> Result<Option<Predecessor>, Error> {
+    pub fn find_in(dir: &Path, addrs: &[Addr]) -> Result<Option<Predecessor>, Error> {
         Predecessor::find_among(knobs::discover_in(dir), addrs)
     }
 
     fn find_among(
         processes: knobs::Result<Vec<Process>>,
-        addrs: &[SocketAddr],
+        wanted: &[Addr],
     ) -> Result<Option<Predecessor>, Error> {
         let cannot = |e| Error::control("cannot look for the relay to replace", e);
         let mut processes = processes.map_err(cannot)?;
@@ -109,9 +120,8 @@ impl Predecessor {
                 // No relay.
                 Err(_) => continue,
             };
-            let theirs: Vec<SocketAddr> =
-                serde_json::from_value(value["addrs"].clone()).unwrap_or_default();
-            let addrs: Vec<_> = theirs.into_iter().filter(|a| addrs.contains(a)).collect();
+            let theirs = addrs(&value).unwrap_or_default();
+            let addrs: Vec<_> = theirs.into_iter().filter(|a| wanted.contains(a)).collect();
             if addrs.is_empty() || value["network"].as_u64() != Some(network()) {
                 continue;
             }
@@ -133,8 +143,8 @@ impl Predecessor {
     }
 
     /// Those of the addresses that it listens on.
-    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
-        self.addrs.iter().copied()
+    pub fn addrs(&self) -> &[Addr] {
+        &self.addrs
     }
 
     /// Starts a relay on the predecessor's sockets, on those of `passed` where it has none, and on new
@@ -147,21 +157,23 @@ impl Predecessor {
     pub fn take_over(&self, config: Config, passed: Vec<Inherited>) -> Result<Relay, Error> {
         let failed = |e| Error::control(format!("cannot take over from process {}", self.pid), e);
         let mut control = Client::connect_timeout(&self.path, STEP).map_err(failed)?;
-        let asked = control.ask("relay.hand_over", json!({"addrs": self.addrs}));
+        let asked = control.ask("relay.hand_over", json!({"addrs": texts(&self.addrs)}));
         let Answer { value, mut files } = asked.map_err(failed)?;
         let baton = files.pop().ok_or_else(|| Error::busy("the predecessor gave no baton"))?;
         let is_manager = |index: usize| value["manager"][index].as_bool() == Some(true);
         let inherit = |(index, socket)| {
             let owner = if is_manager(index) { Owner::Manager } else { Owner::Relay };
-            let inherited = Inherited::new(socket, owner);
+            let at_path = &value["at_paths"][index];
+            let file = at_path[0].as_u64().zip(at_path[1].as_u64()).map(|(dev, ino)| [dev, ino]);
+            let inherited = Inherited::new(socket, owner).map(|one| one.with_file(file));
             inherited.map_err(|e| Error::busy(format!("process {} passed a socket: {e}", self.pid)))
         };
         let sockets = files.into_iter().enumerate().map(inherit);
         let mut sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         if let Some(other) = sockets.iter().find(|socket| !self.addrs.contains(&socket.addr)) {
-            let (pid, addr, addrs) = (self.pid, other.addr, &self.addrs);
+            let (pid, addr, addrs) = (self.pid, &other.addr, texts(&self.addrs).join(", "));
             return Err(Error::invalid(format!(
-                "process {pid} passed a socket on {addr} (expected one on {addrs:?})"
+                "process {pid} passed a socket on {addr} (expected one on {addrs})"
             )));
         }
         sockets.extend(passed.into_iter().filter(|one| !self.addrs.contains(&one.addr)));

@@ -195,7 +195,7 @@ impl Worker {
                 #[cfg(feature = "fuzzing")]
                 self.panic_if_asked();
             }
-            Token::Listener(index) => self.accept(index),
+            Token::Listener(index) => self.accept(index, flags),
             Token::Client { key, generation } => {
                 if let Some(connection) = self.live(key, generation) {
                     note(&mut connection.client, flags);
@@ -290,6 +290,9 @@ impl Worker {
             Phase::Relaying(relaying) => relaying,
             Phase::Header(_) => return self.read_header(key),
             Phase::Hello(_) => return self.read_hello(key),
+            Phase::Connecting(connecting) if connecting.socket.is_none() => {
+                return self.ask_again(key);
+            }
             Phase::Connecting(_) | Phase::Queued(_) | Phase::Moving => return,
         };
         let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use cachelane_relay::{Config, CongestionControl, Relay};
+use cachelane_relay::{Config, CongestionControl, Listen, Relay};
 use lab::Lab;
 use rustix::net::sockopt;
 
@@ -13,7 +13,8 @@ fn legs(lab_host: &lab::Host, listen: &str, choice: CongestionControl) -> [Strin
     let relayed = lab_host.run(|| {
         let backend = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = backend.local_addr().unwrap();
-        let mut config = Config::new(vec![listen.parse().unwrap()], vec![to], "0".parse().unwrap());
+        let mut config =
+            Config::new(vec![listen.parse::<Listen>().unwrap()], vec![to], "0".parse().unwrap());
         config.congestion_control = choice;
         let relay = Relay::start(config).unwrap();
         let via = SocketAddr::from(([127, 0, 0, 1], relay.addrs()[0].port()));

@@ -88,10 +88,11 @@ fn a_successor_serves_and_the_predecessor_ends_with_its_last_connection() {
         let old: Vec<_> = (0..8)
             .map(|_| Pair { client: connect(host.addr()), backend: accept(&listener) })
             .collect();
-        let found = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
+        let found =
+            Predecessor::find_in(host.dir.path(), host.relay.listening_on()).unwrap().unwrap();
         assert!(!found.is_draining);
         let cpus = own_cpus().into_iter().take(workers).collect();
-        let listen = host.relay.addrs().to_vec();
+        let listen = on(host.relay.addrs());
         let successor = found
             .take_over(Config { listen, cpus, ..config(Engine::Copy, &[to]) }, vec![])
             .unwrap();
@@ -113,11 +114,11 @@ fn whom_nobody_accepted_the_successor_accepts() {
     let (listener, to) = backend();
     let host = Host::new(to);
     let limited = |max| {
-        let listen = host.relay.addrs().to_vec();
+        let listen = on(host.relay.addrs());
         Config { listen, max_connections: max, ..config(Engine::Copy, &[to]) }
     };
     // Its predecessor is full, and so leaves its queues as they are.
-    let first = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
+    let first = Predecessor::find_in(host.dir.path(), host.relay.listening_on()).unwrap().unwrap();
     let full = Arc::new(first.take_over(limited(Some(1)), vec![]).unwrap());
     assert!(host.relay.drain(PATIENCE), "its workers have seen it");
     assert!(host.relay.drain(PATIENCE), "no worker of the other accepts one more");
@@ -126,7 +127,7 @@ fn whom_nobody_accepted_the_successor_accepts() {
     let held = Pair { client: connect(full.addrs()[0]), backend: accept(&listener) };
     let waiting: Vec<_> = (0..20).map(|_| connect(full.addrs()[0])).collect();
     await_that("they wait", || full.waiting() == 20);
-    let second = Predecessor::find_in(dir.path(), full.addrs()).unwrap().unwrap();
+    let second = Predecessor::find_in(dir.path(), full.listening_on()).unwrap().unwrap();
     let successor = second.take_over(limited(None), vec![]).unwrap();
     // In whatever order.
     waiting.iter().for_each(|_| drop(accept(&listener)));
@@ -202,9 +203,9 @@ fn a_relay_that_drains_has_nothing_to_hand_over() {
     assert!(host.relay.drain(PATIENCE));
     host.release(&token).unwrap_err();
     assert!(take(&baton).is_none(), "as long as it is there");
-    let found = Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap().unwrap();
+    let found = Predecessor::find_in(host.dir.path(), host.relay.listening_on()).unwrap().unwrap();
     assert!(found.is_draining);
-    let listen = host.relay.addrs().to_vec();
+    let listen = on(host.relay.addrs());
     let error =
         found.take_over(Config { listen, ..config(Engine::Copy, &[to]) }, vec![]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
@@ -312,7 +313,7 @@ fn fake(
         .unwrap();
     let dir = TempDir::new().unwrap();
     let server = Server::bind_in(registry, dir.path()).unwrap();
-    let found = Predecessor::find_in(dir.path(), &[addr]).unwrap().unwrap();
+    let found = Predecessor::find_in(dir.path(), &[addr.into()]).unwrap().unwrap();
     (server, dir, found)
 }
 
@@ -323,14 +324,14 @@ fn new_baton() -> OwnedFd {
 #[test]
 fn what_a_predecessor_passes_is_checked() {
     let ((listener, addr), (other, _)) = (backend(), backend());
-    let config = || Config { listen: vec![addr], ..config(Engine::Copy, &[addr]) };
+    let config = || Config { listen: on(&[addr]), ..config(Engine::Copy, &[addr]) };
     let refused = |files: Vec<OwnedFd>, says: &str| {
         let (_server, _dir, found) = fake(addr, files, || ());
         let error = found.take_over(config(), vec![]).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     };
     refused(vec![other.into(), new_baton()], "expected one on");
-    refused(vec![new_baton(), new_baton()], "no TCP socket that listens");
+    refused(vec![new_baton(), new_baton()], "no stream socket that listens");
     refused(vec![listener.into(), File::open("/dev/null").unwrap().into()], "no file in memory");
 }
 
@@ -350,7 +351,7 @@ fn a_successor_accepts_nobody_before_it_is_in_charge() {
         }
     });
     let error = found
-        .take_over(Config { listen: vec![addr], ..config(Engine::Copy, &[to]) }, vec![])
+        .take_over(Config { listen: on(&[addr]), ..config(Engine::Copy, &[to]) }, vec![])
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.to_string().contains("in charge"), "{error}");
@@ -364,7 +365,7 @@ fn root_a_relay_of_another_network_namespace_is_no_predecessor() {
     }
     let (_listener, to) = backend();
     let host = Host::new(to);
-    let find = || Predecessor::find_in(host.dir.path(), host.relay.addrs()).unwrap();
+    let find = || Predecessor::find_in(host.dir.path(), host.relay.listening_on()).unwrap();
     assert!(find().is_some());
     let lab = lab::Lab::new("relay-handover").unwrap();
     let elsewhere = lab.host("elsewhere").unwrap();

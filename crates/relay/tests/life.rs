@@ -22,7 +22,7 @@ fn start_at_once(addrs: &[SocketAddr]) -> usize {
         let starts = addrs.iter().map(|&listen| {
             let (begin, over) = (&begin, &over);
             scope.spawn(move || {
-                let config = Config { listen: vec![listen], ..config(Engine::Copy, &[to]) };
+                let config = Config { listen: on(&[listen]), ..config(Engine::Copy, &[to]) };
                 begin.wait();
                 let relay = Relay::start(config);
                 // Nobody leaves before all have tried.
@@ -83,7 +83,7 @@ fn a_relay_listens_again_at_once_where_its_clients_are_still_parting() {
     drop(relay);
     drop(held);
     let to = listener.local_addr().unwrap();
-    let again = Config { listen: vec![addr], ..config(Engine::Copy, &[to]) };
+    let again = Config { listen: on(&[addr]), ..config(Engine::Copy, &[to]) };
     drop(Relay::start(again).unwrap());
 }
 
@@ -288,6 +288,6 @@ fn root_an_address_that_is_yet_to_come_is_claimed_like_any_other() {
 /// Why a relay does not start on this address, if it does not.
 fn start_kind(addr: SocketAddr) -> Option<ErrorKind> {
     let (_listener, to) = backend();
-    let config = Config { listen: vec![addr], ..config(Engine::Copy, &[to]) };
+    let config = Config { listen: on(&[addr]), ..config(Engine::Copy, &[to]) };
     Relay::start(config).err().map(|error| error.kind())
 }

@@ -295,7 +295,7 @@ fn an_address_in_use_is_refused_as_that() {
     let (_dead, to) = bound();
     let rig = Rig::new(Engine::Auto);
     for listen in [addr, rig.relay.addrs()[0]] {
-        let config = Config { listen: vec![listen], ..config(Engine::Auto, &[to]) };
+        let config = Config { listen: on(&[listen]), ..config(Engine::Auto, &[to]) };
         let error = Relay::start(config).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddressInUse, "{error}");
         assert!(error.to_string().contains(&listen.to_string()), "{error}");

@@ -163,7 +163,7 @@ fn relay(engine: Engine, budget: usize) -> Service {
     let relay = Relay::start(config.clone()).unwrap();
     let addr = relay.addrs()[0];
     // The same port at every start.
-    config.listen = vec![addr];
+    config.listen = common::on(&[addr]);
     let name = format!("relay {engine} {} KiB", budget >> 10);
     Service::new(&name, addr, backend, Some((config, Mutex::new(Some(relay)))))
 }

@@ -87,7 +87,7 @@ impl Apart {
         let at = |ip: std::net::Ipv4Addr| std::net::SocketAddr::from((ip, 0));
         let listener = right.run(|| TcpListener::bind(at(back.b.v4))).unwrap().unwrap();
         let mut config = config(Engine::Auto, &[listener.local_addr().unwrap()]);
-        config.listen = vec![at(front.b.v4)];
+        config.listen = on(&[at(front.b.v4)]);
         adjust(&mut config);
         let relay = middle.run(|| Relay::start(config).unwrap()).unwrap();
         let to = relay.addrs()[0];

@@ -1,16 +1,15 @@
-//! `cachelane relay`: a TCP relay in the foreground, until a signal ends it.
+//! `cachelane relay`: a relay of TCP and Unix sockets in the foreground, until a signal ends it.
 
 mod begin;
 mod stats;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use lanes::{CpuSet, CpuSpec, LaneMap};
 use relay::{
-    AccessLog, AddressEntry, Backend, Balance, ClientMask, Config, CongestionControl, Engine,
+    AccessLog, Addr, AddressEntry, Backend, Balance, ClientMask, Config, CongestionControl, Engine,
     Inherited, LogFormat, LogSample, LogTarget, Predecessor, ProxyHeader, Rate, Relay, Source,
 };
 use sd_notify::NotifyState;
@@ -23,7 +22,7 @@ use crate::out;
 use crate::passed;
 use crate::run::{Ended, Followed, Foreground, open_control};
 
-/// Relay TCP connections on CPUs of your choice
+/// Relay TCP connections, and those of Unix sockets, on CPUs of your choice
 // These comments are help texts as well, where [IPv6]:PORT is no link.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(clap::Args, Debug)]
@@ -43,19 +42,21 @@ Examples:
   cachelane relay --listen :8080 --to 10.0.0.5:80 --to 10.0.0.6:80
   cachelane relay --listen :6379 --to 'db1:6379,check,send=PING\\r\\n,expect=+PONG' --to db2:6379,backup
   cachelane relay --listen :8080 --to 10.0.0.7:80 --replace
+  cachelane relay --listen unix:/run/db.sock,mode=660,group=db --to db:5432
   cachelane relay --listen 127.0.0.1:5432 --to db:5432 --cpus lane:0 --balance leastconn")]
 pub(crate) struct Args {
-    /// Address to accept connections on: IP:PORT, [IPv6]:PORT, :PORT for any address, or fd:NAME for
-    /// the sockets of this name that a service manager passes (LISTEN_FDS); may be repeated [default:
-    /// all sockets that are passed]
+    /// Address to accept connections on: IP:PORT, [IPv6]:PORT, :PORT for any address, NAME:PORT for its
+    /// addresses that are of this host, unix:PATH[,mode=OCTAL][,user=NAME][,group=NAME] or unix:@NAME for
+    /// a Unix socket, or fd:NAME for the sockets of this name that a service manager passes (LISTEN_FDS);
+    /// may be repeated [default: all sockets that are passed]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Listen>,
     /// Take over the listening sockets of the relay that runs on these addresses, which then drains:
     /// no client is refused or reset. If there is none, start as usual
     #[arg(long)]
     replace: bool,
-    /// Backend to relay to: IP:PORT, [IPv6]:PORT or NAME:PORT, which stands for all its addresses;
-    /// and options of it after commas, see below; may be repeated
+    /// Backend to relay to: IP:PORT, [IPv6]:PORT, NAME:PORT, which stands for all its addresses, or
+    /// unix:PATH or unix:@NAME, a Unix socket; and options of it after commas, see below; may be repeated
     #[arg(long, value_name = "ADDR[,OPTION...]", required_unless_present = "stats", num_args = 1..)]
     to: Vec<Backend>,
     /// How bytes are moved: copy (read and write), splice (through a pipe, not through user space),
@@ -249,7 +250,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         false => Relay::start_on(config, sockets)?,
     });
     relay.on_replaced(foreground.waker()?);
-    let _control = open_control("relay", args.name.or(&name(relay.addrs())), |knobs| {
+    let _control = open_control("relay", args.name.or(&name(relay.listening_on())), |knobs| {
         relay::register(&relay, map, knobs)
     });
     announce(&relay, &args.to, relay.cpus());
@@ -337,7 +338,8 @@ fn drain(relay: &Relay, timeout: Duration, foreground: &mut Foreground) -> anyho
 /// Checks the configuration as far as it goes without listening, and says what it comes to.
 fn dry_run(config: Config, sockets: Vec<Inherited>, replace: bool) -> anyhow::Result<Exit> {
     let Config { listen, backends, engine, cpus, budget, access_log, .. } = &config;
-    let predecessor = if replace { Predecessor::find(listen)? } else { None };
+    let listen: Vec<_> = listen.iter().map(|one| one.addr.clone()).collect();
+    let predecessor = if replace { Predecessor::find(&listen)? } else { None };
     let take_over = predecessor.iter().map(|one| {
         format!("would take over the listening sockets of process {}, which then drains", one.pid)
     });
@@ -345,7 +347,7 @@ fn dry_run(config: Config, sockets: Vec<Inherited>, replace: bool) -> anyhow::Re
     lines.extend([
         format!(
             "would listen on {} ({} workers, one pinned to each of CPUs {cpus})",
-            list(listen),
+            list(&listen),
             cpus.len()
         ),
         format!("would relay to {} with engine {engine}", targets(backends)),
@@ -353,8 +355,8 @@ fn dry_run(config: Config, sockets: Vec<Inherited>, replace: bool) -> anyhow::Re
     ]);
     lines.extend(access_log.iter().map(|log| format!("would log connections to {}", log.target)));
     let exit = out::dry_run(lines)?;
-    let mut open: Vec<_> = sockets.iter().map(Inherited::addr).collect();
-    open.extend(predecessor.iter().flat_map(Predecessor::addrs));
+    let mut open: Vec<_> = sockets.iter().map(Inherited::addr).cloned().collect();
+    open.extend(predecessor.iter().flat_map(Predecessor::addrs).cloned());
     Relay::check(&config, &open)?;
     Ok(exit)
 }
@@ -362,7 +364,7 @@ fn dry_run(config: Config, sockets: Vec<Inherited>, replace: bool) -> anyhow::Re
 fn announce(relay: &Relay, backends: &[Backend], cpus: CpuSet) {
     tracing::info!(
         "relaying {} to {} with engine {} on CPUs {cpus}, at most {} connections",
-        list(relay.addrs()),
+        list(relay.listening_on()),
         targets(backends),
         relay.engine(),
         relay.max_connections()
@@ -370,16 +372,16 @@ fn announce(relay: &Relay, backends: &[Backend], cpus: CpuSet) {
 }
 
 /// What it is called if nobody says: where it listens.
-fn name(addrs: &[SocketAddr]) -> String {
-    let short = |addr: &SocketAddr| match addr.ip().is_unspecified() {
-        true => format!(":{}", addr.port()),
-        false => addr.to_string(),
+fn name(addrs: &[Addr]) -> String {
+    let short = |addr: &Addr| match addr.ip() {
+        Some(addr) if addr.ip().is_unspecified() => format!(":{}", addr.port()),
+        _ => addr.to_string(),
     };
     format!("relay {}", addrs.iter().map(short).collect::<Vec<_>>().join(", "))
 }
 
-fn list(addrs: &[SocketAddr]) -> String {
-    addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+fn list(addrs: &[Addr]) -> String {
+    addrs.iter().map(Addr::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn targets(backends: &[Backend]) -> String {

@@ -2,13 +2,12 @@
 //! `%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq up=%U first=MS`.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 
 use super::LogFormat;
-use crate::session::Record;
+use crate::session::{Client, Record, Session};
 
 /// HAProxy's name for the group that a server belongs to; here all backends are one.
 const GROUP: &str = "relay";
@@ -42,16 +41,13 @@ impl Formatter {
 fn text(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8>) {
     let Record { session, bytes: [up, down], cause, stage, .. } = record;
     let ([all, here], [leased, at_server]) = (record.active, record.leased);
-    let (ip, port) = match session.client {
-        Some(client) => (client.ip().to_canonical().to_string(), client.port()),
-        None => ("unix".into(), 0),
-    };
-    let server = record.session.backend.map_or(NO_SERVER.into(), |addr| addr.to_string());
+    let client = session.client.map_or("unix:0".into(), |client| client.to_string());
+    let server = session.backend.as_ref().map_or(NO_SERVER.into(), |addr| addr.to_string());
     let ms = |time: Option<Duration>| time.map_or(-1, |time| time.as_millis() as i64);
     // Into memory, which does not fail.
     let _ = write!(
         to,
-        "{ip}:{port} [{}] {listener} {GROUP}/{server} {}/{}/{} {down} {}{stage} \
+        "{client} [{}] {listener} {GROUP}/{server} {}/{}/{} {down} {}{stage} \
          {all}/{here}/{leased}/{at_server}/{} 0/0 up={up} first={}",
         date(accepted),
         ms(record.waited()),
@@ -61,18 +57,29 @@ fn text(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8>)
         session.attempts.saturating_sub(1),
         ms(session.answering()),
     );
+    if let Some(uid) = uid(session) {
+        let _ = write!(to, " uid={uid}");
+    }
+}
+
+/// The user at the other end of a Unix socket.
+fn uid(session: &Session) -> Option<u32> {
+    match session.client {
+        Some(Client::Unix { uid, .. }) => uid,
+        Some(Client::Ip(_)) | None => None,
+    }
 }
 
 fn object(record: &Record, accepted: SystemTime, listener: &str, to: &mut Vec<u8>) {
     let Record { session, bytes: [up, down], cause, stage, .. } = record;
     let ([all, here], [leased, at_server]) = (record.active, record.leased);
-    let client = session.client.map(|c| SocketAddr::new(c.ip().to_canonical(), c.port()));
     let ms = |time: Duration| time.as_micros() as f64 / 1000.0;
     let line = json!({
         "time": humantime::format_rfc3339_millis(accepted).to_string(),
-        "client": client,
+        "client": session.client.map(|client| client.to_string()),
+        "client_uid": uid(session),
         "listener": listener,
-        "backend": record.session.backend,
+        "backend": session.backend.as_ref().map(|addr| addr.to_string()),
         "wait_ms": record.waited().map(ms),
         "connect_ms": session.connecting().map(ms),
         "first_byte_ms": session.answering().map(ms),
@@ -113,12 +120,11 @@ pub(super) fn syslog_header(now: SystemTime) -> String {
 mod tests {
     use super::*;
     use crate::cause::Cause;
-    use crate::session::Session;
 
     fn record() -> Record {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let client = "[::ffff:10.0.1.2]:33313".parse().ok();
+        let client = "[::ffff:10.0.1.2]:33313".parse().ok().map(Client::Ip);
         let mut session = Session::new(client, 0, start);
         let backend = "127.0.0.1:8000".parse().unwrap();
         session.seeks(at(1));
@@ -166,6 +172,21 @@ mod tests {
         for name in ["client", "backend", "wait_ms", "connect_ms", "first_byte_ms"] {
             assert!(object[name].is_null(), "{name}: {object}");
         }
+    }
+
+    #[test]
+    fn a_client_of_a_unix_socket_is_a_process_and_its_user() {
+        let client = Some(Client::Unix { pid: 4711, uid: Some(33) });
+        let mut session = Session::new(client, 0, Instant::now());
+        session.asks("unix:/run/x.sock".parse().unwrap());
+        let unix = Record { session, ..record() };
+        let said = line(LogFormat::Text, &unix);
+        assert!(said.starts_with("unix:4711 [") && said.ends_with(" uid=33\n"), "{said}");
+        assert!(said.contains(" relay/unix:/run/x.sock "), "{said}");
+        let object: serde_json::Value =
+            serde_json::from_str(&line(LogFormat::Json, &unix)).unwrap();
+        assert_eq!((&object["client"], &object["client_uid"]), (&json!("unix:4711"), &json!(33)));
+        assert_eq!(object["backend"], "unix:/run/x.sock");
     }
 
     #[test]

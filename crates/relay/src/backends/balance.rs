@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::server::Server;
+use crate::addr::Addr;
 
 /// The most places in a schedule for each server: weights are scaled down to that.
 const MOST_PLACES: usize = 64;
@@ -49,7 +50,10 @@ pub(super) fn by_load(now: Instant) -> impl Fn(&Arc<Server>, &Arc<Server>) -> Or
 /// goes, only its own clients go elsewhere, and if it comes back, they come back (rendezvous
 /// hashing). It hangs on the addresses alone, so all relays before the same servers agree.
 pub(super) fn fondness(server: &Server, client: IpAddr, now: Instant) -> f64 {
-    let server_hash = mix(hash(server.addr.ip()) ^ u64::from(server.addr.port()));
+    let server_hash = match &server.addr {
+        Addr::Ip(addr) => mix(hash(addr.ip()) ^ u64::from(addr.port())),
+        Addr::Unix(addr) => addr.bytes().iter().fold(0, |sum, &byte| mix(sum ^ u64::from(byte))),
+    };
     // In (0, 1): the lowest 53 bits are what a float holds.
     let draw = ((mix(hash(client) ^ server_hash) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let weight = f64::from(server.spec.weight()) * server.warmth(now);

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use super::{Backends, Server};
 use crate::Error;
 use crate::config::Check;
-use crate::socket::{self, Setup};
+use crate::socket::{self, Setup, Started};
 
 /// The most checks at a time: they need open files.
 pub(crate) const AT_ONCE: usize = 64;
@@ -139,13 +139,14 @@ fn wait(all: &[Watched]) {
 impl Watched {
     fn begin(&mut self, now: Instant, setup: &Setup) {
         self.due = now + self.check.interval;
-        match socket::start_connect(self.server.addr, setup, &self.server.spec.sources, None) {
-            Ok(socket) => {
+        match socket::start_connect(&self.server.addr, setup, &self.server.spec.sources, None) {
+            Ok(Started::Full) => self.note(Err("its queue is full".into()), now),
+            Ok(Started::Socket(socket)) => {
                 let until = now + self.check.timeout;
                 let (connected, sent, answer) = (false, 0, Vec::new());
                 self.attempt = Some(Attempt { socket, until, connected, sent, answer });
             }
-            Err(e) if socket::is_local(e) => {
+            Err(e) if socket::is_local(e, &self.server.addr) => {
                 tracing::debug!("backend {} cannot be checked: {e}", self.server.addr);
             }
             Err(e) => self.note(Err(e.to_string()), now),
@@ -165,7 +166,7 @@ impl Watched {
 
     /// The first check decides alone: nothing is known before it.
     fn note(&mut self, outcome: Outcome, now: Instant) {
-        let (addr, first) = (self.server.addr, !std::mem::replace(&mut self.checked, true));
+        let (addr, first) = (&self.server.addr, !std::mem::replace(&mut self.checked, true));
         if outcome.is_ok() != self.is_down {
             self.streak = 0;
             return;

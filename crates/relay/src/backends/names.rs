@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Backends, Spec};
+use crate::addr::Addr;
 use crate::config::Target;
 use crate::{Error, loops};
 
@@ -34,7 +35,7 @@ struct Name {
     port: u16,
     resolve: Resolve,
     /// What it must not resolve to: the relay itself.
-    listen: Arc<[SocketAddr]>,
+    listen: Arc<[Addr]>,
     /// Whether the last time was in vain; none before the first.
     failing: Option<bool>,
 }
@@ -43,12 +44,12 @@ impl Names {
     /// Starts to resolve every backend that is a name, and waits a moment for the first answers.
     pub(crate) fn start(
         backends: &Arc<Backends>,
-        listen: &[SocketAddr],
+        listen: &[Addr],
         every: Duration,
         resolve: Resolve,
     ) -> Result<Names, Error> {
         let (first, answered) = channel();
-        let listen: Arc<[SocketAddr]> = listen.into();
+        let listen: Arc<[Addr]> = listen.into();
         let mut stop = Vec::new();
         for spec in &backends.specs {
             let Target::Name { host, port } = &spec.backend.target else { continue };
@@ -107,7 +108,8 @@ impl Name {
                 addrs.dedup();
                 let found = addrs.len();
                 let reach = |addr: &SocketAddr| self.spec.sources.reach(addr.ip());
-                addrs.retain(|addr| !loops::is_own(&self.listen, *addr) && reach(addr));
+                let is_own = |addr: &SocketAddr| loops::is_own(&self.listen, &(*addr).into());
+                addrs.retain(|addr| !is_own(addr) && reach(addr));
                 match addrs.len() {
                     0 if found > 0 => {
                         "it is this relay's own address, or of another family than its source"
@@ -159,7 +161,7 @@ mod tests {
     }
 
     fn addrs(backends: &Backends) -> Vec<SocketAddr> {
-        backends.servers().iter().map(|server| server.addr).collect()
+        backends.servers().iter().filter_map(|server| server.addr.ip()).collect()
     }
 
     fn await_addrs(backends: &Backends, expected: &[SocketAddr]) {
@@ -219,7 +221,7 @@ mod tests {
             ])
         }
         let backends = backends(&["self:80"]);
-        let _names = Names::start(&backends, &[addr("0.0.0.0:80")], EVERY, resolve).unwrap();
+        let _names = Names::start(&backends, &[addr("0.0.0.0:80").into()], EVERY, resolve).unwrap();
         assert_eq!(addrs(&backends), [addr("10.0.0.9:80")]);
     }
 }

@@ -4,7 +4,6 @@
 //! checks say otherwise, or a connection failed a moment ago: then it is left alone for
 //! `retry_after`; after that one connection tries it, and while it does the others leave it alone.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize,
@@ -13,6 +12,7 @@ use std::sync::atomic::{
 use std::time::{Duration, Instant};
 
 use super::routes::Route;
+use crate::addr::Addr;
 use crate::config::Backend;
 use crate::source::{Source, Sources};
 
@@ -45,7 +45,7 @@ pub enum BackendState {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Server {
-    pub(crate) addr: SocketAddr,
+    pub(crate) addr: Addr,
     pub(crate) spec: Arc<Spec>,
     times: Times,
     /// Connections that hold a lease. SeqCst where there is a maximum: see `Backends::waiting`.
@@ -117,7 +117,7 @@ impl Spec {
 }
 
 impl Server {
-    pub(super) fn new(addr: SocketAddr, spec: Arc<Spec>, times: Times) -> Server {
+    pub(super) fn new(addr: Addr, spec: Arc<Spec>, times: Times) -> Server {
         Server {
             addr,
             spec,
@@ -190,8 +190,8 @@ impl Server {
 }
 
 impl Lease {
-    pub(crate) fn addr(&self) -> SocketAddr {
-        self.server.addr
+    pub(crate) fn addr(&self) -> &Addr {
+        &self.server.addr
     }
 
     /// Where connections to it come from.

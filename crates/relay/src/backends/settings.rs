@@ -33,19 +33,24 @@ impl FromStr for BackendSettings {
 
 impl Setting {
     fn parse(s: &str) -> Result<Setting, Error> {
+        // There may be a = in a path.
+        let parsed = s.match_indices('=').find_map(|(at, _)| Setting::of(&s[..at], &s[at + 1..]));
         let refuse = || Error::invalid(format!("setting '{s}' does not parse ({EXPECTED})"));
-        let (backend, settings) = s.split_once('=').ok_or_else(refuse)?;
+        parsed.ok_or_else(refuse)
+    }
+
+    fn of(backend: &str, settings: &str) -> Option<Setting> {
         let mut setting = Setting { backend: backend.into(), state: None, weight: None };
         for one in settings.split(',') {
             match one.strip_prefix("weight=") {
                 Some(weight) => {
                     let weight = weight.parse().ok().filter(|w| *w <= Backend::MAX_WEIGHT);
-                    setting.weight = Some(weight.ok_or_else(refuse)?);
+                    setting.weight = Some(weight?);
                 }
-                None => setting.state = Some(one.parse().map_err(|_| refuse())?),
+                None => setting.state = Some(one.parse().ok()?),
             }
         }
-        Ok(setting)
+        Some(setting)
     }
 }
 
@@ -131,6 +136,18 @@ mod tests {
         }
         backends.set(&found.to_string().parse().unwrap()).unwrap();
         assert_eq!(backends.settings(), found);
+    }
+
+    #[test]
+    fn a_path_may_have_an_equals_sign() {
+        let all = vec!["unix:/run/a=b,weight=2".parse::<Backend>().unwrap()];
+        let listen: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let backends = Backends::new(&Config::new(vec![listen], all, [0].into_iter().collect()));
+        let found = backends.settings().to_string();
+        assert_eq!(found, "unix:/run/a=b=ready,weight=2");
+        backends.set(&"unix:/run/a=b=drain".parse().unwrap()).unwrap();
+        backends.set(&found.parse().unwrap()).unwrap();
+        assert_eq!(backends.settings().to_string(), found);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::addr::{Addr, UNIX, UnixAddr};
 use crate::{Error, Source, source};
 
 /// Where connections may go. From an address alone, with [`From`]; from text, with [`FromStr`]:
@@ -36,7 +37,7 @@ pub struct Backend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// As it is.
-    Addr(SocketAddr),
+    Addr(Addr),
     /// All addresses of a name, which is resolved from time to time.
     Name {
         /// The name of a host.
@@ -77,6 +78,18 @@ impl Default for Check {
 
 impl From<SocketAddr> for Backend {
     fn from(addr: SocketAddr) -> Backend {
+        Addr::Ip(addr).into()
+    }
+}
+
+impl From<UnixAddr> for Backend {
+    fn from(addr: UnixAddr) -> Backend {
+        Addr::Unix(addr).into()
+    }
+}
+
+impl From<Addr> for Backend {
+    fn from(addr: Addr) -> Backend {
         Target::Addr(addr).into()
     }
 }
@@ -112,11 +125,14 @@ impl FromStr for Target {
 
     fn from_str(s: &str) -> Result<Target, Error> {
         let refuse = |why: &str| {
-            let expected = "expected IP:PORT, [IPv6]:PORT or NAME:PORT";
+            let expected = "expected IP:PORT, [IPv6]:PORT, NAME:PORT or unix:PATH";
             Err(Error::invalid(format!("backend '{s}' {why} ({expected})")))
         };
-        let target = if let Ok(addr) = s.parse() {
-            Target::Addr(addr)
+        let target = if s.starts_with(UNIX) {
+            let addr: UnixAddr = s.parse()?;
+            Target::Addr(addr.into())
+        } else if let Ok(addr) = s.parse::<SocketAddr>() {
+            Target::Addr(addr.into())
         } else {
             let Some((host, port)) = s.rsplit_once(':') else { return refuse("does not parse") };
             let is_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
@@ -132,7 +148,7 @@ impl FromStr for Target {
             Target::Name { host: host.into(), port }
         };
         match target {
-            Target::Addr(addr) if addr.port() == 0 => refuse("has port 0"),
+            Target::Addr(Addr::Ip(addr)) if addr.port() == 0 => refuse("has port 0"),
             Target::Name { port: 0, .. } => refuse("has port 0"),
             target => Ok(target),
         }
@@ -280,12 +296,12 @@ mod tests {
             }),
         };
         assert_eq!(given.parse::<Backend>().unwrap(), expected);
-        for (given, target) in
-            [("10.0.0.5:80", "10.0.0.5:80"), ("[::1]:80", "[::1]:80"), ("a-b.c:9", "a-b.c:9")]
-        {
+        for given in ["10.0.0.5:80", "[::1]:80", "a-b.c:9", "unix:/run/x.sock", "unix:@x"] {
             let backend: Backend = given.parse().unwrap();
-            assert_eq!((backend.target.to_string().as_str(), backend.weight), (target, 1));
+            assert_eq!((backend.target.to_string().as_str(), backend.weight), (given, 1));
         }
+        let weighed: Backend = "unix:/run/x.sock,weight=2".parse().unwrap();
+        assert_eq!((weighed.target.to_string().as_str(), weighed.weight), ("unix:/run/x.sock", 2));
         let implied: Backend = "1.2.3.4:5,inter=1s".parse().unwrap();
         assert_eq!(implied.check.unwrap().interval, Duration::from_secs(1));
     }
@@ -303,6 +319,8 @@ mod tests {
             ("[::1]", "'[::1]'", "[IPv6]:PORT"),
             ("1.2.3.4:0", "port 0", "NAME:PORT"),
             ("name:0", "port 0", "NAME:PORT"),
+            ("unix:", "'unix:'", "unix:PATH"),
+            ("unix:/a b", "'unix:/a b'", "without spaces"),
             ("a:1,wieght=2", "'wieght=2'", "weight=0-256"),
             ("a:1,weight=257", "'weight=257'", "from 0 to 256"),
             ("a:1,weight", "'weight'", "weight=0-256"),

@@ -44,8 +44,9 @@ impl Flow {
             }
             Ok((n, _)) => {
                 // epoll(7): a short read from a stream means that it is drained, unless its end
-                // is near, which has no edge of its own, or it stopped at urgent data.
-                if n < scratch.len() && !source.hup && !source.urgent {
+                // is near, which has no edge of its own, or it stopped at urgent data. A Unix socket
+                // also stops where files or credentials were sent along.
+                if n < scratch.len() && !source.hup && !source.urgent && !source.is_unix {
                     source.readable = false;
                 }
                 Ok(Some(n))

@@ -13,7 +13,8 @@
 //! clamp), and then the kernel listens again. So each direction's share has a part for this alone,
 //! beside what it does not use of its pipe. The source's peer may fill that window, too, and bring
 //! the leg back to where it was. So a relief is small, is given only where the leg hears nothing, and
-//! is repeated: a peer that merely does not read costs nothing of the reserve.
+//! is repeated: a peer that merely does not read costs nothing of the reserve. A Unix socket has no
+//! acknowledgements and needs none of this.
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -37,7 +38,11 @@ impl Flow {
             FlowEngine::Sockmap(_) => self.holds(),
         };
         let whole = 2 * resources.shares.relief();
-        waits && self.state == State::Open && source.readable && self.room(resources) >= whole
+        !source.is_unix
+            && waits
+            && self.state == State::Open
+            && source.readable
+            && self.room(resources) >= whole
     }
 
     /// If it waits and its source's leg hears nothing: reads until that has memory for twice the

@@ -18,11 +18,14 @@ use crate::cause::Cause;
 use crate::connection::{Connecting, Connection, Phase, Relaying, Search};
 use crate::flow::Leg;
 use crate::repeated::say;
+use crate::session::Client;
 use crate::shared::Stage;
-use crate::socket;
+use crate::socket::{self, Started};
 
 /// Connections accepted in one go, before those already there have their turn.
 const ACCEPTS: usize = 64;
+/// How long a backend whose queue is full is left alone, in multiples of `POLL`: 10 ms.
+const FULL_PAUSE: u64 = 20;
 /// How long accepting pauses when open files have run out.
 const NO_FILES_PAUSE: u32 = 1;
 
@@ -44,7 +47,7 @@ impl Worker {
                     &self.epoll,
                     &**listener,
                     Token::Listener(index).encode(),
-                    EventFlags::IN,
+                    EventFlags::IN | EventFlags::RDHUP,
                 )
             } else {
                 epoll::delete(&self.epoll, &**listener)
@@ -55,7 +58,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn accept(&mut self, index: usize) {
+    pub(super) fn accept(&mut self, index: usize, flags: EventFlags) {
         // Another relay's turn, since this worker has last looked.
         if self.shared.stage() != Stage::Run && !self.listeners[index].is_in_charge() {
             return;
@@ -69,20 +72,28 @@ impl Worker {
                 self.resources.counters.limit_reached.add(1);
                 return self.set_accepting(false);
             }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::acceptfrom_with(&*self.listeners[index], flags) {
+            let new = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::acceptfrom_with(&*self.listeners[index], new) {
                 Ok((client, addr)) => {
                     self.shortage.is_over(&self.shared.reserve);
                     let listener = &self.listeners[index];
                     if listener.is_foreign() {
                         // It inherited another's options. What cannot be set stays as it was.
-                        let _ = self.shared.setup.set_up_accepted(&client);
+                        let _ = self.shared.setup.set_up_accepted(&client, listener.is_unix);
                     }
-                    self.welcome(client, addr, listener.number);
+                    let (number, is_unix) = (listener.number, listener.is_unix);
+                    self.welcome(client, addr, number, is_unix);
                 }
                 Err(e) => {
                     self.leave_unused();
                     match e {
+                        // A Unix socket that is shut down, which stays readable: nobody comes any more.
+                        Errno::AGAIN
+                            if flags.contains(EventFlags::RDHUP)
+                                && !self.listeners[index].listens() =>
+                        {
+                            return self.forget_listener(index);
+                        }
                         Errno::AGAIN => return self.listeners[index].is_empty(),
                         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => {
                             return self.pause_accepting(index, e);
@@ -117,16 +128,25 @@ impl Worker {
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
     }
 
-    fn welcome(&mut self, client: OwnedFd, addr: Option<SocketAddrAny>, listener: usize) {
-        let addr = addr.and_then(|addr| addr.try_into().ok());
+    fn welcome(
+        &mut self,
+        client: OwnedFd,
+        addr: Option<SocketAddrAny>,
+        listener: usize,
+        is_unix: bool,
+    ) {
+        let from = match is_unix {
+            true => Some(socket::unix_peer(&client)),
+            false => addr.and_then(|addr| addr.try_into().ok()).map(Client::Ip),
+        };
         self.resources.counters.accepted.add(1);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let key = self.connections.insert(Connection {
-            client: Leg::new(client),
+            client: Leg::new(client, is_unix),
             phase: Phase::Header(None),
             origin: self.shared.origin(),
-            session: self.begin(addr, listener),
+            session: self.begin(from, listener),
             guest: None,
             generation,
             active: self.tick,
@@ -185,17 +205,16 @@ impl Worker {
     pub(super) fn connect_to(&mut self, key: usize, mut lease: Lease, mut search: Search) {
         self.connections[key].session.seeks(self.now);
         loop {
-            self.connections[key].session.asks(lease.addr());
+            self.connections[key].session.asks(lease.addr().clone());
             match self.start_connect(key, &lease) {
-                Ok(socket) => return self.await_backend(key, Connecting { socket, lease, search }),
-                Err(e) if socket::is_exhausted(e) => {
-                    self.resources.counters.no_files.add(1);
-                    self.resources.counters.turned_away.add(1);
-                    say!(WARN, "a client was refused: no socket for its backend: {e}");
-                    return self.refuse(key, Cause::Resource);
+                Ok(started) => {
+                    self.connections[key].active = self.tick;
+                    let connecting = Connecting { socket: None, lease, search };
+                    return self.await_backend(key, started, Box::new(connecting));
                 }
+                Err(e) if socket::is_exhausted(e) => return self.refuse_for_want(key, e),
                 // Of another family, or by another route, the next one may do.
-                Err(e) if socket::is_local(e) => {
+                Err(e) if socket::is_local(e, lease.addr()) => {
                     self.resources.counters.connect_local.add(1);
                     say!(WARN, "this host cannot connect to backend {}: {e}", lease.addr());
                     search.failed = Cause::Resource;
@@ -214,20 +233,49 @@ impl Worker {
         }
     }
 
-    fn start_connect(&self, key: usize, lease: &Lease) -> rustix::io::Result<OwnedFd> {
-        let client = self.connections[key].session.client.map(|addr| addr.ip());
+    fn start_connect(&self, key: usize, lease: &Lease) -> rustix::io::Result<Started> {
+        let client = self.connections[key].session.client.and_then(Client::ip);
         socket::start_connect(lease.addr(), &self.shared.setup, lease.sources(), client)
     }
 
-    fn await_backend(&mut self, key: usize, connecting: Connecting) {
+    /// There is no socket for a backend.
+    fn refuse_for_want(&mut self, key: usize, e: Errno) {
+        self.resources.counters.no_files.add(1);
+        self.resources.counters.turned_away.add(1);
+        say!(WARN, "a client was refused: no socket for its backend: {e}");
+        self.refuse(key, Cause::Resource);
+    }
+
+    fn await_backend(&mut self, key: usize, started: Started, mut connecting: Box<Connecting>) {
         let connection = &mut self.connections[key];
         let token = Token::Backend { key, generation: connection.generation };
-        if !register(&self.epoll, &connecting.socket, token, CONNECTING) {
-            return self.refuse(key, Cause::Resource);
+        match started {
+            Started::Socket(socket) => {
+                if !register(&self.epoll, &socket, token, CONNECTING) {
+                    return self.refuse(key, Cause::Resource);
+                }
+                connecting.socket = Some(socket);
+            }
+            Started::Full => self.ask_for_look(key, FULL_PAUSE),
         }
-        connection.active = self.tick;
-        connection.phase = Phase::Connecting(Box::new(connecting));
+        self.connections[key].phase = Phase::Connecting(connecting);
         self.set_timer(key);
+    }
+
+    /// Asks a backend anew whose queue was full.
+    pub(super) fn ask_again(&mut self, key: usize) {
+        let phase = std::mem::replace(&mut self.connections[key].phase, Phase::Moving);
+        let Phase::Connecting(connecting) = phase else { return };
+        match self.start_connect(key, &connecting.lease) {
+            // Its timer runs on.
+            Ok(Started::Full) => {
+                self.connections[key].phase = Phase::Connecting(connecting);
+                self.ask_for_look(key, FULL_PAUSE);
+            }
+            Ok(started) => self.await_backend(key, started, connecting),
+            Err(e) if socket::is_exhausted(e) => self.refuse_for_want(key, e),
+            Err(e) => self.retry(key, *connecting, Cause::Server, &e.to_string()),
+        }
     }
 
     pub(super) fn next_backend(&mut self, key: usize, search: &mut Search) -> Choice {
@@ -259,14 +307,19 @@ impl Worker {
     pub(super) fn connected(&mut self, key: usize, flags: EventFlags) {
         let connection = &mut self.connections[key];
         let phase = std::mem::replace(&mut connection.phase, Phase::Moving);
-        let Phase::Connecting(connecting) = phase else { return };
-        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
-            let reason = match rustix::net::sockopt::socket_error(&connecting.socket) {
-                Ok(Err(e)) | Err(e) => e.to_string(),
-                Ok(Ok(())) => "the connection was closed".to_string(),
+        let Phase::Connecting(mut connecting) = phase else { return };
+        let is_unix = connecting.lease.addr().is_unix();
+        // A Unix socket hangs up also if its peer has said all and closed.
+        let failed = if is_unix { EventFlags::ERR } else { EventFlags::ERR | EventFlags::HUP };
+        let socket = connecting.socket.take_if(|_| !flags.intersects(failed));
+        let Some(socket) = socket else {
+            let error = connecting.socket.as_ref().map(rustix::net::sockopt::socket_error);
+            let reason = match error {
+                Some(Ok(Err(e)) | Err(e)) => e.to_string(),
+                Some(Ok(Ok(()))) | None => "the connection was closed".to_string(),
             };
             return self.retry(key, *connecting, Cause::Server, &reason);
-        }
+        };
         if connecting.lease.succeeded(self.now) {
             say!(INFO, burst 10, "backend {} is up again", connecting.lease.addr());
         }
@@ -274,7 +327,9 @@ impl Worker {
         note_connected(&self.tallies, connecting.lease.backend());
         let generation = connection.generation;
         let fresh = !self.shared.reads_first();
-        let relaying = Relaying::new(*connecting, connection.origin.engine);
+        let backend = Leg::new(socket, is_unix);
+        let engine = connection.origin.engine;
+        let relaying = Relaying::new(*connecting, &connection.client, backend, engine);
         let (client, backend) =
             (Token::Client { key, generation }, Token::Backend { key, generation });
         let watched = modify(&self.epoll, &relaying.backend.socket, backend, LEG)

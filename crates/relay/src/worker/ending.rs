@@ -66,7 +66,7 @@ impl Worker {
     /// Resets all that is left, and says whom it resets before they were accepted.
     pub(super) fn end_all(&mut self) {
         let ours = self.listeners.iter().filter(|listener| listener.is_in_charge());
-        let waiting: usize = ours.map(|listener| listener.waiting()).sum();
+        let waiting: usize = ours.map(|listener| listener.turn_away()).sum();
         if waiting > 0 {
             self.resources.counters.queue_reset.add(waiting as u64);
             let index = self.index;

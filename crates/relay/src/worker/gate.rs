@@ -7,7 +7,7 @@ use super::Worker;
 use crate::cause::Cause;
 use crate::clients::Excess;
 use crate::repeated::say;
-use crate::session::Session;
+use crate::session::{Client, Session};
 
 /// Why a client is not let in.
 enum Refusal {
@@ -18,14 +18,14 @@ enum Refusal {
 impl Worker {
     /// Whether a client that has just been accepted is to begin with a PROXY header.
     pub(super) fn names_another(&self, key: usize) -> bool {
-        let peer = || self.connections[key].session.client.map(|addr| addr.ip());
+        let peer = || self.connections[key].session.client.and_then(Client::ip);
         self.shared.config.accept_proxy && self.shared.access.is_proxy(peer())
     }
 
     /// Whether a client is let in; one that is not is reset. Its address is in its session by now.
     pub(super) fn lets_in(&mut self, key: usize) -> bool {
         let Session { client, listener, .. } = self.connections[key].session;
-        let Err(refusal) = self.judge(key, client.map(|addr| addr.ip())) else { return true };
+        let Err(refusal) = self.judge(key, client.and_then(Client::ip)) else { return true };
         let client = client.map_or("a client".into(), |addr| format!("client {addr}"));
         let counters = &self.resources.counters;
         match refusal {

@@ -13,6 +13,7 @@ use crate::config::ProxyHeader;
 use crate::connection::Phase;
 use crate::proxy::{self, Header, Parsed};
 use crate::repeated::say;
+use crate::session::Client;
 use crate::socket;
 
 const CLOSED: &str = "the client closed before it was whole";
@@ -74,7 +75,7 @@ impl Worker {
         }
         let Header { addresses, .. } = **header;
         if let Some((client, _)) = addresses {
-            connection.session.client = Some(client);
+            connection.session.client = Some(Client::Ip(client));
         }
         if !self.lets_in(key) {
             return;

@@ -1,7 +1,6 @@
 //! What a worker tells of its connections: to the statistics while they run, to those and to the access
 //! log when they have ended.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -10,12 +9,12 @@ use crate::cause::Cause;
 use crate::connection::{Connection, Phase, Relaying};
 use crate::flow::State;
 use crate::repeated::say;
-use crate::session::{Record, Session};
+use crate::session::{Client, Record, Session};
 use crate::statistics::Tallies;
 
 impl Worker {
     /// A client was accepted.
-    pub(super) fn begin(&self, client: Option<SocketAddr>, listener: usize) -> Session {
+    pub(super) fn begin(&self, client: Option<Client>, listener: usize) -> Session {
         if let Some(tally) = self.tallies.listeners.get(listener) {
             tally.connections.add(1);
         }
@@ -52,15 +51,15 @@ impl Worker {
     }
 
     fn record(&self, connection: &Connection, cause: Cause) -> Record {
-        let session = connection.session;
+        let session = connection.session.clone();
         let (bytes, own) = match &connection.phase {
             Phase::Relaying(relaying) => (relaying.moved(), 1),
             Phase::Connecting(_) => ([0, 0], 1),
             Phase::Header(_) | Phase::Hello(_) | Phase::Queued(_) | Phase::Moving => ([0, 0], 0),
         };
         let mut record = Record {
-            session,
             total: self.now.saturating_duration_since(session.accepted),
+            session,
             bytes,
             cause,
             stage: stage(connection, cause),
@@ -70,9 +69,9 @@ impl Worker {
         if self.log.is_none() {
             return record;
         }
-        let here = self.shared.on_listener(session.listener as usize).load(Relaxed);
+        let here = self.shared.on_listener(record.session.listener as usize).load(Relaxed);
         record.active = [self.shared.active() as u64, here as u64];
-        record.leased = self.pool.leases(session.backend);
+        record.leased = self.pool.leases(record.session.backend.as_ref());
         record.leased = record.leased.map(|leases| leases.saturating_sub(own));
         record
     }

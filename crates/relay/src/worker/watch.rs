@@ -57,13 +57,15 @@ impl Token {
 
 /// Takes note of what an event says of a leg.
 pub(super) fn note(leg: &mut Leg, flags: EventFlags) {
-    let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-    leg.hup |= broken || flags.contains(EventFlags::RDHUP);
+    let hung_up = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+    // A Unix socket hangs up as soon as its peer has closed, whose bytes are all there.
+    let broken = flags.contains(EventFlags::ERR) || hung_up && !leg.is_unix;
+    leg.hup |= hung_up || flags.contains(EventFlags::RDHUP);
     leg.broken |= broken;
     leg.reset |= flags.contains(EventFlags::ERR);
     leg.urgent |= flags.contains(EventFlags::PRI);
     leg.readable |= leg.hup || flags.contains(EventFlags::IN);
-    leg.writable |= broken || flags.contains(EventFlags::OUT);
+    leg.writable |= hung_up || flags.contains(EventFlags::OUT);
 }
 
 /// Watches a socket from now on; false if it cannot be.

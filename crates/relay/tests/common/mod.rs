@@ -9,20 +9,27 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cachelane_relay::{Config, Engine, Relay};
+use cachelane_relay::{Config, Engine, Listen, Relay};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 pub mod pattern;
+pub mod race;
+pub mod unix;
 
 /// How long anything may take before a test calls it stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A configuration on loopback with one worker for each of the first two CPUs of this process.
 pub fn config(engine: Engine, backends: &[SocketAddr]) -> Config {
-    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let listen: Vec<SocketAddr> = vec!["127.0.0.1:0".parse().unwrap()];
     let cpus = own_cpus().into_iter().take(2).collect();
     Config { engine, ..Config::new(listen, backends.to_vec(), cpus) }
+}
+
+/// The same addresses, to listen on.
+pub fn on(addrs: &[SocketAddr]) -> Vec<Listen> {
+    addrs.iter().map(|&addr| addr.into()).collect()
 }
 
 /// The CPUs that this process may run on.

@@ -1,6 +1,8 @@
 //! What a stream costs with other steps and low-water marks than the relay chooses. For
 //! whoever wants to know whether the relay chooses well on a host; nothing is claimed.
 
+use std::net::SocketAddr;
+
 use anyhow::Context as _;
 use lab::traffic::{BulkOptions, BulkSession};
 use relay::{Config, Engine, Tuning};
@@ -63,7 +65,7 @@ impl Case {
 
     fn config(self, targets: &Targets) -> anyhow::Result<Config> {
         let cpus = lanes::LaneMap::detect()?.allowed().clone();
-        let listen = ([127, 0, 0, 1], 0).into();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let Case { engine, step, low_water } = self;
         let tuning = Tuning { step: Some(step), low_water: Some(low_water) };
         let to = targets.bulk_server.address();
