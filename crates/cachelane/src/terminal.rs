@@ -34,9 +34,15 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     std::iter::once(line(head)).chain(body).collect()
 }
 
-/// A text without what would do things to a terminal: other processes and hosts have said some of it.
+/// A text without what would do things to a terminal, or have it show the characters in another order
+/// than they are in: other processes and hosts have said some of it.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
+}
+
+/// Whether a character says in which direction others are written (Unicode's `Bidi_Control`).
+fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Breaks a text between words into lines of at most `width` characters; a longer word stays
@@ -86,6 +92,12 @@ mod tests {
         ] {
             assert_eq!(wrap("off: one thing; on: another", width), expected, "{width}");
         }
+    }
+
+    #[test]
+    fn a_text_of_somebody_else_moves_nothing_on_a_terminal() {
+        assert_eq!(clean("a\u{202e}b\u{2066}c\u{2069}d\u{200f}\u{61c}\u{1b}é"), "a?b?c?d???é");
+        assert_eq!(clean("\u{2029}\u{202f} שלום"), "\u{2029}\u{202f} שלום");
     }
 
     #[test]
