@@ -15,7 +15,7 @@ use crate::Error;
 
 /// An address to listen on or to connect to. As text, `127.0.0.1:80`, `[::1]:80`, `unix:/PATH` or
 /// `unix:@NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Addr {
     /// TCP over IPv4 or IPv6.
     Ip(SocketAddr),
@@ -25,10 +25,10 @@ pub enum Addr {
 
 /// The address of a Unix socket: a path, or a name in the network namespace (the "abstract" ones of
 /// unix(7)). As text, `unix:/PATH` or `unix:@NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixAddr(Arc<Name>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Name {
     /// Absolute.
     Path(Box<[u8]>),

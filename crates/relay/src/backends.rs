@@ -13,17 +13,17 @@
 mod balance;
 pub(crate) mod checks;
 mod names;
+mod pool;
 pub(crate) mod routes;
 mod server;
 pub(crate) mod settings;
 
-use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Release, SeqCst},
+    Ordering::{Relaxed, Release, SeqCst},
 };
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -32,16 +32,14 @@ use crate::Error;
 use crate::addr::Addr;
 use crate::config::{Balance, Config, Target};
 use crate::socket::Setup;
-use balance::Chance;
 use checks::Checks;
 use names::Names;
+use pool::Table;
+pub(crate) use pool::{Choice, Place, Pool, Tried};
 use routes::{Route, Routes};
 pub use server::BackendState;
 use server::Times;
 pub(crate) use server::{Lease, Server, Spec};
-
-/// How many servers that are down one connection tries when none is up: as HAProxy's `retries`.
-const LAST_RESORTS: u32 = 3;
 
 /// What the workers share.
 #[derive(Debug)]
@@ -50,8 +48,11 @@ pub(crate) struct Backends {
     pub(crate) routes: Routes,
     balance: Balance,
     times: Times,
-    /// The most connections that may wait.
+    /// The most connections that may wait, of each route: one whose servers are full does not take the
+    /// places in the queue from the others.
     most_waiting: usize,
+    /// How many do. Relaxed: counts.
+    waiting_by_route: Box<[AtomicUsize]>,
     table: Mutex<Arc<Table>>,
     /// The number of the newest table. Release where it is set, Acquire where a worker looks: the
     /// table is there before its number.
@@ -59,50 +60,14 @@ pub(crate) struct Backends {
     /// Connections that wait for a place, in all workers. SeqCst, as places at servers with a
     /// maximum are: either the one that waits sees a place, or the one that gives it back sees it wait.
     waiting: AtomicUsize,
-}
-
-/// All servers at a time.
-#[derive(Debug)]
-struct Table {
-    number: u64,
-    servers: Vec<Arc<Server>>,
-    /// Indices by weight, of those that are no backups, and of the backups, for each route.
-    schedules: Vec<[Vec<u32>; 2]>,
-}
-
-/// One worker's view of the backends.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    backends: Arc<Backends>,
-    table: Arc<Table>,
-    turn: usize,
-    chance: Chance,
-}
-
-/// What a connection is to do.
-#[derive(Debug)]
-pub(crate) enum Choice {
-    /// To try this one.
-    Try(Lease),
-    /// To wait for a place.
-    Wait,
-    /// Nothing: there are no more to try.
-    Nobody,
-}
-
-/// The servers that a connection has tried in vain. Takes no memory until there is one.
-#[derive(Debug, Default)]
-pub(crate) struct Tried {
-    /// Of which table the bits are.
-    table: u64,
-    /// A bit for each server, up to the last one that was tried.
-    bits: Vec<u64>,
-    last_resorts: u32,
+    /// Servers of addresses that a name had. If it has one again while connections to it are left, they
+    /// count, and so does what is known of it.
+    former: Mutex<Vec<Weak<Server>>>,
 }
 
 /// A connection that waits for a place.
 #[derive(Debug)]
-pub(crate) struct Waiting(Arc<Backends>);
+pub(crate) struct Waiting(Arc<Backends>, Route);
 
 /// The threads that keep the backends up to date: they resolve names, and check.
 #[derive(Debug)]
@@ -147,15 +112,18 @@ impl Backends {
             })
             .collect();
         let table = Table::new(0, servers, routes.len());
+        let waiting_by_route = (0..routes.len()).map(|_| AtomicUsize::new(0)).collect();
         Backends {
             specs,
             routes,
             balance,
             times,
             most_waiting: max_queue,
+            waiting_by_route,
             table: Mutex::new(Arc::new(table)),
             newest: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            former: Mutex::default(),
         }
     }
 
@@ -194,10 +162,18 @@ impl Backends {
         }
         let (ours, mut servers): (Vec<_>, Vec<_>) =
             table.servers.iter().cloned().partition(|s| Arc::ptr_eq(&s.spec, spec));
+        let mut former = self.former.lock();
+        former.extend(ours.iter().map(Arc::downgrade));
+        let known = |addr: &Addr| {
+            let all = former.iter().filter_map(Weak::upgrade);
+            { all }.find(|server| server.addr == *addr && Arc::ptr_eq(&server.spec, spec))
+        };
         servers.extend(addrs.into_iter().map(|addr| {
-            let known = ours.iter().find(|server| server.addr == addr).cloned();
+            let known = known(&addr);
             known.unwrap_or_else(|| Arc::new(Server::new(addr, Arc::clone(spec), self.times)))
         }));
+        let is_there = |server: &Arc<Server>| servers.iter().any(|one| Arc::ptr_eq(one, server));
+        former.retain(|server| server.upgrade().is_some_and(|server| !is_there(&server)));
         self.publish(&mut table, servers);
         true
     }
@@ -219,11 +195,16 @@ impl Backends {
         Arc::clone(&self.table.lock())
     }
 
-    /// Lets one more connection wait, unless too many do.
-    pub(crate) fn wait(self: &Arc<Self>) -> Option<Waiting> {
+    /// Lets one more connection of the route wait, unless too many do.
+    fn wait(self: &Arc<Self>, route: Route) -> Option<Waiting> {
         let one_more = |waiting| (waiting < self.most_waiting).then_some(waiting + 1);
-        self.waiting.fetch_update(SeqCst, SeqCst, one_more).ok()?;
-        Some(Waiting(Arc::clone(self)))
+        self.waiting_of(route).fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        self.waiting.fetch_add(1, SeqCst);
+        Some(Waiting(Arc::clone(self), route))
+    }
+
+    fn waiting_of(&self, route: Route) -> &AtomicUsize {
+        &self.waiting_by_route[route.0]
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -233,191 +214,10 @@ impl Backends {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, SeqCst);
+        let Waiting(backends, route) = self;
+        backends.waiting.fetch_sub(1, SeqCst);
+        backends.waiting_of(*route).fetch_sub(1, Relaxed);
     }
-}
-
-impl Table {
-    fn new(number: u64, servers: Vec<Arc<Server>>, routes: usize) -> Table {
-        let schedule = |route, backup| {
-            let is_of_it = |spec: &Spec| spec.route == route && spec.backend.backup == backup;
-            let weight = |s: &Arc<Server>| if is_of_it(&s.spec) { s.spec.weight() } else { 0 };
-            balance::schedule(&servers.iter().map(weight).collect::<Vec<_>>())
-        };
-        let of_route = |route| [schedule(route, false), schedule(route, true)];
-        let schedules = (0..routes).map(Route).map(of_route).collect();
-        Table { number, servers, schedules }
-    }
-}
-
-impl Tried {
-    fn has(&self, index: usize) -> bool {
-        self.bits.get(index / 64).is_some_and(|bits| bits & 1 << (index % 64) != 0)
-    }
-
-    fn begin(&mut self, table: &Table) {
-        if self.table != table.number {
-            self.table = table.number;
-            self.bits.clear();
-        }
-    }
-
-    fn add(&mut self, lease: &Lease) {
-        let (word, bit) = (lease.index / 64, lease.index % 64);
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        self.bits[word] |= 1 << bit;
-        self.last_resorts += u32::from(lease.last_resort);
-    }
-}
-
-impl Pool {
-    /// Workers that begin their rounds at different turns spread their first connections.
-    pub(crate) fn new(backends: Arc<Backends>, turn: usize) -> Pool {
-        let table = backends.table();
-        Pool { backends, table, turn, chance: Chance::new(turn as u64) }
-    }
-
-    /// Chooses a server of the route that was not `tried`, and notes it there. `client` is asked for if
-    /// the balance hangs on it.
-    pub(crate) fn choose(
-        &mut self,
-        route: Route,
-        tried: &mut Tried,
-        client: impl FnOnce() -> Option<IpAddr>,
-        now: Instant,
-    ) -> Choice {
-        self.refresh();
-        tried.begin(&self.table);
-        let client = (self.backends.balance == Balance::Source).then(client).flatten();
-        let choice = self.choose_of_those_up(route, tried, client, now);
-        let choice = match choice {
-            Choice::Nobody if tried.last_resorts < LAST_RESORTS => self.last_resort(route, tried),
-            choice => choice,
-        };
-        if let Choice::Try(lease) = &choice {
-            tried.add(lease);
-        }
-        choice
-    }
-
-    fn refresh(&mut self) {
-        if self.backends.newest.load(Acquire) != self.table.number
-            && let Some(table) = self.backends.table.try_lock()
-        {
-            self.table = Arc::clone(&table);
-        }
-    }
-
-    fn choose_of_those_up(
-        &mut self,
-        route: Route,
-        tried: &Tried,
-        client: Option<IpAddr>,
-        now: Instant,
-    ) -> Choice {
-        self.turn = self.turn.wrapping_add(1);
-        for backups in [0, 1] {
-            let Pool { table, turn, chance, .. } = self;
-            let Table { servers, schedules, .. } = &**table;
-            let schedule = &schedules[route.0][backups];
-            let is_up = |index: usize| {
-                let server = &servers[index];
-                server.spec.is_wanted() && !tried.has(index) && server.is_up(now)
-            };
-            let is_full = Cell::new(false);
-            let take = |index: usize| match servers[index].enter(index, false) {
-                // Gives the place back if the server is not to be had.
-                Some(lease) => servers[index].claim(now).then_some(lease),
-                None => {
-                    is_full.set(true);
-                    None
-                }
-            };
-            let lease = match (self.backends.balance, client) {
-                (Balance::LeastConnections, _) => {
-                    // Each load is read once: others change them meanwhile.
-                    let load = |index: usize| (balance::load(&servers[index], now), index);
-                    let mut order: Vec<_> =
-                        in_turn(schedule, *turn).filter(|&i| is_up(i)).map(load).collect();
-                    order.sort_by(|a, b| a.0.total_cmp(&b.0));
-                    order.into_iter().find_map(|(_, index)| take(index))
-                }
-                (Balance::Source, Some(client)) => {
-                    let fondness =
-                        |index: usize| (balance::fondness(&servers[index], client, now), index);
-                    let mut order: Vec<_> =
-                        in_turn(schedule, 0).filter(|&i| is_up(i)).map(fondness).collect();
-                    order.sort_by(|a, b| b.0.total_cmp(&a.0));
-                    // A full one is waited for: another would not be the client's.
-                    let found = order.into_iter().map(|(_, index)| take(index));
-                    { found }.find(|found| found.is_some() || is_full.get()).flatten()
-                }
-                (Balance::Random, _) if !schedule.is_empty() => {
-                    let mut draw = || schedule[chance.below(schedule.len())] as usize;
-                    let (a, b) = (draw(), draw());
-                    let order = balance::by_load(now)(&servers[a], &servers[b]);
-                    let pair = if order.is_le() { [a, b] } else { [b, a] };
-                    let rest = in_turn(schedule, chance.below(schedule.len()));
-                    pair.into_iter().chain(rest).filter(|&i| is_up(i)).find_map(take)
-                }
-                _ => {
-                    let mut warm = |index: usize| chance.comes(servers[index].warmth(now));
-                    in_turn(schedule, *turn)
-                        .filter(|&i| is_up(i) && warm(i))
-                        .find_map(take)
-                        .or_else(|| in_turn(schedule, *turn).filter(|&i| is_up(i)).find_map(take))
-                }
-            };
-            if let Some(lease) = lease {
-                return Choice::Try(lease);
-            }
-            // As it was when it was tried: if a place has been given back since, whoever waits is told.
-            if is_full.get() {
-                return Choice::Wait;
-            }
-        }
-        Choice::Nobody
-    }
-
-    /// Any that is wanted, although it is down.
-    fn last_resort(&self, route: Route, tried: &Tried) -> Choice {
-        let servers = &self.table.servers;
-        let n = servers.len();
-        (0..n)
-            .map(|i| self.turn.wrapping_add(i) % n)
-            .filter(|&index| {
-                let spec = &servers[index].spec;
-                spec.route == route && spec.is_wanted() && !tried.has(index)
-            })
-            .find_map(|index| servers[index].enter(index, true))
-            .map_or(Choice::Nobody, Choice::Try)
-    }
-
-    /// Lets one more connection wait, unless too many do.
-    pub(crate) fn wait(&self) -> Option<Waiting> {
-        self.backends.wait()
-    }
-
-    /// Connections that hold a lease: in all, and on the server of this address.
-    pub(crate) fn leases(&self, addr: Option<&Addr>) -> [u64; 2] {
-        self.table.servers.iter().fold([0, 0], |[all, own], server| {
-            let active = server.active() as u64;
-            [all + active, if addr == Some(&server.addr) { active } else { own }]
-        })
-    }
-
-    /// Whether a connection waits for a place, of this worker or another.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.backends.waiting() > 0
-    }
-}
-
-/// The indices of a schedule, from its `turn`th on, once round.
-fn in_turn(schedule: &[u32], turn: usize) -> impl Iterator<Item = usize> + '_ {
-    let n = schedule.len();
-    (0..n).map(move |i| schedule[turn.wrapping_add(i) % n] as usize)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::Shutdown;
 
 use crate::backends::routes::Route;
-use crate::backends::{Lease, Tried, Waiting};
+use crate::backends::{Lease, Place, Tried, Waiting};
 use crate::cause::Cause;
 use crate::clients::Guest;
 use crate::config::Engine;
@@ -85,6 +85,9 @@ pub(crate) struct Connecting {
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) search: Search,
+    /// What it waits for, and its number: lower ones came before.
+    pub(crate) place: Place,
+    pub(crate) ticket: u64,
     /// Counted as one that waits, for as long as it does.
     pub(crate) _waiting: Waiting,
 }
@@ -299,7 +302,7 @@ impl Connection {
         let end = |socket: OwnedFd| if reset { socket::reset(socket) } else { drop(socket) };
         end(self.client.socket);
         match self.phase {
-            Phase::Connecting(connecting) => drop(connecting),
+            Phase::Connecting(connecting) => connecting.socket.into_iter().for_each(end),
             Phase::Relaying(relaying) => {
                 end(relaying.backend.socket);
                 relaying.up.release(resources);

@@ -83,6 +83,7 @@ pub use counters::Stats;
 pub use error::{Error, ErrorKind};
 pub use inherited::Inherited;
 pub use relay::Relay;
+pub use socket::on_this_host;
 pub use source::Source;
 pub use statistics::{Statistics, Times, Traffic};
 #[cfg(feature = "knobs")]

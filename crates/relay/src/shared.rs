@@ -121,11 +121,6 @@ impl Shared {
         }
     }
 
-    /// Whether a client's first bytes are looked at before a backend is asked.
-    pub(crate) fn reads_first(&self) -> bool {
-        self.config.accept_proxy || self.backends.routes.ask_for_name()
-    }
-
     pub(crate) fn engine(&self) -> Engine {
         Engine::from_u8(self.engine.load(Relaxed))
     }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::addr::Addr;
+use crate::config::Listen;
 use crate::congestion::Congestion;
 use crate::session::Client;
 use crate::sockopt::awaits_last_ack;
@@ -115,6 +116,29 @@ impl Setup {
     }
 }
 
+/// What an address to listen on comes to on this host: `[::]:PORT` is `0.0.0.0:PORT` where there is no
+/// IPv6.
+pub fn on_this_host(listen: Listen) -> Listen {
+    let addr = match listen.addr {
+        Addr::Ip(addr) => Addr::Ip(on_host(stream_socket, addr)),
+        addr => addr,
+    };
+    Listen { addr, ..listen }
+}
+
+fn on_host(
+    new: impl Fn(SocketAddr) -> rustix::io::Result<OwnedFd>,
+    mut addr: SocketAddr,
+) -> SocketAddr {
+    if addr.ip().is_unspecified()
+        && let Ok(bound) = bind_new(new, SocketAddr::new(addr.ip(), 0), false)
+        && let Ok(bound) = local_addr(&bound)
+    {
+        addr.set_ip(bound.ip());
+    }
+    addr
+}
+
 /// A socket bound to `addr`, alone or as one of a `SO_REUSEPORT` group. Every address of a host
 /// without IPv6 is every IPv4 address.
 pub(crate) fn bind(addr: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
@@ -178,10 +202,21 @@ pub(crate) fn start_connect(
         }
     };
     match started {
+        Ok(()) | Err(Errno::INPROGRESS) if is_own_peer(&socket, addr) => {
+            reset(socket);
+            Err(Errno::CONNREFUSED)
+        }
         Ok(()) | Err(Errno::INPROGRESS) => Ok(Started::Socket(socket)),
         Err(Errno::AGAIN) if addr.is_unix() => Ok(Started::Full),
         Err(e) => Err(e),
     }
+}
+
+/// Whether a socket that connects to `addr` does so from there: where nobody listens on a port of this
+/// host that the kernel gives out, it may give out that one, and the socket is then connected to itself.
+fn is_own_peer(socket: &OwnedFd, addr: &Addr) -> bool {
+    let Addr::Ip(addr) = addr else { return false };
+    local_addr(socket).is_ok_and(|own| own.port() == addr.port() && own.ip() == addr.ip())
 }
 
 /// Whether there is nothing left to make a socket of, for whatever backend.
@@ -339,9 +374,37 @@ mod tests {
             let new = |addr: SocketAddr| if addr.is_ipv6() { Err(e) } else { stream_socket(addr) };
             let any = bind_new(new, "[::]:0".parse().unwrap(), false).unwrap();
             assert_eq!(local_addr(&any).unwrap().ip(), Ipv4Addr::UNSPECIFIED);
+            for (given, expected) in
+                [("[::]:80", "0.0.0.0:80"), ("0.0.0.0:80", "0.0.0.0:80"), ("[::1]:80", "[::1]:80")]
+            {
+                assert_eq!(on_host(new, given.parse().unwrap()).to_string(), expected);
+            }
             let one = bind_new(new, "[::1]:0".parse().unwrap(), false);
             assert_eq!(one.unwrap_err(), e);
         }
+    }
+
+    /// The kernel gives out the ports of one parity to those that connect, one after the other.
+    #[test]
+    fn a_socket_that_would_be_connected_to_itself_is_refused() {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+        let ports: Vec<u16> = range.split_whitespace().map(|p| p.parse().unwrap()).collect();
+        let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        let port = (ports[0]..=ports[1]).step_by(2).skip(100).find(is_free).unwrap();
+        let dead = SocketAddr::from(([127, 0, 0, 1], port));
+        let config = Config::new(vec![dead], vec![dead], [0].into_iter().collect());
+        let setup = Setup::new(&config, Shares::of(1 << 20, None), Congestion::default());
+        let to = Addr::Ip(dead);
+        // One that is refused by its peer is not refused at once: the answer comes later.
+        let mut attempts =
+            (0..200_000).map(|_| start_connect(&to, &setup, &Sources::new(&[], &[]), None));
+        let is_other =
+            |attempt: &_| matches!(attempt, Ok(Started::Socket(s)) if !is_own_peer(s, &to));
+        let own = attempts.find(|attempt| !is_other(attempt));
+        assert_eq!(
+            own.expect("the port is given out at some time").unwrap_err(),
+            Errno::CONNREFUSED
+        );
     }
 
     #[test]

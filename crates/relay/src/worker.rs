@@ -10,6 +10,7 @@ mod exposure;
 mod gate;
 mod header;
 mod hello;
+mod leaving;
 mod looks;
 mod queue;
 pub(crate) mod reserve;
@@ -130,7 +131,7 @@ impl Worker {
             looks: Looks::default(),
             generation: 0,
             pool,
-            queue: Queue::new(),
+            queue: Queue::default(),
             started: now,
             now,
             tick: 0,
@@ -290,12 +291,10 @@ impl Worker {
             Phase::Relaying(relaying) => relaying,
             Phase::Header(_) => return self.read_header(key),
             Phase::Hello(_) => return self.read_hello(key),
-            Phase::Connecting(connecting) if connecting.socket.is_none() => {
-                return self.ask_again(key);
-            }
-            Phase::Connecting(_) | Phase::Queued(_) | Phase::Moving => return,
+            Phase::Connecting(_) | Phase::Queued(_) => return self.heed_leaving(key),
+            Phase::Moving => return,
         };
-        let (before, was_half_closed) = (relaying.moved(), relaying.is_half_closed());
+        let (before, limit) = (relaying.moved(), self.limits.of_relaying(relaying));
         let next = relaying.advance(&mut connection.client, &mut self.resources);
         if relaying.moved() != before {
             connection.active = self.tick;
@@ -304,7 +303,7 @@ impl Worker {
             in_force.count(connection.origin, relaying, before, &self.resources.counters);
             note_moved(&self.tallies, &mut connection.session, relaying, before, self.now);
         }
-        let turned_half_closed = relaying.is_half_closed() != was_half_closed;
+        let has_another_limit = self.limits.of_relaying(relaying) != limit;
         let next = match next {
             Next::Wait | Next::Doubt | Next::Poll
                 if connection.origin.engine == Engine::Sockmap =>
@@ -320,7 +319,7 @@ impl Worker {
             }
             _ => next,
         };
-        if turned_half_closed {
+        if has_another_limit {
             self.set_timer(key);
         }
         self.follow(key, next);
@@ -378,6 +377,9 @@ impl Worker {
         let reset = cause != Cause::Normal;
         self.timers.clear(key);
         let connection = self.connections.remove(key);
+        if let Phase::Queued(queued) = &connection.phase {
+            self.queue.remove(queued);
+        }
         self.tell(&connection, cause);
         connection.end(reset, &mut self.resources);
         self.leave();

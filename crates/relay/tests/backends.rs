@@ -105,6 +105,25 @@ fn a_backend_that_is_dead_from_the_start_is_found_by_its_first_check() {
     assert_eq!(relay.stats().connect_failed, 0);
 }
 
+/// Of 100 that do not answer, each is asked again as soon as it could have answered.
+#[test]
+fn checks_that_nobody_answers_do_not_hold_up_those_of_others() {
+    let (hole, _full) = black_hole_everywhere();
+    let silent =
+        (1..=100).map(|n| format!("127.0.1.{n}:{},check,inter=1s,timeout=1s", hole.port()));
+    let sick = Answering::new();
+    let check = r"inter=50ms,timeout=1s,rise=1,fall=1,send=PING\r\n,expect=+PONG";
+    let all: Vec<String> = silent.chain([format!("{},{check}", sick.addr)]).collect();
+    let relay = relay(&all, |_| {});
+    await_that("those that are silent are found out", || relay.backends() == (101, 1));
+    for well in [false, true, false, true] {
+        sick.well.store(well, Relaxed);
+        let start = Instant::now();
+        await_that("it is found out", || relay.backends().1 == usize::from(well));
+        assert!(start.elapsed() < PATIENCE / 4, "{:?}", start.elapsed());
+    }
+}
+
 #[test]
 fn connections_past_a_backends_maximum_wait_for_their_turn() {
     let (listener, addr) = backend();
@@ -170,6 +189,42 @@ fn a_queue_has_an_end_and_so_has_the_time_in_it() {
         let stats = relay.stats();
         assert_eq!((stats.queue_full, stats.queue_timeout), (u64::from(full), u64::from(!full)));
     }
+}
+
+/// Clients that wait for their own backend do not wait for each other.
+#[test]
+fn a_line_for_one_backend_holds_up_no_client_of_another() {
+    let (one, other) = (backend(), backend());
+    let all = [format!("{},maxconn=1", one.1), format!("{},maxconn=1", other.1)];
+    let relay = relay(&all, |config| {
+        (config.balance, config.accept_proxy) = (Balance::Source, true);
+        config.queue_timeout = PATIENCE * 2;
+    });
+    let client = |n: u8| {
+        let client = connect(relay.addrs()[0]);
+        send_all(&client, format!("PROXY TCP4 10.0.0.{n} 10.0.1.1 1 1\r\n").as_bytes());
+        client
+    };
+    // Which of them is whose.
+    let is_of_one = |n: &u8| {
+        let _client = client(*n);
+        let at_one = try_accept(&one.0, MOMENT / 3);
+        let found = at_one.is_some() || try_accept(&other.0, PATIENCE).is_none();
+        drop((_client, at_one));
+        await_that("it is gone", || relay.active() == 0);
+        found
+    };
+    let (ones, others): (Vec<u8>, Vec<u8>) = (1..=8).partition(is_of_one);
+    let (n, m) = (ones[0], others[0]);
+    let clients = [n, n, n, m, m, m].map(client);
+    await_that("four wait", || relay.stats().queued == 4);
+    let kept = accept(&one.0);
+    for _ in 0..3 {
+        abort(accept(&other.0));
+    }
+    assert!(try_accept(&one.0, MOMENT).is_none());
+    abort(kept);
+    drop((accept(&one.0), clients));
 }
 
 #[test]

@@ -16,6 +16,7 @@ on_every_engine! {
     a_silent_client_and_a_silent_backend_have_timeouts_of_their_own,
     the_timeout_of_the_side_that_takes_nothing_applies,
     a_half_closed_connection_has_a_timeout_of_its_own,
+    a_shorter_timeout_that_applies_again_is_not_late,
 }
 
 fn a_silent_client_and_a_silent_backend_have_timeouts_of_their_own(engine: Engine) {
@@ -51,6 +52,26 @@ fn the_timeout_of_the_side_that_takes_nothing_applies(engine: Engine) {
     rig.await_empty();
     let stats = rig.relay.stats();
     assert_eq!((stats.client_timeout, stats.server_timeout), (0, 1));
+}
+
+/// While bytes wait for the client, its timeout alone applies, which is longer; then both do.
+fn a_shorter_timeout_that_applies_again_is_not_late(engine: Engine) {
+    let rig = Rig::with(engine, |config| {
+        config.budget = Config::MIN_BUDGET;
+        config.client_timeout = Some(PATIENCE * 5);
+        config.server_timeout = Some(MOMENT);
+    });
+    let pair = rig.pair();
+    shrink_buffers(&pair.client, 64 * 1024);
+    shrink_buffers(&pair.backend, 64 * 1024);
+    let sent = fill(&pair.backend, |_| vec![1; 16 * 1024]);
+    std::thread::sleep(MOMENT * 3);
+    assert_eq!(rig.relay.active(), 1, "nothing is expected of the backend");
+    assert_eq!(receive(&pair.client, sent as usize).len(), sent as usize);
+    let start = Instant::now();
+    expect_reset(&pair.client);
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+    assert_eq!(rig.relay.stats().server_timeout, 1);
 }
 
 fn a_half_closed_connection_has_a_timeout_of_its_own(engine: Engine) {

@@ -3,9 +3,7 @@
 //! Each way gives an order of preference; the first server in it that can be taken is. The weights
 //! stand in a schedule: a round in which each server comes as often as its weight says, spread out.
 
-use std::cmp::Ordering;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::server::Server;
@@ -40,10 +38,6 @@ fn gcd(a: u16, b: u16) -> u16 {
 pub(super) fn load(server: &Server, now: Instant) -> f64 {
     let weight = f64::from(server.spec.weight()) * server.warmth(now);
     (server.active() + 1) as f64 / weight
-}
-
-pub(super) fn by_load(now: Instant) -> impl Fn(&Arc<Server>, &Arc<Server>) -> Ordering {
-    move |a, b| load(a, now).total_cmp(&load(b, now))
 }
 
 /// A client's fondness of a server, by which clients are spread as the weights say. If a server

@@ -2,7 +2,9 @@
 //! its [`Check`] says, and takes the backend out of use or back.
 //!
 //! The thread waits for nobody: its sockets do not block, and at most [`AT_ONCE`] checks are under
-//! way. If it is stopped, the backends stay as they are.
+//! way. Those that are due first come first, and servers that did not answer the last time get no more
+//! than half of the places, so that they do not hold up the others. If the thread is stopped, the
+//! backends stay as they are.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, TryRecvError, channel};
@@ -44,6 +46,8 @@ struct Watched {
     /// Checks in a row that said the other thing.
     streak: u32,
     checked: bool,
+    /// The last check ended without an answer in time.
+    silent: bool,
 }
 
 /// A check under way.
@@ -83,17 +87,32 @@ fn turn(all: &mut Vec<Watched>, backends: &Weak<Backends>, setup: &Setup) -> boo
     follow(all, &backends.servers());
     drop(backends);
     let now = Instant::now();
-    let mut under_way = all.iter().filter(|watched| watched.attempt.is_some()).count();
-    for watched in all.iter_mut().filter(|w| w.attempt.is_none() && w.due <= now) {
-        if under_way < AT_ONCE {
-            under_way += 1;
-            watched.begin(now, setup);
-        }
+    for index in next(all, now) {
+        all[index].begin(now, setup);
     }
     wait(all);
     let now = Instant::now();
     all.iter_mut().for_each(|watched| watched.go_on(now));
     true
+}
+
+/// Which checks to begin, those that have been due for the longest first.
+fn next(all: &[Watched], now: Instant) -> Vec<usize> {
+    let under_way = || all.iter().filter(|watched| watched.attempt.is_some());
+    let mut places = AT_ONCE.saturating_sub(under_way().count());
+    let mut for_silent = (AT_ONCE / 2).saturating_sub(under_way().filter(|w| w.silent).count());
+    let is_due = |index: &usize| all[*index].attempt.is_none() && all[*index].due <= now;
+    let mut due: Vec<usize> = (0..all.len()).filter(is_due).collect();
+    due.sort_by_key(|&index| all[index].due);
+    due.retain(|&index| {
+        let silent = usize::from(all[index].silent);
+        let begins = places > 0 && for_silent >= silent;
+        if begins {
+            (places, for_silent) = (places - 1, for_silent - silent);
+        }
+        begins
+    });
+    due
 }
 
 /// Watches the servers that there are now.
@@ -109,9 +128,11 @@ fn follow(all: &mut Vec<Watched>, servers: &[Arc<Server>]) {
                 check: check.clone(),
                 due: Instant::now(),
                 attempt: None,
-                is_down: false,
+                // One that was away for a while may have been down before.
+                is_down: server.is_failing(),
                 streak: 0,
                 checked: false,
+                silent: false,
             });
         }
     }
@@ -136,13 +157,18 @@ fn wait(all: &[Watched]) {
     let _ = poll(&mut polled, wait.try_into().ok().as_ref());
 }
 
+/// The end of that time, or of a year.
+fn after(now: Instant, time: Duration) -> Instant {
+    now + time.min(Duration::from_secs(365 * 24 * 3600))
+}
+
 impl Watched {
     fn begin(&mut self, now: Instant, setup: &Setup) {
-        self.due = now + self.check.interval;
+        self.due = after(now, self.check.interval);
         match socket::start_connect(&self.server.addr, setup, &self.server.spec.sources, None) {
             Ok(Started::Full) => self.note(Err("its queue is full".into()), now),
             Ok(Started::Socket(socket)) => {
-                let until = now + self.check.timeout;
+                let until = after(now, self.check.timeout);
                 let (connected, sent, answer) = (false, 0, Vec::new());
                 self.attempt = Some(Attempt { socket, until, connected, sent, answer });
             }
@@ -155,12 +181,14 @@ impl Watched {
 
     fn go_on(&mut self, now: Instant) {
         let Some(attempt) = &mut self.attempt else { return };
-        let outcome = match attempt.go_on(&self.check) {
+        let answered = attempt.go_on(&self.check);
+        let silent = answered.is_none();
+        let outcome = match answered {
             None if now >= attempt.until => Err(attempt.what_is_missing()),
             None => return,
             Some(outcome) => outcome,
         };
-        self.attempt = None;
+        (self.attempt, self.silent) = (None, silent);
         self.note(outcome, now);
     }
 

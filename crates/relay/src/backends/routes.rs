@@ -7,7 +7,7 @@ use crate::config::Backend;
 use crate::tls;
 
 /// A route by its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Route(pub(super) usize);
 
 /// The names of each route. The first one has none: it is everybody else's, and may have no backend.

@@ -135,7 +135,7 @@ impl Server {
 
     /// Whether it is not left alone at the moment.
     pub(super) fn is_up(&self, now: Instant) -> bool {
-        !self.failing.load(Relaxed) && self.down_until.load(Relaxed) <= self.millis(now)
+        !self.is_failing() && self.down_until.load(Relaxed) <= self.millis(now)
     }
 
     /// The part of its weight that it gets while it starts slowly: 1 once it has, never 0.
@@ -165,9 +165,14 @@ impl Server {
     /// server that does not answer would have them all wait for the connect timeout.
     pub(super) fn claim(&self, now: Instant) -> bool {
         let (now, down_until) = (self.millis(now), self.down_until.load(Relaxed));
-        let again = now + self.times.trial.as_millis() as u64;
+        let again = now.saturating_add(millis(self.times.trial));
         let claim = |until| self.down_until.compare_exchange(until, again, Relaxed, Relaxed);
         down_until == 0 || (down_until <= now && claim(down_until).is_ok())
+    }
+
+    /// Whether its checks fail.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.load(Relaxed)
     }
 
     /// Its checks succeed, or fail, from now on. Returns whether that is news.
@@ -185,8 +190,13 @@ impl Server {
     }
 
     fn millis(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.times.start).as_millis() as u64
+        millis(now.saturating_duration_since(self.times.start))
     }
+}
+
+/// As many as there is room for.
+fn millis(time: Duration) -> u64 {
+    time.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
 impl Lease {
@@ -223,7 +233,7 @@ impl Lease {
     /// The server refused or did not answer. Returns whether it was up before.
     pub(crate) fn failed(&self, now: Instant) -> bool {
         let server = &self.server;
-        let until = server.millis(now) + server.times.retry_after.as_millis() as u64;
+        let until = server.millis(now).saturating_add(millis(server.times.retry_after));
         server.down_until.swap(until.max(1), Relaxed) == 0
     }
 }

@@ -1,6 +1,8 @@
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use super::pool::LAST_RESORTS;
 use super::routes::Route;
 use super::*;
 use crate::config::Backend;
@@ -204,9 +206,13 @@ fn full_servers_make_connections_wait_and_so_many_may() {
         let now = Instant::now();
         let leases = [(); 3].map(|()| lease(&mut pool, now));
         let full = pool.choose(Route::default(), &mut Tried::default(), || None, now);
-        assert!(matches!(full, Choice::Wait), "{balance:?}: {full:?}");
-        let waiting = (pool.wait().unwrap(), pool.wait().unwrap());
-        assert!(pool.wait().is_none());
+        let any = Route::default();
+        assert!(
+            matches!(full, Choice::Wait(Place::Of(route)) if route == any),
+            "{balance:?}: {full:?}"
+        );
+        let waiting = (pool.wait(any).unwrap(), pool.wait(any).unwrap());
+        assert!(pool.wait(any).is_none());
         drop(waiting);
         assert_eq!(backends.waiting(), 0);
         drop(leases);
@@ -221,11 +227,75 @@ fn a_client_waits_for_its_own_server() {
     let now = Instant::now();
     let first = lease_of(&mut pool, &mut Tried::default(), 1, now);
     let again = pool.choose(Route::default(), &mut Tried::default(), || client(1), now);
-    assert!(matches!(again, Choice::Wait), "{again:?}");
+    let own = Place::At(Route::default(), first.addr().clone());
+    assert!(matches!(&again, Choice::Wait(place) if *place == own), "{again:?}");
+    let place = pool.place(Route::default(), &mut Tried::default(), || client(1), now);
+    assert_eq!(place, own, "what others are asked to wait for");
     // If that one fails, it is another's.
     let mut tried = Tried::default();
     tried.add(&first);
     assert_ne!(lease_of(&mut pool, &mut tried, 1, now).addr(), first.addr());
+}
+
+#[test]
+fn a_route_whose_servers_are_full_takes_no_place_in_the_queue_from_another() {
+    let (backends, pool) =
+        given(&["127.0.0.1:1", "127.0.0.1:2,sni=a.example"], Balance::RoundRobin);
+    let [any, named] = [None, Some("a.example")].map(|name| backends.routes.find(name).unwrap());
+    let all = (pool.wait(named).unwrap(), pool.wait(named).unwrap());
+    assert!(pool.wait(named).is_none());
+    let other = pool.wait(any).unwrap();
+    assert_eq!(backends.waiting(), 3);
+    drop((all, other));
+    assert_eq!(backends.waiting(), 0);
+    pool.wait(named).unwrap();
+}
+
+#[test]
+fn an_address_that_a_name_has_again_is_what_it_was_while_connections_to_it_are_left() {
+    let (backends, mut pool) = given(&["db:1,maxconn=1"], Balance::RoundRobin);
+    let spec = Arc::clone(&backends.specs[0]);
+    let [one, other] = ["10.0.0.1:1", "10.0.0.2:1"].map(|addr| addr.parse::<SocketAddr>().unwrap());
+    let now = Instant::now();
+    backends.set_addresses(&spec, &[one]);
+    let kept = lease(&mut pool, now);
+    assert_eq!(kept.addr(), &Addr::Ip(one));
+    backends.set_addresses(&spec, &[other]);
+    assert_eq!(lease(&mut pool, now).addr(), &Addr::Ip(other));
+    backends.set_addresses(&spec, &[one]);
+    let full = pool.choose(Route::default(), &mut Tried::default(), || None, now);
+    assert!(matches!(full, Choice::Wait(_)), "{full:?}");
+    assert!(kept.failed(now), "its health is that of the one in use");
+    assert_eq!(backends.count(now), (1, 0));
+    // Without a connection, nothing is known of it and nothing is kept.
+    drop(kept);
+    backends.set_addresses(&spec, &[other]);
+    pool.place(Route::default(), &mut Tried::default(), || None, now);
+    backends.set_addresses(&spec, &[one]);
+    assert_eq!(backends.count(now), (1, 1));
+}
+
+#[test]
+fn times_without_end_do_not_overflow() {
+    let listen: Vec<SocketAddr> = vec!["127.0.0.1:1".parse().unwrap()];
+    let all: Vec<Backend> = vec!["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
+    let config = Config::new(listen, all, [0].into_iter().collect());
+    let for_ever = Config { retry_after: Duration::MAX, connect_timeout: Duration::MAX, ..config };
+    let (backends, mut pool) = pool(Arc::new(Backends::new(&for_ever)));
+    let now = Instant::now();
+    lease(&mut pool, now).failed(now);
+    let later = now + Duration::from_secs(1 << 30);
+    assert_eq!(backends.count(later), (2, 1));
+    let brief = Config { retry_after: Duration::ZERO, ..for_ever };
+    let (backends, mut pool) = self::pool(Arc::new(Backends::new(&brief)));
+    lease(&mut pool, now).failed(now);
+    let tried = [(); 4].map(|()| lease(&mut pool, later));
+    assert_eq!(
+        tried.iter().filter(|lease| lease.addr().to_string().ends_with(":1")).count(),
+        1,
+        "{tried:?}"
+    );
+    assert_eq!(backends.count(later), (2, 1));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
 
+use super::leaving::has_left;
 use super::telling::note_connected;
 use super::timeouts::is_past;
 use super::watch::{CONNECTING, LEG, Token, modify, register};
@@ -153,12 +154,9 @@ impl Worker {
             queued: false,
             look: Look::default(),
         });
-        if self.shared.reads_first() {
-            let connection = &self.connections[key];
-            let token = Token::Client { key, generation };
-            if !register(&self.epoll, &connection.client.socket, token, LEG) {
-                return self.refuse(key, Cause::Resource);
-            }
+        let token = Token::Client { key, generation };
+        if !register(&self.epoll, &self.connections[key].client.socket, token, LEG) {
+            return self.refuse(key, Cause::Resource);
         }
         if self.names_another(key) {
             self.set_timer(key);
@@ -185,18 +183,18 @@ impl Worker {
         self.seek_backend(key, search);
     }
 
-    pub(super) fn seek_backend(&mut self, key: usize, search: Search) {
-        if self.is_behind_others() {
-            return self.wait_for_place(key, search, true);
+    pub(super) fn seek_backend(&mut self, key: usize, mut search: Search) {
+        match self.awaited_by_others(key, &mut search) {
+            Some(place) => self.wait_for_place(key, search, Some(place)),
+            None => self.connect(key, search),
         }
-        self.connect(key, search);
     }
 
     /// Connects to a backend that was not tried yet.
     fn connect(&mut self, key: usize, mut search: Search) {
         match self.next_backend(key, &mut search) {
             Choice::Try(lease) => self.connect_to(key, lease, search),
-            Choice::Wait => self.wait_for_place(key, search, false),
+            Choice::Wait(_) => self.wait_for_place(key, search, None),
             Choice::Nobody => self.refuse_without_backend(key, search.failed),
         }
     }
@@ -227,7 +225,7 @@ impl Worker {
             }
             lease = match self.next_backend(key, &mut search) {
                 Choice::Try(lease) => lease,
-                Choice::Wait => return self.wait_for_place(key, search, false),
+                Choice::Wait(_) => return self.wait_for_place(key, search, None),
                 Choice::Nobody => return self.refuse_without_backend(key, search.failed),
             };
         }
@@ -282,9 +280,7 @@ impl Worker {
         if is_past(search.deadline, self.tick) {
             return Choice::Nobody;
         }
-        let socket = &self.connections[key].client.socket;
-        let named = search.client;
-        let client = || named.or_else(|| Some(socket::peer_addr(socket).ok()?.ip()));
+        let client = self.client_of(key, search);
         self.pool.choose(search.route, &mut search.tried, client, self.now)
     }
 
@@ -326,14 +322,11 @@ impl Worker {
         connection.session.is_connected(self.now);
         note_connected(&self.tallies, connecting.lease.backend());
         let generation = connection.generation;
-        let fresh = !self.shared.reads_first();
         let backend = Leg::new(socket, is_unix);
         let engine = connection.origin.engine;
         let relaying = Relaying::new(*connecting, &connection.client, backend, engine);
-        let (client, backend) =
-            (Token::Client { key, generation }, Token::Backend { key, generation });
-        let watched = modify(&self.epoll, &relaying.backend.socket, backend, LEG)
-            && (!fresh || register(&self.epoll, &connection.client.socket, client, LEG));
+        let token = Token::Backend { key, generation };
+        let watched = modify(&self.epoll, &relaying.backend.socket, token, LEG);
         // The client has often sent its first bytes by now.
         connection.client.readable = true;
         connection.phase = Phase::Relaying(Box::new(relaying));
@@ -355,6 +348,9 @@ impl Worker {
         let Connecting { socket, lease, mut search } = connecting;
         drop(socket);
         self.connect_failed(lease, reason);
+        if has_left(&self.connections[key].client) {
+            return self.refuse(key, Cause::Client);
+        }
         search.failed = failed;
         self.connect(key, search);
     }

@@ -9,6 +9,7 @@ use crate::cause::Cause;
 use crate::flow::Resources;
 
 use super::looks::Looks;
+use super::queue::Queue;
 use super::timers::Timers;
 use super::{Worker, new_epoll};
 
@@ -99,7 +100,7 @@ impl Worker {
         while self.places > 0 {
             self.leave();
         }
-        self.queue.clear();
+        self.queue = Queue::default();
         self.again.clear();
         self.looks = Looks::default();
         self.accepting = false;

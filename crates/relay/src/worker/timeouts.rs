@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::hello::LATE;
+use super::leaving::has_left;
 use super::{TICK, Worker};
 use crate::cause::Cause;
 use crate::config::Config;
@@ -26,7 +27,7 @@ pub(super) struct Limits {
 
 /// Which limit of a relayed connection is the next to be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+pub(super) enum Limit {
     Idle,
     Client,
     Server,
@@ -47,7 +48,7 @@ impl Limits {
     }
 
     /// The shortest that applies to a relayed connection as it is now.
-    fn of_relaying(self, relaying: &Relaying) -> Option<(u32, Limit)> {
+    pub(super) fn of_relaying(self, relaying: &Relaying) -> Option<(u32, Limit)> {
         let [to_server, to_client] = relaying.flows().map(|flow| flow.holds());
         [
             (self.half_closed.filter(|_| relaying.is_half_closed()), Limit::HalfClosed),
@@ -102,7 +103,9 @@ impl Worker {
             Phase::Header(_) | Phase::Hello(_) => quiet > self.limits.connect,
             Phase::Queued(_) => quiet > self.limits.queue,
             Phase::Connecting(connecting) => {
-                quiet > self.limits.connect || is_past(connecting.search.deadline, self.tick)
+                quiet > self.limits.connect
+                    || is_past(connecting.search.deadline, self.tick)
+                    || has_left(&connection.client)
             }
             Phase::Relaying(relaying) => {
                 self.limits.of_relaying(relaying).is_some_and(|(limit, _)| quiet > limit)
@@ -122,6 +125,10 @@ impl Worker {
                 connection.phase = queued;
                 self.resources.counters.queue_timeout.add(1);
                 self.refuse(key, Cause::ServerTimeout);
+            }
+            Phase::Connecting(connecting) if has_left(&connection.client) => {
+                connection.phase = Phase::Connecting(connecting);
+                self.refuse(key, Cause::Client);
             }
             Phase::Connecting(connecting) => {
                 self.retry(key, *connecting, Cause::ServerTimeout, "no answer in time");

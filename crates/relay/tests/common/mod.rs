@@ -212,6 +212,20 @@ pub fn bound() -> (OwnedFd, SocketAddr) {
 /// what must be kept for as long as it is to stay so.
 pub fn black_hole() -> (SocketAddr, Vec<OwnedFd>) {
     let (socket, addr) = bound();
+    fill_up(socket, addr)
+}
+
+/// The same on every address of this host.
+pub fn black_hole_everywhere() -> (SocketAddr, Vec<OwnedFd>) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let any: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    rustix::net::bind(&socket, &any).unwrap();
+    let mut addr = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    addr.set_ip([127, 0, 0, 1].into());
+    fill_up(socket, addr)
+}
+
+fn fill_up(socket: OwnedFd, addr: SocketAddr) -> (SocketAddr, Vec<OwnedFd>) {
     rustix::net::listen(&socket, 0).unwrap();
     let mut kept = vec![socket];
     while let Ok(filler) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {

@@ -85,7 +85,8 @@ pub(super) fn listeners(
     let mut all: Vec<relay::Listen> = Vec::new();
     for listen in asked {
         match listen {
-            Listen::Address(listen) => all.push(listen.clone()),
+            // As the sockets are that are there already, passed or a predecessor's.
+            Listen::Address(listen) => all.push(relay::on_this_host(listen.clone())),
             Listen::Name { host, port } => {
                 all.extend(resolve(host, *port)?.into_iter().map(relay::Listen::from));
             }
