@@ -98,6 +98,35 @@ fn root_what_somebody_else_changed_is_left_alone() {
 }
 
 #[test]
+fn root_what_somebody_else_changes_as_it_is_set_is_left_alone() {
+    if !root("root_what_somebody_else_changes_as_it_is_set_is_left_alone") {
+        return;
+    }
+    let place = Place::new("race");
+    place.within(|| {
+        let mut seen = 0;
+        for _ in 0..300 {
+            fs::write("/proc/sys/net/ipv4/ip_default_ttl", BEFORE).unwrap();
+            let mut held = place.hold(TTL).unwrap();
+            held.set("70").unwrap();
+            held.set("71").unwrap();
+            let other = thread::spawn(|| fs::write("/proc/sys/net/ipv4/ip_default_ttl", "99"));
+            let error = ["70", "71"].iter().cycle().take(100).find_map(|it| held.set(it).err());
+            other.join().unwrap().unwrap();
+            // It may have been overwritten before it was seen.
+            if let Some(error) = error {
+                assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+                assert_eq!(held.value().unwrap(), "99");
+                assert_eq!(held.restore().unwrap_err().kind(), ErrorKind::Changed);
+                seen += 1;
+            }
+        }
+        assert!(seen > 0);
+    });
+    assert_eq!(place.journals().len(), 0);
+}
+
+#[test]
 fn root_two_processes_never_have_one_setting() {
     if !root("root_two_processes_never_have_one_setting") {
         return;
