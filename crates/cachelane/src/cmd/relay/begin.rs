@@ -30,14 +30,20 @@ pub(super) enum Listen {
 }
 
 impl FromStr for Listen {
-    type Err = relay::Error;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Listen, relay::Error> {
+    fn from_str(text: &str) -> Result<Listen, String> {
         if let Some(name) = text.strip_prefix("fd:") {
             return Ok(Listen::Passed(name.to_owned()));
         }
-        let parsed = text.parse().map(Listen::Address);
-        parsed.or_else(|error| Listen::name(text).ok_or(error))
+        let refused = match text.parse::<relay::Listen>() {
+            Ok(listen) => return Ok(Listen::Address(listen)),
+            Err(error) => error.to_string(),
+        };
+        Listen::name(text).ok_or_else(|| match text.starts_with("unix:") {
+            true => refused,
+            false => format!("{refused}, nor is it NAME:PORT or fd:NAME"),
+        })
     }
 }
 
@@ -202,8 +208,9 @@ mod tests {
         for (text, says) in [
             ("no-such-name.invalid:80", "--listen no-such-name.invalid:80"),
             ("localhost:0", "does not parse"),
+            ("localhost", "nor is it NAME:PORT"),
         ] {
-            let error = text.parse::<Listen>().map_err(anyhow::Error::from);
+            let error = text.parse::<Listen>().map_err(anyhow::Error::msg);
             let error = error.and_then(|one| listeners(&[one], Vec::new())).unwrap_err();
             assert!(format!("{error:#}").contains(says), "{text}: {error:#}");
         }
