@@ -18,7 +18,7 @@ pub(super) fn plan(extent: Extent, seed: u64) -> Plan {
     Plan { blocks, window, settle, seed, ..Plan::new(ARMS) }
 }
 
-/// Runs the plan, at most for `limit` and until somebody asks to stop.
+/// Runs the plan, for `limit` but at least for one block, and until somebody asks to stop.
 pub(super) fn run(
     entry: &Entry,
     mechanism: Box<dyn Mechanism + '_>,
@@ -32,7 +32,8 @@ pub(super) fn run(
     let until = Instant::now() + limit;
     let seconds = (plan.settle + plan.window).as_secs_f64();
     let before = |step: &Step<'_>| {
-        if stop.is_asked() || Instant::now() > until {
+        let is_late = step.slot.block > 0 && Instant::now() > until;
+        if stop.is_asked() || is_late {
             return ControlFlow::Break(());
         }
         progress.step(&format!("{} ({})", entry.name(), step.arm), seconds);
@@ -94,13 +95,20 @@ mod tests {
         }
     }
 
-    fn try_made(better: Better, on: f64, windows_left: usize) -> anyhow::Result<Row> {
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn try_made(
+        better: Better,
+        on: f64,
+        windows_left: usize,
+        limit: Duration,
+    ) -> anyhow::Result<Row> {
         let set_up = |_: &super::super::Stage| anyhow::bail!("nothing to set up");
         let entry = Entry { mechanism: "made", measure: "rate", unit: "B/s", better, set_up };
         let plan = Plan { blocks: 6, settle: Duration::ZERO, seed: 1, ..Plan::new(ARMS) };
         let mechanism = Box::new(Made { is_on: false, on, windows_left });
         let (progress, stop) = (Progress::new(1.0, true), Stop::on_signals()?);
-        run(&entry, mechanism, &plan, Duration::from_secs(60), &progress, &stop)
+        run(&entry, mechanism, &plan, limit, &progress, &stop)
     }
 
     #[test]
@@ -112,7 +120,7 @@ mod tests {
             (Better::Lower, 50.0, Verdict::Better),
             (Better::Lower, 100.0, Verdict::NoDifference),
         ] {
-            let row = try_made(better, on, 24).unwrap();
+            let row = try_made(better, on, 24, LONG).unwrap();
             assert_eq!(row.comparison.verdict, expected, "{better:?} {on}");
             assert_eq!((row.comparison.base, row.comparison.other), (100.0, on));
             assert_eq!(row.arms, ARMS);
@@ -120,8 +128,15 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_that_takes_too_long_still_gets_one_block() {
+        let row = try_made(Better::Higher, 150.0, 4, Duration::ZERO).unwrap();
+        assert_eq!(row.comparison.blocks, 1);
+        assert_eq!(row.comparison.verdict, Verdict::Inconclusive);
+    }
+
+    #[test]
     fn a_failure_is_told_with_all_its_causes() {
-        let error = format!("{:#}", try_made(Better::Higher, 1.0, 5).unwrap_err());
+        let error = format!("{:#}", try_made(Better::Higher, 1.0, 5, LONG).unwrap_err());
         assert!(error.contains("window 6 of 24") && error.contains("made: ended"), "{error}");
     }
 }
