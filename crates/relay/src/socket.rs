@@ -13,7 +13,7 @@ use crate::addr::Addr;
 use crate::config::Listen;
 use crate::congestion::Congestion;
 use crate::session::Client;
-use crate::sockopt::awaits_last_ack;
+use crate::sockopt::{awaits_last_ack, keep_timeouts_linear};
 use crate::source::Sources;
 use crate::{Config, Error};
 
@@ -306,6 +306,8 @@ fn set_up(socket: &OwnedFd, setup: &Setup, congestion: Option<&str>) -> rustix::
     // Urgent bytes stay where they are in the stream. Without this they are taken out of it.
     sockopt::set_socket_oobinline(socket, true)?;
     watch_peer(socket, setup)?;
+    // Without it the socket works all the same.
+    let _ = keep_timeouts_linear(socket);
     limit_buffers(socket, setup.shares)
 }
 

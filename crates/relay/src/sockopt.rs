@@ -1,6 +1,7 @@
 //! Socket options that rustix lacks: `TCP_INFO`, for a connection's state, how much the peer has
 //! acknowledged and how many clients wait; `SO_RCVLOWAT`, for how much makes a socket readable;
-//! `SO_MEMINFO` and `TCP_WINDOW_CLAMP`, for what it may receive; and `SO_DETACH_FILTER`.
+//! `SO_MEMINFO` and `TCP_WINDOW_CLAMP`, for what it may receive; `TCP_THIN_LINEAR_TIMEOUTS`, for when it
+//! sends again; and `SO_DETACH_FILTER`.
 
 use std::os::fd::AsFd;
 
@@ -15,6 +16,13 @@ sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
 sockopt_impl!(DetachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, libc::c_int);
 sockopt_impl!(MemInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]);
 sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, libc::c_int);
+sockopt_impl!(
+    LinearTimeouts,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_THIN_LINEAR_TIMEOUTS,
+    libc::c_int
+);
 sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
@@ -48,13 +56,16 @@ pub(crate) fn detach_filter(socket: &impl AsFd) -> nix::Result<()> {
 /// Whether the socket has asked something of its peer again, and no acknowledgement has come since:
 /// the peer is gone, or what it says is dropped here.
 pub(crate) fn hears_nothing(socket: &impl AsFd) -> bool {
-    // struct tcp_info: tcpi_probes, which an acknowledgement resets, and tcpi_backoff;
+    // struct tcp_info: tcpi_ca_state; tcpi_probes, which an acknowledgement resets; tcpi_rto, us;
     // tcpi_last_data_sent and tcpi_last_ack_recv, ms; tcpi_rtt, us.
+    const LOSS: u8 = 4;
     let Ok(info) = getsockopt(socket, TcpInfo) else { return false };
     let word = |at: usize| info[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    let (sent, heard, rtt) = (word(44), word(56), word(68) / 1000);
-    let unanswered = heard > sent && sent > 2 * rtt + ANSWER;
-    info[3] > 0 || info[4] > 0 && unanswered
+    let (rto, sent, heard, rtt) = (word(8) / 1000, word(44), word(56), word(68) / 1000);
+    // With timeouts that do not grow it asks too often for the last question to be old.
+    let asked = sent.max(heard.saturating_sub(rto));
+    let unanswered = heard > sent && asked > 2 * rtt + ANSWER;
+    info[3] > 0 || info[1] == LOSS && unanswered
 }
 
 /// Milliseconds that a peer may wait for a CPU, or hold an acknowledgement back (`TCP_DELACK_MAX`).
@@ -70,6 +81,17 @@ pub(crate) fn free_to_receive(socket: &impl AsFd) -> nix::Result<usize> {
 /// The largest window that the socket offers from now on; one that is larger runs out first.
 pub(crate) fn clamp_window(socket: &impl AsFd, bytes: usize) -> nix::Result<()> {
     setsockopt(socket, WindowClamp, &bytes.try_into().unwrap_or(libc::c_int::MAX))
+}
+
+/// From now on the kernel sends again after the same time each time, and not after twice the time, while
+/// less than four packets are under way. A peer that shut its window and dropped what it had promised one
+/// for gets that soon after it reads again. A peer that is silent is asked six times that way, and then
+/// ever more seldom; when it is given up does not change.
+///
+/// `TCP_RTO_MAX_MS` (Linux 6.15) would bound the time for any number of packets. But the kernel gives up a
+/// silent peer with a shut window after two of these times, or 15 probes, whatever the user timeout.
+pub(crate) fn keep_timeouts_linear(socket: &impl AsFd) -> nix::Result<()> {
+    setsockopt(socket, LinearTimeouts, &1)
 }
 
 /// From now on the socket turns readable when `bytes` are there, or its end, or when its receive

@@ -19,6 +19,7 @@ use rustix::event::PollFlags;
 
 on_every_engine! {
     ends_that_write_before_they_read_get_everything,
+    ends_that_begin_to_read_late_get_more_soon,
 }
 
 /// Connections at a time.
@@ -37,13 +38,39 @@ fn ends_that_write_before_they_read_get_everything(engine: Engine) {
     jam(engine, 1 << 20, 1);
 }
 
+/// An end drops what it has no memory for. By the time that it reads, the kernel has sent that again
+/// several times, and unless the timeouts are linear the next time is seconds away.
+fn ends_that_begin_to_read_late_get_more_soon(engine: Engine) {
+    const LATE: Duration = Duration::from_secs(2);
+    /// With timeouts that double each time: 2.6 s and more.
+    const SOON: Duration = Duration::from_secs(2);
+    /// More than the ends hold themselves.
+    const MORE: u64 = 160 * 1024;
+    let rig = Rig::with(engine, |config| config.budget = Config::DEFAULT_BUDGET);
+    let pairs = rig.warm_pairs(&[Warmth::Up, Warmth::Down, Warmth::Up, Warmth::Down]);
+    std::thread::scope(|scope| {
+        for (pair, seed) in pairs.into_iter().zip(0..) {
+            let name = move || format!("{engine}, seed {seed}");
+            scope.spawn(move || {
+                let mut ends = ends(pair, seed);
+                // What is sent again may let a little more in each time.
+                fill(&mut ends, seed, LATE);
+                std::thread::sleep(LATE);
+                let pause = read(&mut ends, MORE, &name);
+                assert!(pause < SOON, "{}: nothing came for {pause:?}", name());
+            });
+        }
+    });
+}
+
 #[test]
 #[ignore = "slow: minutes"]
 fn ends_that_write_before_they_read_get_everything_each_time() {
     let test = "ends_that_write_before_they_read_get_everything_each_time";
     for engine in Engine::ALL.into_iter().filter(|&engine| may_use(engine, test)) {
-        for budget in [Config::MIN_BUDGET, 1 << 20] {
-            jam(engine, budget, 5);
+        for (budget, rounds) in [(Config::MIN_BUDGET, 5), (1 << 20, 5), (Config::DEFAULT_BUDGET, 1)]
+        {
+            jam(engine, budget, rounds);
         }
     }
 }
@@ -58,42 +85,54 @@ fn jam(engine: Engine, budget: usize, rounds: usize) {
             for (n, pair) in pairs.into_iter().enumerate() {
                 let seed = (round * CROWD + n) as u64;
                 let relay = &rig.relay;
-                let name = move || format!("{engine}, budget {budget}, {:?}", relay.stats());
-                scope.spawn(move || fill_and_read(pair, seed, &name));
+                let name =
+                    move || format!("{engine}, budget {budget}, seed {seed}, {:?}", relay.stats());
+                scope.spawn(move || {
+                    let mut ends = ends(pair, seed);
+                    fill(&mut ends, seed, PATIENCE);
+                    read(&mut ends, u64::MAX, &name);
+                });
             }
         });
     }
 }
 
-/// Writes from both ends until nothing more is taken for a while, and then reads all at both.
-fn fill_and_read(pair: Pair, seed: u64, name: &dyn Fn() -> String) {
-    let [mut one, mut other] =
-        [(pair.client, 2 * seed), (pair.backend, 2 * seed + 1)].map(|(stream, seed)| {
-            stream.set_nonblocking(true).unwrap();
-            shrink_buffers(&stream, ENDS_BUFFER);
-            End { stream, pattern: Pattern::new(seed), sent: 0, received: 0 }
-        });
+fn ends(pair: Pair, seed: u64) -> [End; 2] {
+    [(pair.client, 2 * seed), (pair.backend, 2 * seed + 1)].map(|(stream, seed)| {
+        stream.set_nonblocking(true).unwrap();
+        shrink_buffers(&stream, ENDS_BUFFER);
+        End { stream, pattern: Pattern::new(seed), sent: 0, received: 0 }
+    })
+}
+
+/// Writes from both ends until nothing more is taken for a while, or for this long.
+fn fill(ends: &mut [End; 2], seed: u64, most: Duration) {
     let mut rng = Rng::new(seed);
-    let mut last = Instant::now();
-    while last.elapsed() < FULL {
-        let writer = if rng.one_in(2) { &mut one } else { &mut other };
+    let begun = Instant::now();
+    let mut last = begun;
+    while last.elapsed() < FULL && begun.elapsed() < most {
+        let writer = &mut ends[usize::from(rng.one_in(2))];
         if writer.write(rng.size(LONGEST)) {
             last = Instant::now();
         }
     }
-    let mut last = Instant::now();
-    while one.received < other.sent || other.received < one.sent {
+}
+
+/// Reads at both ends until they have `most` bytes together, or all that there are. Returns for how long
+/// nothing came, at most.
+fn read([one, other]: &mut [End; 2], most: u64, name: &dyn Fn() -> String) -> Duration {
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    let all = most.min(one.sent + other.sent);
+    while one.received + other.received < all {
         if one.read(other.pattern) | other.read(one.pattern) {
+            longest = longest.max(last.elapsed());
             last = Instant::now();
         } else {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(
-            last.elapsed() < PATIENCE,
-            "seed {seed}: nothing moves: {one:?}, {other:?}; {}",
-            name()
-        );
+        assert!(last.elapsed() < PATIENCE, "nothing moves: {one:?}, {other:?}; {}", name());
     }
+    longest
 }
 
 #[derive(Debug)]
