@@ -30,6 +30,7 @@ use strum::{EnumString, VariantNames};
 
 use crate::Error;
 use crate::cause::Cause;
+use crate::repeated::Speaker;
 use crate::session::Record;
 use format::Formatter;
 use target::Sink;
@@ -172,14 +173,21 @@ pub(crate) struct Port {
 
 impl Writer {
     /// Opens the target, and writes from now on. `listeners` are the names of what was listened on.
-    pub(crate) fn start(log: AccessLog, listeners: Vec<String>) -> Result<Writer, Error> {
+    pub(crate) fn start(
+        log: AccessLog,
+        listeners: Vec<String>,
+        speaker: Speaker,
+    ) -> Result<Writer, Error> {
         let sink = Sink::open(log.target)?;
         let formatter = Formatter::new(log.format, listeners);
         let hub = Arc::<Hub>::default();
         let shared = Arc::clone(&hub);
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || shared.write(sink, &formatter))
+            .spawn(move || {
+                speaker.speaks();
+                shared.write(sink, &formatter);
+            })
             .map_err(|e| Error::io("cannot start the access log's thread", e))?;
         Ok(Writer { hub, sample: log.sample, thread: Some(thread) })
     }

@@ -99,7 +99,7 @@ pub struct Config {
     /// At least [`Config::MIN_BUDGET`].
     pub budget: usize,
     /// The most connections at a time; more wait in the listen queue. `None`: as many as the
-    /// limit on open files allows.
+    /// limit on open files allows, divided among the relays of this process that have `None`.
     pub max_connections: Option<usize>,
     /// How long one backend may take to accept a connection.
     pub connect_timeout: Duration,

@@ -153,6 +153,7 @@ impl Hand {
         let thread = std::thread::Builder::new()
             .name(format!("relay-{index}"))
             .spawn(move || {
+                shared.speaker.speaks();
                 // The receiver waits for it.
                 let _ = say.send(gettid());
                 if let Ok(listeners) = ordered.recv() {

@@ -23,7 +23,7 @@ use rustix::net::RecvFlags;
 
 use crate::config::Engine;
 use crate::counters::Counters;
-use crate::files::PipeBudget;
+use crate::files::Part;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
 
@@ -132,7 +132,7 @@ pub(crate) struct Resources {
     scratch: Box<[u8]>,
     spare: Vec<Box<[u8]>>,
     pipes: Vec<Pipe>,
-    pipe_budget: Arc<PipeBudget>,
+    files: Arc<Part>,
 }
 
 impl Leg {
@@ -378,7 +378,7 @@ impl Resources {
         shares: Shares,
         counters: Arc<Counters>,
         sockmap: Option<Arc<Sockmap>>,
-        pipe_budget: Arc<PipeBudget>,
+        files: Arc<Part>,
     ) -> Resources {
         Resources {
             shares,
@@ -388,7 +388,7 @@ impl Resources {
             scratch: chunk(shares),
             spare: Vec::new(),
             pipes: Vec::new(),
-            pipe_budget,
+            files,
         }
     }
 

@@ -22,12 +22,38 @@ pub const STATISTICS: &str = "relay.statistics";
 /// # Errors
 /// A name that the registry holds already.
 pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result<(), knobs::Error> {
-    registry.register(cpus_knob(relay, map))?;
-    registry.register(engine_knob(relay))?;
-    registry.register(backends_knob(relay))?;
+    register_under("relay", relay, map, registry)?;
+    succession::answer(relay, registry)
+}
+
+/// As [`register`], for a relay that is one service of several in this process: the names are
+/// `relay.SERVICE.cpus` and so on, and that of the request `relay.SERVICE.statistics`. It has no
+/// successor.
+///
+/// # Errors
+/// A name that the registry holds already; a service that is not lowercase letters, digits and `_`,
+/// with a letter first.
+pub fn register_service(
+    service: &str,
+    relay: &Arc<Relay>,
+    map: LaneMap,
+    registry: &Registry,
+) -> Result<(), knobs::Error> {
+    register_under(&format!("relay.{service}"), relay, map, registry)
+}
+
+fn register_under(
+    prefix: &str,
+    relay: &Arc<Relay>,
+    map: LaneMap,
+    registry: &Registry,
+) -> Result<(), knobs::Error> {
+    registry.register(cpus_knob(prefix, relay, map))?;
+    registry.register(engine_knob(prefix, relay))?;
+    registry.register(backends_knob(prefix, relay))?;
     let from = Arc::clone(relay);
     let read = move || Ok::<_, Infallible>(from.stats().values());
-    registry.meters(Counter, "relay", Stats::FIELDS, read)?;
+    registry.meters(Counter, prefix, Stats::FIELDS, read)?;
     let from = Arc::clone(relay);
     let now = [
         ("connections", "connections", "Connections at this moment."),
@@ -40,10 +66,9 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
         let up = from.backends().1 as u64;
         Ok::<_, Infallible>([from.active() as u64, up, clients, remembered])
     };
-    registry.meters(Gauge, "relay", now, read)?;
-    succession::answer(relay, registry)?;
+    registry.meters(Gauge, prefix, now, read)?;
     let from = Arc::clone(relay);
-    registry.on_request(STATISTICS, move |_, _| {
+    registry.on_request(&format!("{prefix}.statistics"), move |_, _| {
         Ok::<_, Infallible>(Answer { value: statistics(&from.statistics()), files: Vec::new() })
     })
 }
@@ -75,7 +100,7 @@ fn distribution(times: &Times) -> Value {
     json!({"count": times.count(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0)})
 }
 
-fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {
+fn cpus_knob(prefix: &str, relay: &Arc<Relay>, map: LaneMap) -> Knob {
     let (reader, writer) = (Arc::clone(relay), Arc::clone(relay));
     let set = move |spec: CpuSpec| {
         let cpus = spec.resolve(&map).map_err(|e| e.to_string())?;
@@ -84,27 +109,34 @@ fn cpus_knob(relay: &Arc<Relay>, map: LaneMap) -> Knob {
     let form = "a CPU list such as 0-3,8, or lane:N, or all";
     let help = "where forwarding runs; workers move at once, with their connections";
     // A connection stays with its worker: a larger set adds workers, which get new connections only.
-    Knob::parsed("relay.cpus", help, form, "all", move || Ok(reader.cpus()), set)
+    Knob::parsed(&format!("{prefix}.cpus"), help, form, "all", move || Ok(reader.cpus()), set)
         .reaching(Reach::NewConnections)
-        .exposed("relay.bytes_under_cpus", "relay.bytes")
+        .exposed(&format!("{prefix}.bytes_under_cpus"), &format!("{prefix}.bytes"))
 }
 
-fn engine_knob(relay: &Arc<Relay>) -> Knob {
+fn engine_knob(prefix: &str, relay: &Arc<Relay>) -> Knob {
     let (reader, writer) = (Arc::clone(relay), Arc::clone(relay));
     let help = "how bytes move, for new connections";
     let (get, set) = (move || Ok(reader.engine()), move |engine| writer.set_engine(engine));
-    Knob::choice("relay.engine", help, &Engine::ALL, Engine::Auto, get, set)
+    Knob::choice(&format!("{prefix}.engine"), help, &Engine::ALL, Engine::Auto, get, set)
         .reaching(Reach::NewConnections)
-        .exposed("relay.bytes_under_engine", "relay.bytes")
+        .exposed(&format!("{prefix}.bytes_under_engine"), &format!("{prefix}.bytes"))
 }
 
-fn backends_knob(relay: &Arc<Relay>) -> Knob {
+fn backends_knob(prefix: &str, relay: &Arc<Relay>) -> Knob {
     let (reader, writer) = (Arc::clone(relay), Arc::clone(relay));
     let default = relay.backend_settings().to_string();
     let set =
         move |settings: BackendSettings| writer.set_backends(&settings).map_err(|e| e.to_string());
     let form = "BACKEND=ready or BACKEND=drain, with or without ,weight=0-256; several with spaces between";
     let help = "which backends get new connections, and how many; those not named stay as they are";
-    Knob::parsed("relay.backends", help, form, &default, move || Ok(reader.backend_settings()), set)
-        .reaching(Reach::NewConnections)
+    Knob::parsed(
+        &format!("{prefix}.backends"),
+        help,
+        form,
+        &default,
+        move || Ok(reader.backend_settings()),
+        set,
+    )
+    .reaching(Reach::NewConnections)
 }

@@ -70,7 +70,7 @@ mod waiting;
 mod worker;
 
 #[cfg(feature = "knobs")]
-pub use self::knobs::{STATISTICS, register};
+pub use self::knobs::{STATISTICS, register, register_service};
 pub use access::AddressEntry;
 pub use access_log::{AccessLog, LogFormat, LogSample, LogTarget};
 pub use addr::{Addr, UnixAddr};

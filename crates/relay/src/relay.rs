@@ -17,10 +17,11 @@ use crate::config::{Config, Engine, Listen};
 use crate::congestion::Congestion;
 use crate::counters::Stats;
 use crate::crew::{Crew, Hand};
-use crate::files::FileBudget;
+use crate::files::FileShare;
 use crate::handover::Handover;
 use crate::inherited::Inherited;
 use crate::listeners::{Duplicates, Listener, Listeners};
+use crate::repeated::Speaker;
 use crate::shared::{Shared, Stage};
 use crate::sockmap::Sockmap;
 use crate::statistics::{Statistics, Traffic};
@@ -86,7 +87,7 @@ impl Relay {
         config.check()?;
         source::check(&config)?;
         let rules = Rules::read(&config)?;
-        let files = FileBudget::of(&config)?;
+        let files = FileShare::claim(&config)?;
         config.cpus.iter().try_for_each(check_cpu)?;
         let listeners = Listeners::claim(&config.listen, sockets, config.backlog)?;
         let (announce, messages) = mpsc::channel();
@@ -96,8 +97,10 @@ impl Relay {
         let listening_on: Vec<_> = listeners.addrs().cloned().collect();
         let addrs = listening_on.iter().filter_map(Addr::ip).collect();
         let names = listening_on.iter().map(Addr::to_string).collect();
-        let log = config.access_log.clone().map(|log| Writer::start(log, names)).transpose()?;
-        let shared = Arc::new(Shared::new(config, files, congestion, rules, log));
+        let speaker = Speaker::new();
+        let log =
+            config.access_log.clone().map(|log| Writer::start(log, names, speaker)).transpose()?;
+        let shared = Arc::new(Shared::new(config, files, congestion, rules, log, speaker));
         let upkeep = Upkeep::start(&shared.backends, &shared.config, &listening_on, &shared.setup)?;
         let relay = Relay {
             shared,
@@ -125,7 +128,7 @@ impl Relay {
         config.check()?;
         source::check(config)?;
         Rules::read(config)?;
-        FileBudget::of(config)?;
+        FileShare::check(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
         let is_new = |listen: &&Listen| !open.contains(&listen.addr);
@@ -143,9 +146,10 @@ impl Relay {
         &self.addrs
     }
 
-    /// The most connections at a time.
+    /// The most connections at a time. Without [`Config::max_connections`] it changes when another relay of
+    /// this process starts or stops.
     pub fn max_connections(&self) -> usize {
-        self.shared.limit
+        self.shared.limit()
     }
 
     /// Connections at this moment.
@@ -302,6 +306,9 @@ impl Relay {
     /// relay should be dropped. So does a listening socket that another process shut down.
     pub fn tend(&self) -> Result<(), Error> {
         self.settle(true)?;
+        if self.shared.files.grew() {
+            self.shared.wake_all();
+        }
         self.check_listeners()?;
         self.crew().follow();
         match self.shared.failure() {
@@ -386,7 +393,7 @@ impl Relay {
 
     fn load_sockmap(&self) -> Result<(), Error> {
         if self.shared.sockmap().is_none() {
-            let slots = self.shared.limit.min(SOCKMAP_SLOTS) as u32;
+            let slots = self.shared.limit().min(SOCKMAP_SLOTS) as u32;
             self.shared.offer_sockmap(Sockmap::load(slots)?);
         }
         Ok(())

@@ -1,54 +1,93 @@
-//! Log lines that a peer or a full resource can repeat: only so many of a kind in a while, in the
-//! whole process, and the next one says how many were left out. As the kernel's `printk_ratelimit`.
+//! Log lines that a peer or a full resource can repeat: only so many of a kind in a while, of each relay
+//! in the process, and the next one says how many were left out. As the kernel's `printk_ratelimit`.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
 /// Milliseconds in which a kind has its lines.
 const WHILE: u64 = 5_000;
 
-/// What was said of one kind of line. Relaxed throughout: it orders nothing, and threads that meet
-/// here say one line more or less.
+/// Milliseconds after which a relay that says nothing more is forgotten.
+const FORGOTTEN: u64 = 3_600_000;
+
+thread_local! {
+    /// Whose thread it is; 0: no relay's.
+    static SPEAKER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A relay, as one whose lines are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speaker(u64);
+
+impl Speaker {
+    /// One more in this process.
+    pub(crate) fn new() -> Speaker {
+        // Relaxed: a number that nobody else has, and nothing more.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Speaker(LAST.fetch_add(1, Relaxed) + 1)
+    }
+
+    /// What this thread says from now on is this relay's.
+    pub(crate) fn speaks(self) {
+        SPEAKER.set(self.0);
+    }
+}
+
+/// What was said of one kind of line, by each relay.
 #[derive(Debug)]
 pub(crate) struct Repeated {
     burst: u64,
-    /// Milliseconds since the process's first line at which the present while began, plus one; 0:
-    /// none has.
-    began: AtomicU64,
-    said: AtomicU64,
-    left_out: AtomicU64,
+    by: Mutex<BTreeMap<u64, Said>>,
+}
+
+#[derive(Debug)]
+struct Said {
+    /// When the present while began, in milliseconds since the process's first line.
+    began: u64,
+    lines: u64,
+    left_out: u64,
 }
 
 impl Repeated {
     /// At most `burst` lines in a while.
     pub(crate) const fn new(burst: u64) -> Repeated {
-        let zero = AtomicU64::new;
-        Repeated { burst, began: zero(0), said: zero(0), left_out: zero(0) }
+        Repeated { burst, by: Mutex::new(BTreeMap::new()) }
     }
 
-    /// How many lines were left out before this one, if this one may be said.
+    /// How many lines of this thread's relay were left out before this one, if this one may be said.
     pub(crate) fn due(&self) -> Option<u64> {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        self.due_at(START.elapsed().as_millis() as u64)
+        self.due_at(SPEAKER.get(), START.elapsed().as_millis() as u64)
     }
 
-    fn due_at(&self, now: u64) -> Option<u64> {
-        let began = self.began.load(Relaxed);
-        let is_over = began == 0 || now + 1 >= began + WHILE;
-        if is_over && self.began.compare_exchange(began, now + 1, Relaxed, Relaxed).is_ok() {
-            self.said.store(0, Relaxed);
+    fn due_at(&self, speaker: u64, now: u64) -> Option<u64> {
+        let mut by = self.by.lock();
+        if !by.contains_key(&speaker) {
+            by.retain(|_, said| now < said.began + FORGOTTEN);
         }
-        if self.said.fetch_add(1, Relaxed) < self.burst {
-            return Some(self.left_out.swap(0, Relaxed));
+        let new = Said { began: now, lines: 0, left_out: 0 };
+        let said = by.entry(speaker).or_insert(new);
+        // Threads read the clock before they come here.
+        if now >= said.began + WHILE {
+            (said.began, said.lines) = (now, 0);
         }
-        self.left_out.fetch_add(1, Relaxed);
+        said.lines += 1;
+        if said.lines <= self.burst {
+            return Some(std::mem::take(&mut said.left_out));
+        }
+        said.left_out += 1;
         None
     }
 }
 
 /// Logs a line at `LEVEL` (such as `WARN`), unless there were as many of its kind in the last few
-/// seconds as there may be: `burst`, or one. A kind is a place in the code.
+/// seconds as there may be: `burst`, or one. A kind is a place in the code, for each
+/// relay.
 macro_rules! say {
     ($LEVEL:ident, burst $burst:literal, $($message:tt)+) => {
         if ::tracing::enabled!(::tracing::Level::$LEVEL) {
@@ -85,26 +124,16 @@ mod tests {
             (WHILE + 2, None),
             (10 * WHILE, Some(1)),
         ] {
-            assert_eq!(kind.due_at(now), due, "at {now}");
+            assert_eq!(kind.due_at(7, now), due, "at {now}");
         }
     }
 
     #[test]
-    fn threads_share_a_kind_and_each_line_is_said_or_counted() {
-        static KIND: Repeated = Repeated::new(1);
-        let said = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..1000 {
-                        if let Some(left_out) = KIND.due_at(7) {
-                            said.fetch_add(1 + left_out, Relaxed);
-                        }
-                    }
-                });
-            }
-        });
-        let next = KIND.due_at(7 + WHILE).unwrap();
-        assert_eq!(said.load(Relaxed) + next, 4000);
+    fn each_relay_has_its_own_and_those_long_silent_are_forgotten() {
+        let kind = Repeated::new(1);
+        assert_eq!([1, 2, 1, 2].map(|by| kind.due_at(by, 5)), [Some(0), Some(0), None, None]);
+        assert_eq!(kind.due_at(1, WHILE + 5), Some(1));
+        assert_eq!(kind.due_at(3, FORGOTTEN + 5), Some(0));
+        assert!(kind.by.lock().keys().eq(&[1, 3]));
     }
 }

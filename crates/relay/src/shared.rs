@@ -17,7 +17,8 @@ use crate::clients::Clients;
 use crate::config::{Config, Engine};
 use crate::congestion::Congestion;
 use crate::connection::Origin;
-use crate::files::{FileBudget, PipeBudget};
+use crate::files::FileShare;
+use crate::repeated::Speaker;
 use crate::socket::{Setup, Shares};
 use crate::sockmap::Sockmap;
 use crate::statistics::Tallies;
@@ -46,9 +47,7 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Where there is a limit for each.
     pub(crate) clients: Option<Arc<Clients>>,
-    /// The most connections at a time.
-    pub(crate) limit: usize,
-    pub(crate) pipes: Arc<PipeBudget>,
+    pub(crate) files: FileShare,
     pub(crate) reserve: Reserve,
     /// Relaxed: each new connection takes what it reads; nothing else hangs on it.
     engine: AtomicU8,
@@ -67,6 +66,7 @@ pub(crate) struct Shared {
     /// What each worker has counted. Workers take this lock when they begin, and never again.
     tallies: Mutex<Vec<Arc<Tallies>>>,
     pub(crate) access_log: Option<Writer>,
+    pub(crate) speaker: Speaker,
     /// Connections of each listener; counted where there is an access log. Relaxed: see `active`.
     on_listener: Box<[OwnLine<AtomicUsize>]>,
     /// An eventfd for each worker.
@@ -86,10 +86,11 @@ struct OwnLine<T>(T);
 impl Shared {
     pub(crate) fn new(
         config: Config,
-        files: FileBudget,
+        files: FileShare,
         congestion: Congestion,
         rules: Rules,
         access_log: Option<Writer>,
+        speaker: Speaker,
     ) -> Shared {
         let shares = Shares::of(config.budget, lanes::l2_size(&config.cpus));
         #[cfg(feature = "measure")]
@@ -101,8 +102,7 @@ impl Shared {
             backends: Arc::new(Backends::new(&config)),
             access: Access::new(rules),
             clients: Clients::new(&config),
-            limit: files.connections,
-            pipes: PipeBudget::new(files.pipes),
+            files,
             reserve: Reserve::new(),
             engine: AtomicU8::new(config.engine as u8),
             config,
@@ -113,6 +113,7 @@ impl Shared {
             sockmap: OnceLock::new(),
             tallies: Mutex::default(),
             access_log,
+            speaker,
             on_listener,
             wakes: Mutex::new(Vec::new()),
             failure: OnceLock::new(),
@@ -176,17 +177,22 @@ impl Shared {
     pub(crate) fn enter(&self) -> bool {
         // Never above the limit, not even for a moment: who is woken because the count fell below
         // it, and then reads it too high, would not be woken again.
-        let one_more = |active| (active < self.limit).then_some(active + 1);
+        let one_more = |active| (active < self.limit()).then_some(active + 1);
         self.active.0.fetch_update(Relaxed, Relaxed, one_more).is_ok()
     }
 
     /// Counts a connection out. True: it was at the limit, and those who wait must be woken.
     pub(crate) fn leave(&self) -> bool {
-        self.active.0.fetch_sub(1, Relaxed) >= self.limit
+        self.active.0.fetch_sub(1, Relaxed) >= self.limit() || self.files.grew()
+    }
+
+    /// The most connections at a time.
+    pub(crate) fn limit(&self) -> usize {
+        self.files.connections()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.active() >= self.limit
+        self.active() >= self.limit()
     }
 
     pub(crate) fn active(&self) -> usize {
@@ -236,11 +242,17 @@ mod tests {
     use super::*;
 
     fn shared(limit: usize) -> Shared {
-        let files = FileBudget { connections: limit, pipes: limit };
         let addrs: Vec<std::net::SocketAddr> = vec!["192.0.2.1:1".parse().unwrap()];
         let config = Config::new(addrs.clone(), addrs, [0].into_iter().collect());
         let rules = Rules::read(&config).unwrap();
-        Shared::new(config, files, Congestion::default(), rules, None)
+        Shared::new(
+            config,
+            FileShare::alone(limit),
+            Congestion::default(),
+            rules,
+            None,
+            Speaker::new(),
+        )
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Worker {
     ) -> Result<Worker, Error> {
         let epoll = new_epoll(&wake)?;
         let resources =
-            Resources::new(shared.shares, counters, shared.sockmap(), Arc::clone(&shared.pipes));
+            Resources::new(shared.shares, counters, shared.sockmap(), shared.files.part());
         let limits = Limits::of(&shared.config);
         let tallies = shared.new_tallies();
         let log = shared.access_log.as_ref().and_then(Writer::port);

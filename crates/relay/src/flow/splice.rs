@@ -115,7 +115,7 @@ impl Flow {
     fn take_pipe(&mut self, resources: &mut Resources) -> bool {
         if matches!(self.held, Held::Nothing) {
             let fresh = || {
-                let permit = resources.pipe_budget.take()?;
+                let permit = resources.files.take_pipe()?;
                 Pipe::new(resources.shares.pipe, permit).ok()
             };
             let Some(pipe) = resources.pipes.pop().or_else(fresh) else {

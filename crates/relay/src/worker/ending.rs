@@ -106,7 +106,7 @@ impl Worker {
         self.accepting = false;
         self.accept_again = None;
         self.timers = Timers::new();
-        let (sockmap, pipes) = (self.shared.sockmap(), Arc::clone(&self.shared.pipes));
+        let (sockmap, pipes) = (self.shared.sockmap(), self.shared.files.part());
         self.resources = Resources::new(self.shared.shares, counters, sockmap, pipes);
         self.epoll = new_epoll(&self.wake)?;
         Ok(())
