@@ -17,6 +17,7 @@ use crate::clients::Guest;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::flow::{Flow, FlowEngine, Leg, Resources, SourceReset, State, Turn};
+use crate::grants::Grants;
 use crate::proxy::Header;
 use crate::session::Session;
 use crate::socket;
@@ -116,6 +117,7 @@ pub(crate) struct Relaying {
     pub(crate) down: Flow,
     /// Held for as long as the backend is in use.
     pub(crate) lease: Lease,
+    grants: Grants,
 }
 
 /// What a connection needs next.
@@ -157,7 +159,8 @@ impl Relaying {
         if !greeting.is_empty() {
             up.prepend(greeting);
         }
-        Relaying { backend, up, down: Flow::new(engine), lease: connecting.lease }
+        let grants = Grants::new(is_unix || engine == Engine::Sockmap);
+        Relaying { backend, up, down: Flow::new(engine), lease: connecting.lease, grants }
     }
 
     /// Moves what can be moved in both directions.
@@ -186,6 +189,7 @@ impl Relaying {
             self.up.relieve(client, &self.backend, resources);
             self.down.relieve(&mut self.backend, client, resources);
         }
+        self.share_memory(client, resources);
         match self.next([went, came]) {
             Next::Wait
                 if self.up.may_need_relief(client, &self.backend, resources)
@@ -194,6 +198,15 @@ impl Relaying {
                 Next::Doubt
             }
             next => next,
+        }
+    }
+
+    /// Relief has its own use for the windows.
+    fn share_memory(&mut self, client: &Leg, resources: &mut Resources) {
+        if !self.up.is_relieved() && !self.down.is_relieved() {
+            let legs = [&client.socket, &self.backend.socket];
+            let moved = self.moved();
+            self.grants.look(legs, moved, resources.shares, &mut resources.memory);
         }
     }
 

@@ -24,6 +24,7 @@ use rustix::net::RecvFlags;
 use crate::config::Engine;
 use crate::counters::Counters;
 use crate::files::Part;
+use crate::memory::Memory;
 use crate::socket::Shares;
 use crate::sockmap::{Sockmap, Taken};
 
@@ -126,6 +127,7 @@ pub(crate) struct Resources {
     pub(crate) shares: Shares,
     pub(crate) counters: Arc<Counters>,
     pub(crate) sockmap: Option<Arc<Sockmap>>,
+    pub(crate) memory: Memory,
     /// The worker is at its regular look at polled connections, not at an event.
     pub(crate) looking: bool,
     /// Read into by every flow, so that it stays in this CPU's cache.
@@ -305,6 +307,11 @@ impl Flow {
         self.stays = true;
     }
 
+    /// Whether the window of its source is kept small.
+    pub(crate) fn is_relieved(&self) -> bool {
+        self.clamped
+    }
+
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -384,6 +391,7 @@ impl Resources {
             shares,
             counters,
             sockmap,
+            memory: Memory::default(),
             looking: false,
             scratch: chunk(shares),
             spare: Vec::new(),

@@ -39,6 +39,7 @@ mod crew;
 mod error;
 mod files;
 mod flow;
+mod grants;
 #[cfg_attr(not(feature = "knobs"), allow(dead_code))]
 mod handover;
 mod inherited;
@@ -46,6 +47,7 @@ mod inherited;
 mod knobs;
 mod listeners;
 mod loops;
+mod memory;
 mod placement;
 #[cfg(feature = "fuzzing")]
 pub mod proxy;

@@ -13,7 +13,7 @@ use crate::addr::Addr;
 use crate::config::Listen;
 use crate::congestion::Congestion;
 use crate::session::Client;
-use crate::sockopt::{awaits_last_ack, keep_timeouts_linear};
+use crate::sockopt::{awaits_last_ack, keep_timeouts_linear, unlock_receive_buffer};
 use crate::source::Sources;
 use crate::{Config, Error};
 
@@ -332,14 +332,19 @@ fn whole_seconds(time: Duration) -> Duration {
     Duration::from_secs(time.as_secs().clamp(1, 32_767))
 }
 
-/// Bounds what the kernel queues on the socket. Without this, a receive buffer grows by itself
-/// up to `net.ipv4.tcp_rmem`'s third value, 32 MiB on recent kernels.
+/// Bounds what the kernel queues on a socket that is yet to be connected: without this, buffers grow by
+/// themselves up to the third values of `net.ipv4.tcp_rmem` and `tcp_wmem`, 32 MiB on recent kernels. The
+/// receive buffer is bounded for good once it is connected ([`limit_receive`]): the kernel fixes the
+/// window's scale when it connects, and were the size fixed by then the window could never be larger.
 fn limit_buffers(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
     limit_receive(socket, shares.receive)?;
-    limit_send(socket, shares.send)
+    limit_send(socket, shares.send)?;
+    // An older kernel keeps the window small.
+    let _ = unlock_receive_buffer(socket);
+    Ok(())
 }
 
-/// Bounds the socket's receive memory to `bytes`. The kernel doubles what it is told, to account
+/// Bounds the socket's receive memory to `bytes`, now and later. The kernel doubles what it is told, to account
 /// for its own overhead (socket(7)). With CAP_NET_ADMIN, `net.core.rmem_max` does not apply.
 pub(crate) fn limit_receive(socket: &OwnedFd, bytes: usize) -> rustix::io::Result<()> {
     sockopt::set_socket_recv_buffer_size_force(socket, bytes / 2)

@@ -1,9 +1,10 @@
 //! Socket options that rustix lacks: `TCP_INFO`, for a connection's state, how much the peer has
 //! acknowledged and how many clients wait; `SO_RCVLOWAT`, for how much makes a socket readable;
-//! `SO_MEMINFO` and `TCP_WINDOW_CLAMP`, for what it may receive; `TCP_THIN_LINEAR_TIMEOUTS`, for when it
-//! sends again; and `SO_DETACH_FILTER`.
+//! `SO_MEMINFO`, `SO_BUF_LOCK` and `TCP_WINDOW_CLAMP`, for its buffers; `TCP_THIN_LINEAR_TIMEOUTS`, for
+//! when it sends again; and `SO_DETACH_FILTER`.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, setsockopt};
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
@@ -12,7 +13,11 @@ use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 /// `tcpi_bytes_acked` at offset 120.
 type Info = [u8; 128];
 
+/// The same up to and with `tcpi_min_rtt` at offset 148.
+type LongInfo = [u8; 152];
+
 sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, Info);
+sockopt_impl!(TcpLongInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, LongInfo);
 sockopt_impl!(DetachFilter, SetOnly, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, libc::c_int);
 sockopt_impl!(MemInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]);
 sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, libc::c_int);
@@ -24,6 +29,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
+sockopt_impl!(BufferLock, SetOnly, libc::SOL_SOCKET, libc::SO_BUF_LOCK, u32);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
 /// `tcpEStatsAppHCThruOctetsAcked`). The kernel counts the SYN of an active open, and a FIN.
@@ -70,6 +76,38 @@ pub(crate) fn hears_nothing(socket: &impl AsFd) -> bool {
 
 /// Milliseconds that a peer may wait for a CPU, or hold an acknowledgement back (`TCP_DELACK_MAX`).
 const ANSWER: u32 = 50;
+
+/// The shortest round trip of the last minutes (`tcp_min_rtt_wlen`); zero if none is known.
+pub(crate) fn least_round_trip(socket: &impl AsFd) -> Duration {
+    let info = getsockopt(socket, TcpLongInfo);
+    let micros = info.ok().and_then(|info| info.last_chunk().map(|b| u32::from_ne_bytes(*b)));
+    Duration::from_micros(micros.filter(|&micros| micros != u32::MAX).unwrap_or(0).into())
+}
+
+/// A socket's buffers: their sizes, and what they hold, in bytes as the kernel accounts for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    pub(crate) receive: usize,
+    pub(crate) received: usize,
+    pub(crate) send: usize,
+    pub(crate) queued: usize,
+}
+
+/// The socket's buffers at this moment.
+pub(crate) fn buffers(socket: &impl AsFd) -> nix::Result<Buffers> {
+    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED.
+    let info = getsockopt(socket, MemInfo)?;
+    let [received, receive, _, send, _, queued, ..] = info.map(|bytes| bytes as usize);
+    Ok(Buffers { receive, received, send, queued })
+}
+
+/// Lets the kernel choose the size of the receive buffer again, and not that of the send buffer. Linux
+/// 5.14 and later.
+pub(crate) fn unlock_receive_buffer(socket: &impl AsFd) -> nix::Result<()> {
+    // linux/socket.h.
+    const SOCK_SNDBUF_LOCK: u32 = 1;
+    setsockopt(socket, BufferLock, &SOCK_SNDBUF_LOCK)
+}
 
 /// Memory that the socket's receive buffer has left, as the kernel accounts for it.
 pub(crate) fn free_to_receive(socket: &impl AsFd) -> nix::Result<usize> {

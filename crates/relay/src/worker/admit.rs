@@ -83,6 +83,7 @@ impl Worker {
                         let _ = self.shared.setup.set_up_accepted(&client, listener.is_unix);
                     }
                     let (number, is_unix) = (listener.number, listener.is_unix);
+                    self.limit_receive(&client, is_unix);
                     self.welcome(client, addr, number, is_unix);
                 }
                 Err(e) => {
@@ -127,6 +128,13 @@ impl Worker {
         say!(WARN, "accepting pauses for {TICK:?}: {e}");
         self.set_accepting(false);
         self.accept_again = Some(self.tick + NO_FILES_PAUSE);
+    }
+
+    /// Bounds the receive buffer of a leg that has connected. What fails is a broken socket.
+    fn limit_receive(&self, leg: &OwnedFd, is_unix: bool) {
+        if !is_unix {
+            let _ = socket::limit_receive(leg, self.shared.shares.receive);
+        }
     }
 
     fn welcome(
@@ -321,6 +329,8 @@ impl Worker {
         }
         connection.session.is_connected(self.now);
         note_connected(&self.tallies, connecting.lease.backend());
+        self.limit_receive(&socket, is_unix);
+        let connection = &mut self.connections[key];
         let generation = connection.generation;
         let backend = Leg::new(socket, is_unix);
         let engine = connection.origin.engine;

@@ -1,0 +1,248 @@
+//! Over a long path a stream gets more of its connection's memory than a buffer's share, and the
+//! connection no more than before.
+
+// What `sockopt_impl` makes has none.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cachelane_relay::{Engine, Relay};
+use common::pattern::Pattern;
+use common::*;
+use lab::testing::End;
+use lab::{Host, Lab, LinkOptions, PathOptions};
+use nix::sys::socket::getsockopt;
+use nix::{getsockopt_impl, sockopt_impl};
+use parking_lot::Mutex;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+/// The least of a round trip between client and relay.
+const ROUND_TRIP: Duration = Duration::from_millis(100);
+
+/// How long a stream may take to get as far as it is expected to.
+const GROWTH: Duration = Duration::from_secs(40);
+
+/// How long it goes on, to a slow reader, after that.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// What a socket may hold beyond its size: a packet, with the kernel's overhead.
+const PACKET: usize = 72 << 10;
+
+sockopt_impl!(MemInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]);
+sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, [u8; 128]);
+
+/// Which ends send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ways {
+    Up,
+    Down,
+    Both,
+}
+
+macro_rules! cases {
+    ($($name:ident: $engine:ident, $ways:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            if lab::testing::root(stringify!($name)) {
+                stream(Engine::$engine, Ways::$ways);
+            }
+        })*
+    };
+}
+
+cases! {
+    root_a_download_by_copy_has_more_under_way_than_a_share: Copy, Down;
+    root_an_upload_by_copy_has_more_under_way_than_a_share: Copy, Up;
+    root_a_download_by_splice_has_more_under_way_than_a_share: Splice, Down;
+    root_an_upload_by_splice_has_more_under_way_than_a_share: Splice, Up;
+    root_streams_both_ways_share_the_memory: Auto, Both;
+}
+
+/// A client, a long path, a relay, and a backend near it.
+struct World {
+    pair: Pair,
+    relay: Relay,
+    _lab: Lab,
+    _hosts: [Host; 3],
+    _path: lab::Path,
+}
+
+impl World {
+    fn new(engine: Engine) -> World {
+        let lab = Lab::new("long").unwrap();
+        let hosts = ["client", "relay", "backend"].map(|name| lab.host(name).unwrap());
+        let [far, middle, near] = &hosts;
+        let options = PathOptions { delay: ROUND_TRIP / 2, ..PathOptions::default() };
+        let path = lab.path(far, middle, options).unwrap();
+        let link = lab.link(middle, near, LinkOptions::default()).unwrap();
+        let (listener, addr) = near.run(|| listener(&link.b.socket(0).to_string())).unwrap();
+        let mut config = config(engine, &[addr]);
+        config.listen = on(&[path.b.socket(8080)]);
+        let relay = middle.run(|| Relay::start(config)).unwrap().unwrap();
+        let client = far.run(|| connect(relay.addrs()[0])).unwrap();
+        let pair = Pair { client, backend: accept(&listener) };
+        World { pair, relay, _lab: lab, _hosts: hosts, _path: path }
+    }
+}
+
+/// What is seen of a connection from outside while bytes flow.
+struct Sight {
+    client: OwnedFd,
+    backend: OwnedFd,
+}
+
+impl Sight {
+    /// What the relay's two sockets hold, and the sizes of their four buffers.
+    fn buffers(&self) -> ([usize; 4], [usize; 4]) {
+        // linux/sock_diag.h.
+        let [client, backend] = [&self.client, &self.backend]
+            .map(|socket| getsockopt(socket, MemInfo).unwrap().map(|bytes| bytes as usize));
+        (
+            [client[0], client[5], backend[0], backend[5]],
+            [client[1], client[3], backend[1], backend[3]],
+        )
+    }
+}
+
+/// Bytes that a socket has sent and its peer has not acknowledged.
+fn under_way(socket: impl std::os::fd::AsFd) -> usize {
+    let info = getsockopt(&socket, TcpInfo).unwrap();
+    let word = |at: usize| u32::from_ne_bytes(*info[at..].first_chunk().unwrap()) as usize;
+    // struct tcp_info: tcpi_snd_mss, tcpi_unacked.
+    word(16) * word(24)
+}
+
+/// The relay's socket at the other end of this one: it is in this process.
+fn other_end(stream: &TcpStream) -> OwnedFd {
+    let ends = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut files = numbers.filter_map(|entry| {
+        let number = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).ok()
+    });
+    let found = files.find(|file| {
+        let addr = |addr: rustix::io::Result<rustix::net::SocketAddrAny>| {
+            std::net::SocketAddr::try_from(addr.ok()?).ok()
+        };
+        let local = addr(rustix::net::getsockname(file));
+        let peer = || addr(rustix::net::getpeername(file).map(|peer| peer.unwrap()));
+        local == Some(ends.0) && peer() == Some(ends.1)
+    });
+    found.expect("the relay has a socket at the other end")
+}
+
+/// How the threads of a test are told what to do.
+#[derive(Default)]
+struct Orders {
+    /// Read slowly.
+    slow: AtomicBool,
+    /// Send no more.
+    end: AtomicBool,
+    received: AtomicU64,
+}
+
+fn stream(engine: Engine, ways: Ways) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let world = World::new(engine);
+    let Pair { client, backend } = &world.pair;
+    let sight = Sight { client: other_end(client), backend: other_end(backend) };
+    let orders = Orders::default();
+    std::thread::scope(|scope| {
+        let end = End(&orders.end);
+        for (from, to, way) in [(client, backend, Ways::Up), (backend, client, Ways::Down)] {
+            if ways == way || ways == Ways::Both {
+                let sent = scope.spawn(|| send_pattern(from, &orders));
+                scope.spawn(|| {
+                    let received = receive_pattern(to, &orders);
+                    assert_eq!(received, sent.join().unwrap());
+                });
+            }
+        }
+        watch(&format!("{engine}, {ways:?}"), ways, client, &sight, &orders);
+        drop(end);
+        drop(sight);
+    });
+    drop(world.pair);
+    await_that("the connection has ended", || world.relay.active() == 0);
+}
+
+/// Checks what is under way, and what the relay's sockets hold.
+fn watch(name: &str, ways: Ways, client: &TcpStream, sight: &Sight, orders: &Orders) {
+    let (_, shares) = sight.buffers();
+    let pool: usize = shares.iter().sum();
+    // Of both ways together where both are used, and not less than one could have.
+    let expected = shares[0].max(shares[1]) * 3 / 2;
+    let start = Instant::now();
+    let (mut most_under_way, mut most_held, mut last) = (0, 0, [usize::MAX; 3]);
+    let mut slow_since: Option<Instant> = None;
+    while slow_since.is_none_or(|since| since.elapsed() < SLOW) {
+        let (held, sizes) = sight.buffers();
+        // What moves from one to another in the midst of this is seen twice, but not again and again.
+        last = [last[1], last[2], held.iter().sum()];
+        let sum = *last.iter().min().unwrap();
+        let limit = pool + 4 * PACKET;
+        let text = || {
+            format!(
+                "{name}, {:?}: held {held:?}, sizes {sizes:?}, shares {shares:?}",
+                start.elapsed()
+            )
+        };
+        assert!(last.contains(&usize::MAX) || sum <= limit, "{}", text());
+        most_held = most_held.max(if last.contains(&usize::MAX) { 0 } else { sum });
+        let up = if ways == Ways::Down { 0 } else { under_way(client) };
+        let down = if ways == Ways::Up { 0 } else { under_way(&sight.client) };
+        most_under_way = most_under_way.max(up + down);
+        if slow_since.is_none() && most_under_way >= expected {
+            let rate = orders.received.load(Relaxed) as f64 / start.elapsed().as_secs_f64();
+            println!("{}, {:.1} MB/s so far", text(), rate / 1e6);
+            orders.slow.store(true, Relaxed);
+            slow_since = Some(Instant::now());
+        }
+        assert!(
+            slow_since.is_some() || start.elapsed() < GROWTH,
+            "{most_under_way} of {expected} bytes under way: {}",
+            text()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    println!("{name}: {most_under_way} under way, {most_held} held of {pool}");
+    orders.slow.store(false, Relaxed);
+}
+
+fn send_pattern(mut to: &TcpStream, orders: &Orders) -> u64 {
+    let (pattern, mut sent) = (Pattern::new(3), 0);
+    while !orders.end.load(Relaxed) {
+        match to.write(pattern.at(sent, 64 << 10)) {
+            Ok(n) => sent += n as u64,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => panic!("a write failed: {e}"),
+        }
+    }
+    to.shutdown(Shutdown::Write).unwrap();
+    sent
+}
+
+fn receive_pattern(mut from: &TcpStream, orders: &Orders) -> u64 {
+    let (pattern, mut received) = (Pattern::new(3), 0);
+    let mut bytes = vec![0; 256 << 10];
+    loop {
+        if orders.slow.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let n = from.read(&mut bytes).expect("what was sent arrives");
+        if n == 0 {
+            return received;
+        }
+        pattern.check(received, &bytes[..n]);
+        received += n as u64;
+        orders.received.fetch_add(n as u64, Relaxed);
+    }
+}
