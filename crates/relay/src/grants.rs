@@ -5,10 +5,15 @@
 //! others have memory that they do not use, most of all those of the leg to a peer that is near. So the
 //! four are one pool, and who needs less than its share lends to who needs more. What a buffer needs follows
 //! from the bytes that went through it and the round trip of its leg. If the path has room, the stream gets
-//! faster with its buffer, and the next look finds that it needs more, until the pool is lent out.
+//! faster with its buffer, and the next look finds that it needs more, until the pool is lent out. What was
+//! lent comes back when its lender, or another borrower, needs it.
 //!
 //! The bound on a connection's memory is the same as without: buffers shrink before others grow, and what
-//! one that has shrunk still holds is not lent yet. While the host is short of memory nobody borrows.
+//! one that has shrunk still holds is not lent yet. While the host is short of memory, all have their share.
+//!
+//! A receive buffer that shrinks may drop what its peer was promised a window for, and the kernel then takes
+//! long to trust the peer again. Where the peer is far, that may be all that is under way. So the window is
+//! narrowed first, and the buffer shrinks at a later look, when the peer knows.
 //!
 //! A Unix socket has no round trip, and the sockmap engine has its own use for the buffers: connections
 //! with either keep their shares.
@@ -60,6 +65,8 @@ struct Last {
     /// Bytes moved up and down, over the connection's life.
     moved: [u64; 2],
     needs: Four,
+    /// Whether the window of client and backend was narrowed, for its receive buffer to shrink.
+    narrowed: [bool; 2],
 }
 
 impl Grants {
@@ -76,30 +83,39 @@ impl Grants {
         shares: Shares,
         memory: &mut Memory,
     ) {
-        let before = self.last.as_ref().map_or([0; 2], |last| last.moved);
+        let last = self.last.as_deref();
+        let before = last.map_or([0; 2], |last| last.moved);
         let step = [0, 1].map(|way| moved[way].saturating_sub(before[way]));
-        if self.is_fixed || step[0] + step[1] < STEP {
+        let is_shrinking = last.is_some_and(|last| last.narrowed.contains(&true));
+        if self.is_fixed || step[0] + step[1] < STEP && !is_shrinking {
             return;
         }
         let at = Instant::now();
-        let passed = self.last.as_ref().map(|last| at.saturating_duration_since(last.at));
-        if let (Some(passed), Some(last)) = (passed, &self.last)
-            && passed < last.period
-        {
+        let passed = last.map(|last| at.saturating_duration_since(last.at));
+        if last.is_some_and(|last| passed < Some(last.period)) {
             return;
         }
         let trips = legs.map(least_round_trip);
         let longest = trips[0].max(trips[1]);
         let period = if longest < NEAR { PERIOD_NEAR } else { longest.max(PERIOD) };
-        let needs = match (passed, &self.last) {
-            (Some(passed), Some(last)) => needs(step, passed, trips, last.needs),
+        let needs = match (last, passed) {
+            (Some(last), Some(passed)) => needs(step, passed, trips, last.needs),
             // It began at an unknown pace.
             _ => [0; 4],
         };
-        self.last = Some(Box::new(Last { at, period, moved, needs }));
-        let granted = share_out(shares, needs);
-        let has_memory = granted == fixed(shares) || !memory.is_short(at);
-        grant(legs, if has_memory { granted } else { fixed(shares) }, pool(shares));
+        let narrowed = last.map_or([false; 2], |last| last.narrowed);
+        let mut last = Last { at, period, moved, needs, narrowed };
+        if let [Ok(client), Ok(backend)] = legs.map(buffers) {
+            let sizes = [client.receive, client.send, backend.receive, backend.send];
+            let held = [client.received, client.queued, backend.received, backend.queued];
+            let mut wanted = wanted(shares, needs, sizes);
+            let borrows = (0..4).any(|n| wanted[n] > fixed(shares)[n]);
+            if borrows && memory.is_short(at) {
+                wanted = fixed(shares);
+            }
+            last.narrowed = last.grant(legs, trips, wanted, sizes, held, pool(shares));
+        }
+        self.last = Some(Box::new(last));
     }
 }
 
@@ -142,56 +158,93 @@ fn share_out(shares: Shares, needs: Four) -> Four {
     let [all_spare, all_more] = [spare, more].map(|four| four.iter().sum::<usize>());
     let lent = all_spare.min(all_more);
     let given = lent - lent / 16;
-    let part = |bytes: usize, of: usize, all: usize| match all {
-        0 => 0,
-        all => (bytes as u128 * of as u128 / all as u128) as usize,
-    };
     std::array::from_fn(|n| {
         let kept = spare[n] - part(lent, spare[n], all_spare);
         own[n] - spare[n] + kept + part(given, more[n], all_more)
     })
 }
 
-/// The next sizes of buffers that are `granted` so much, from their present ones and what they hold. One
-/// that shrinks does so at once; what it still holds is not there for those that grow.
-fn resized(granted: Four, sizes: Four, held: Four, pool: usize) -> Four {
-    let shrunk: Four = std::array::from_fn(|n| sizes[n].min(granted[n]));
+/// The sizes that buffers are to have which `need` so much. Who needs more than it has grows, and others
+/// shrink by what that takes, in proportion to what they have beyond what they get when all is shared out.
+fn wanted(shares: Shares, needs: Four, sizes: Four) -> Four {
+    let granted = share_out(shares, needs);
+    let more: Four = std::array::from_fn(|n| {
+        if needs[n] > sizes[n] { granted[n].saturating_sub(sizes[n]) } else { 0 }
+    });
+    let beyond: Four = std::array::from_fn(|n| sizes[n].saturating_sub(granted[n]));
+    let [all, all_more, all_beyond] = [sizes, more, beyond].map(|four| four.iter().sum::<usize>());
+    let free = pool(shares).saturating_sub(all);
+    let taken = all_more.saturating_sub(free).min(all_beyond);
+    std::array::from_fn(|n| sizes[n] + more[n] - part(taken, beyond[n], all_beyond))
+}
+
+/// `of`'s part of `bytes`, if `all` is what there is of it.
+fn part(bytes: usize, of: usize, all: usize) -> usize {
+    if all == 0 { 0 } else { (bytes as u128 * of as u128 / all as u128) as usize }
+}
+
+/// The next sizes of buffers that are to have as much as `wanted`, from their present ones and what they
+/// hold. One that shrinks does so at once; what it still holds is not there for those that grow.
+fn resized(wanted: Four, sizes: Four, held: Four, pool: usize) -> Four {
+    let shrunk: Four = std::array::from_fn(|n| sizes[n].min(wanted[n]));
     let used: usize = (0..4).map(|n| shrunk[n].max(held[n])).sum();
     let mut left = pool.saturating_sub(used);
     std::array::from_fn(|n| {
-        let more = (granted[n] - shrunk[n]).min(left);
+        let more = (wanted[n] - shrunk[n]).min(left);
         left -= more;
         shrunk[n] + more
     })
 }
 
-/// Resizes the buffers, those that shrink before those that grow. What fails is a broken socket, which its
-/// flow finds out.
-fn grant(legs: [&OwnedFd; 2], granted: Four, pool: usize) {
-    let [Ok(client), Ok(backend)] = legs.map(buffers) else { return };
-    let sizes = [client.receive, client.send, backend.receive, backend.send];
-    let held = [client.received, client.queued, backend.received, backend.queued];
-    let next = resized(granted, sizes, held, pool);
-    for n in (0..4).filter(|&n| next[n] < sizes[n]) {
-        resize(legs, n, next[n]);
+/// The size that the receive buffer of a far peer is to have now if in the end that is `wanted`, and the
+/// window to which it is narrowed if that is not all the way yet.
+fn narrowed(wanted: usize, size: usize, held: usize, was: bool) -> (usize, Option<usize>) {
+    if wanted >= size - size / 8 {
+        // Not for little.
+        return (wanted.max(size), None);
     }
-    for n in (0..4).filter(|&n| next[n] > sizes[n]) {
-        resize(legs, n, next[n]);
-        if receives(n) {
-            // The kernel may have clamped the window to what the smaller buffer was good for.
-            let _ = clamp_window(legs[n / 2], next[n]);
+    // In memory, a window may be twice as much. With none at all the peer would have to begin anew.
+    let least = wanted / 4;
+    let now = if was { wanted.max(held + 2 * least).min(size) } else { size };
+    let window = (wanted.saturating_sub(held) / 2).max(least);
+    (now, (now > wanted).then_some(window))
+}
+
+impl Last {
+    /// Resizes the buffers, those that shrink before those that grow. Returns which windows are narrowed
+    /// now. What fails is a broken socket, which its flow finds out.
+    fn grant(
+        &self,
+        legs: [&OwnedFd; 2],
+        trips: [Duration; 2],
+        mut wanted: Four,
+        sizes: Four,
+        held: Four,
+        pool: usize,
+    ) -> [bool; 2] {
+        let mut windows = [None; 2];
+        for leg in (0..2).filter(|&leg| trips[leg] >= NEAR) {
+            let n = 2 * leg;
+            (wanted[n], windows[leg]) = narrowed(wanted[n], sizes[n], held[n], self.narrowed[leg]);
         }
+        let next = resized(wanted, sizes, held, pool);
+        let shrinking = (0..4).filter(|&n| next[n] < sizes[n]);
+        let growing = (0..4).filter(|&n| next[n] > sizes[n]);
+        shrinking.chain(growing).for_each(|n| resize(legs[n / 2], n, next[n]));
+        for (leg, n) in [(0, 0), (1, 2)] {
+            // The kernel may have clamped the window to what a smaller buffer was good for.
+            if windows[leg].is_some() || self.narrowed[leg] || next[n] > sizes[n] {
+                let _ = clamp_window(legs[leg], windows[leg].unwrap_or(next[n]));
+            }
+        }
+        windows.map(|window| window.is_some())
     }
 }
 
-/// Whether that is a receive buffer.
-fn receives(n: usize) -> bool {
-    n & 1 == 0
-}
-
-fn resize(legs: [&OwnedFd; 2], n: usize, bytes: usize) {
-    let limit = if receives(n) { limit_receive } else { limit_send };
-    let _ = limit(legs[n / 2], bytes);
+/// Sets the size of a leg's buffer, the one of that number.
+fn resize(leg: &OwnedFd, n: usize, bytes: usize) {
+    let limit = if n & 1 == 0 { limit_receive } else { limit_send };
+    let _ = limit(leg, bytes);
 }
 
 #[cfg(test)]
@@ -226,10 +279,28 @@ mod tests {
         }
 
         #[test]
-        fn who_needs_its_share_at_most_changes_nothing(shares in shares(), needs in four()) {
-            let own = fixed(shares);
-            let needs = std::array::from_fn(|n| needs[n].min(own[n]));
-            prop_assert_eq!(share_out(shares, needs), own);
+        fn who_needs_no_more_than_it_has_changes_nothing(
+            shares in shares(),
+            needs in four(),
+            before in four(),
+        ) {
+            let sizes = share_out(shares, before);
+            let needs = std::array::from_fn(|n| needs[n].min(sizes[n]));
+            prop_assert_eq!(wanted(shares, needs, sizes), sizes);
+        }
+
+        /// Those that need no more than their share, at once; others but for what is rounded off.
+        #[test]
+        fn who_needs_more_gets_what_is_shared_out(
+            shares in shares(),
+            needs in four(),
+            before in four(),
+        ) {
+            let (sizes, granted) = (share_out(shares, before), share_out(shares, needs));
+            let next = resized(wanted(shares, needs, sizes), sizes, [0; 4], pool(shares));
+            for n in (0..4).filter(|&n| needs[n] > sizes[n]) {
+                prop_assert!(next[n] + 4 >= granted[n], "{n}: {next:?}, {granted:?}");
+            }
         }
 
         /// Whatever was granted before, and however much of it is in use.
@@ -244,7 +315,11 @@ mod tests {
                 held = std::array::from_fn(|n| {
                     if fill[n] & 1 == 0 { held[n].max(sizes[n]) } else { fill[n].min(held[n]) }
                 });
-                sizes = resized(share_out(shares, needs), sizes, held, pool(shares));
+                let mut wanted = wanted(shares, needs, sizes);
+                for n in [0, 2] {
+                    (wanted[n], _) = narrowed(wanted[n], sizes[n], held[n], fill[n] & 2 == 0);
+                }
+                sizes = resized(wanted, sizes, held, pool(shares));
                 let most: usize = (0..4).map(|n| sizes[n].max(held[n])).sum();
                 prop_assert!(most <= pool(shares), "{sizes:?}, {held:?}");
             }
@@ -262,6 +337,20 @@ mod tests {
         let granted = share_out(shares, needs);
         assert!(granted[1] > pool(shares) * 2 / 3, "{granted:?} of {}", pool(shares));
         assert!(granted[0] < shares.receive && granted[3] < shares.send, "{granted:?}");
+    }
+
+    #[test]
+    fn a_window_is_narrowed_before_its_buffer_shrinks() {
+        let (size, wanted) = (4 << 20, 1 << 20);
+        assert_eq!(narrowed(size - 9, size, 0, false), (size, None));
+        assert_eq!(narrowed(size + 9, size, 0, false), (size + 9, None));
+        assert_eq!(narrowed(wanted, size, 0, false), (size, Some(wanted / 2)));
+        assert_eq!(narrowed(wanted, size, 0, true), (wanted, None));
+        // It is full.
+        let least = wanted / 4;
+        assert_eq!(narrowed(wanted, size, size, false), (size, Some(least)));
+        assert_eq!(narrowed(wanted, size, size, true), (size, Some(least)));
+        assert_eq!(narrowed(wanted, size, wanted, true), (wanted + 2 * least, Some(least)));
     }
 
     #[test]
