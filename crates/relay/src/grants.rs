@@ -96,27 +96,22 @@ impl Grants {
             return;
         }
         let trips = legs.map(least_round_trip);
-        let longest = trips[0].max(trips[1]);
-        let period = if longest < NEAR { PERIOD_NEAR } else { longest.max(PERIOD) };
         let needs = match (last, passed) {
             (Some(last), Some(passed)) => needs(step, passed, trips, last.needs),
             // It began at an unknown pace.
             _ => [0; 4],
         };
         let narrowed = last.map_or([false; 2], |last| last.narrowed);
-        let mut last = Last { at, period, moved, needs, narrowed };
-        if let [Ok(client), Ok(backend)] = legs.map(buffers) {
-            let sizes = [client.receive, client.send, backend.receive, backend.send];
-            let held = [client.received, client.queued, backend.received, backend.queued];
-            let mut wanted = wanted(shares, needs, sizes);
-            let borrows = (0..4).any(|n| wanted[n] > fixed(shares)[n]);
-            if borrows && memory.is_short(at) {
-                wanted = fixed(shares);
-            }
-            last.narrowed = last.grant(legs, trips, wanted, sizes, held, pool(shares));
-        }
+        let mut last = Last { at, period: period(trips), moved, needs, narrowed };
+        last.narrowed = last.grant(legs, trips, shares, memory);
         self.last = Some(Box::new(last));
     }
+}
+
+/// How long the next look waits, at least.
+fn period(trips: [Duration; 2]) -> Duration {
+    let longest = trips[0].max(trips[1]);
+    if longest < NEAR { PERIOD_NEAR } else { longest.max(PERIOD) }
 }
 
 /// What all four have together, bytes.
@@ -211,23 +206,29 @@ fn narrowed(wanted: usize, size: usize, held: usize, was: bool) -> (usize, Optio
 }
 
 impl Last {
-    /// Resizes the buffers, those that shrink before those that grow. Returns which windows are narrowed
-    /// now. What fails is a broken socket, which its flow finds out.
+    /// Shares the memory out by the needs. Returns which windows are narrowed now.
     fn grant(
         &self,
         legs: [&OwnedFd; 2],
         trips: [Duration; 2],
-        mut wanted: Four,
-        sizes: Four,
-        held: Four,
-        pool: usize,
+        shares: Shares,
+        memory: &mut Memory,
     ) -> [bool; 2] {
+        let [Ok(client), Ok(backend)] = legs.map(buffers) else { return self.narrowed };
+        let sizes = [client.receive, client.send, backend.receive, backend.send];
+        let held = [client.received, client.queued, backend.received, backend.queued];
+        let mut wanted = wanted(shares, self.needs, sizes);
+        let borrows = (0..4).any(|n| wanted[n] > fixed(shares)[n]);
+        if borrows && memory.is_short(self.at) {
+            wanted = fixed(shares);
+        }
         let mut windows = [None; 2];
         for leg in (0..2).filter(|&leg| trips[leg] >= NEAR) {
             let n = 2 * leg;
             (wanted[n], windows[leg]) = narrowed(wanted[n], sizes[n], held[n], self.narrowed[leg]);
         }
-        let next = resized(wanted, sizes, held, pool);
+        let next = resized(wanted, sizes, held, pool(shares));
+        // What fails from here on is a broken socket, which its flow finds out.
         let shrinking = (0..4).filter(|&n| next[n] < sizes[n]);
         let growing = (0..4).filter(|&n| next[n] > sizes[n]);
         shrinking.chain(growing).for_each(|n| resize(legs[n / 2], n, next[n]));
