@@ -207,10 +207,15 @@ fn a_line_for_one_backend_holds_up_no_client_of_another() {
     };
     // Which of them is whose.
     let is_of_one = |n: &u8| {
-        let _client = client(*n);
-        let at_one = try_accept(&one.0, MOMENT / 3);
-        let found = at_one.is_some() || try_accept(&other.0, PATIENCE).is_none();
-        drop((_client, at_one));
+        let client = client(*n);
+        let mut served = None;
+        await_that("it is served", || {
+            let at = |listener| try_accept(listener, Duration::from_millis(1));
+            served = at(&one.0).map(|it| (true, it)).or_else(|| Some((false, at(&other.0)?)));
+            served.is_some()
+        });
+        let found = served.as_ref().is_some_and(|(at_one, _)| *at_one);
+        drop((client, served));
         await_that("it is gone", || relay.active() == 0);
         found
     };
