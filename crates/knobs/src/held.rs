@@ -151,7 +151,7 @@ impl Subject {
                 match begun {
                     Ok(before) => {
                         let (setting, last) = (setting.clone(), before.clone());
-                        (before, How::Setting { setting, journal, last, taken: Vec::new() })
+                        (before, How::Setting { setting, journal, last })
                     }
                     Err(error) => {
                         journal.remove()?;
@@ -192,8 +192,6 @@ enum How {
         journal: Box<Journal>,
         /// The value in force if nobody else has changed it.
         last: String,
-        /// Values of which the kernel makes no other one: it has shown them as they were written.
-        taken: Vec<String>,
     },
 }
 
@@ -228,9 +226,9 @@ impl Held {
     pub fn set(&mut self, value: &str) -> Result<String> {
         match &mut self.how {
             How::Knob { client, token, .. } => client.set_held(&self.name, value, token),
-            How::Setting { setting, journal, last, taken } => {
+            How::Setting { setting, journal, last } => {
                 check_last(setting, last)?;
-                set_setting(setting, journal, last, taken, value)
+                set_setting(setting, journal, last, value)
             }
         }
     }
@@ -277,7 +275,7 @@ impl Held {
                     false => Err(changed(&self.name, &now, &self.before)),
                 }
             }
-            How::Setting { setting, journal, last, .. } => {
+            How::Setting { setting, journal, last } => {
                 // Of a write that could not be read back nobody knows what the kernel made of it.
                 let is_known = journal.record.writing.is_none();
                 let ours = is_known.then_some(last.as_str());
@@ -320,7 +318,6 @@ fn set_setting(
     setting: &Setting,
     journal: &mut Journal,
     last: &mut String,
-    taken: &mut Vec<String>,
     value: &str,
 ) -> Result<String> {
     journal.writing(value)?;
@@ -333,19 +330,16 @@ fn set_setting(
             return Err(error);
         }
     };
-    let is_taken = taken.iter().any(|taken| taken == value);
-    if is_taken && !same(&now, value) {
-        // Between the write and the look at it.
-        value.clone_into(last);
-        journal.written(None)?;
+    if !same(&now, value) && same(&setting.write(value)?, value) {
+        // The kernel takes it, so somebody else was between the write and the look at it.
+        *last = value.to_owned();
+        journal.written(Some(value))?;
+        setting.write(&now)?;
         return Err(changed(setting.name(), &now, value));
     }
     let previous = std::mem::replace(last, now.clone());
     journal.written(Some(&now))?;
     if same(&now, value) {
-        if !is_taken {
-            taken.push(value.to_owned());
-        }
         return Ok(now);
     }
     *last = setting.write(&previous)?;

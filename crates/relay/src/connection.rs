@@ -203,11 +203,11 @@ impl Relaying {
 
     /// Relief has its own use for the windows.
     fn share_memory(&mut self, client: &Leg, resources: &mut Resources) {
-        if !self.up.is_relieved() && !self.down.is_relieved() {
-            let legs = [&client.socket, &self.backend.socket];
-            let moved = self.moved();
-            self.grants.look(legs, moved, resources.shares, &mut resources.memory);
+        if self.up.is_relieved() || self.down.is_relieved() {
+            return self.grants.forget_windows();
         }
+        let (legs, moved) = ([&client.socket, &self.backend.socket], self.moved());
+        self.grants.look(legs, moved, resources.shares, &mut resources.memory);
     }
 
     fn next(&self, turns: [Turn; 2]) -> Next {

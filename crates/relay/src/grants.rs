@@ -9,7 +9,8 @@
 //! lent comes back when its lender, or another borrower, needs it.
 //!
 //! The bound on a connection's memory is the same as without: buffers shrink before others grow, and what
-//! one that has shrunk still holds is not lent yet. While the host is short of memory, all have their share.
+//! one that has shrunk still holds is not lent yet. While the host is short of memory, those of a connection
+//! that moves have their share; nobody looks at one that stands still.
 //!
 //! A receive buffer that shrinks may drop what its peer was promised a window for, and the kernel then takes
 //! long to trust the peer again. Where the peer is far, that may be all that is under way. So the window is
@@ -36,6 +37,9 @@ const NEAR: Duration = Duration::from_millis(1);
 
 /// The time between two looks where both peers are.
 const PERIOD_NEAR: Duration = Duration::from_secs(1);
+
+/// The most that it is: a peer has its part in how long a round trip seems to be.
+const PERIOD_FAR: Duration = Duration::from_secs(2);
 
 /// A buffer needs this many times what goes through it in a round trip: half of a receive buffer may be
 /// the kernel's own overhead, and a stream that can be twice as fast needs room to become so.
@@ -72,6 +76,13 @@ struct Last {
 impl Grants {
     pub(crate) fn new(is_fixed: bool) -> Grants {
         Grants { is_fixed, last: None }
+    }
+
+    /// The windows were set by somebody else.
+    pub(crate) fn forget_windows(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.narrowed = [false; 2];
+        }
     }
 
     /// Looks at the sockets of client and backend, if it is time to, and shares the memory out anew. So
@@ -111,12 +122,7 @@ impl Grants {
 /// How long the next look waits, at least.
 fn period(trips: [Duration; 2]) -> Duration {
     let longest = trips[0].max(trips[1]);
-    if longest < NEAR { PERIOD_NEAR } else { longest.max(PERIOD) }
-}
-
-/// What all four have together, bytes.
-pub(crate) fn pool(shares: Shares) -> usize {
-    fixed(shares).iter().sum()
+    if longest < NEAR { PERIOD_NEAR } else { longest.clamp(PERIOD, PERIOD_FAR) }
 }
 
 fn fixed(Shares { receive, send, .. }: Shares) -> Four {
@@ -149,7 +155,7 @@ fn needs(step: [u64; 2], passed: Duration, trips: [Duration; 2], before: Four) -
 fn share_out(shares: Shares, needs: Four) -> Four {
     let (own, floors) = (fixed(shares), floors(shares));
     let spare: Four = std::array::from_fn(|n| own[n].saturating_sub(needs[n].max(floors[n])));
-    let more: Four = std::array::from_fn(|n| needs[n].min(pool(shares)).saturating_sub(own[n]));
+    let more: Four = std::array::from_fn(|n| needs[n].min(shares.pool()).saturating_sub(own[n]));
     let [all_spare, all_more] = [spare, more].map(|four| four.iter().sum::<usize>());
     let lent = all_spare.min(all_more);
     let given = lent - lent / 16;
@@ -168,7 +174,7 @@ fn wanted(shares: Shares, needs: Four, sizes: Four) -> Four {
     });
     let beyond: Four = std::array::from_fn(|n| sizes[n].saturating_sub(granted[n]));
     let [all, all_more, all_beyond] = [sizes, more, beyond].map(|four| four.iter().sum::<usize>());
-    let free = pool(shares).saturating_sub(all);
+    let free = shares.pool().saturating_sub(all);
     let taken = all_more.saturating_sub(free).min(all_beyond);
     std::array::from_fn(|n| sizes[n] + more[n] - part(taken, beyond[n], all_beyond))
 }
@@ -227,7 +233,7 @@ impl Last {
             let n = 2 * leg;
             (wanted[n], windows[leg]) = narrowed(wanted[n], sizes[n], held[n], self.narrowed[leg]);
         }
-        let next = resized(wanted, sizes, held, pool(shares));
+        let next = resized(wanted, sizes, held, shares.pool());
         // What fails from here on is a broken socket, which its flow finds out.
         let shrinking = (0..4).filter(|&n| next[n] < sizes[n]);
         let growing = (0..4).filter(|&n| next[n] > sizes[n]);
@@ -272,7 +278,7 @@ mod tests {
         #[test]
         fn what_is_shared_out_is_the_pool_at_most(shares in shares(), needs in four()) {
             let (granted, own, floors) = (share_out(shares, needs), fixed(shares), floors(shares));
-            prop_assert!(granted.iter().sum::<usize>() <= pool(shares), "{granted:?}");
+            prop_assert!(granted.iter().sum::<usize>() <= shares.pool(), "{granted:?}");
             for n in 0..4 {
                 prop_assert!(granted[n] >= floors[n].max(needs[n].min(own[n])), "{n}: {granted:?}");
                 prop_assert!(granted[n] <= own[n].max(needs[n]), "{n}: {granted:?}");
@@ -298,7 +304,7 @@ mod tests {
             before in four(),
         ) {
             let (sizes, granted) = (share_out(shares, before), share_out(shares, needs));
-            let next = resized(wanted(shares, needs, sizes), sizes, [0; 4], pool(shares));
+            let next = resized(wanted(shares, needs, sizes), sizes, [0; 4], shares.pool());
             for n in (0..4).filter(|&n| needs[n] > sizes[n]) {
                 prop_assert!(next[n] + 4 >= granted[n], "{n}: {next:?}, {granted:?}");
             }
@@ -320,9 +326,9 @@ mod tests {
                 for n in [0, 2] {
                     (wanted[n], _) = narrowed(wanted[n], sizes[n], held[n], fill[n] & 2 == 0);
                 }
-                sizes = resized(wanted, sizes, held, pool(shares));
+                sizes = resized(wanted, sizes, held, shares.pool());
                 let most: usize = (0..4).map(|n| sizes[n].max(held[n])).sum();
-                prop_assert!(most <= pool(shares), "{sizes:?}, {held:?}");
+                prop_assert!(most <= shares.pool(), "{sizes:?}, {held:?}");
             }
         }
     }
@@ -336,7 +342,7 @@ mod tests {
         let needs = needs([0, 3_000_000], ms(100), trips, [0; 4]);
         assert_eq!(needs, [0, 12_000_000, 12_000, 0]);
         let granted = share_out(shares, needs);
-        assert!(granted[1] > pool(shares) * 2 / 3, "{granted:?} of {}", pool(shares));
+        assert!(granted[1] > shares.pool() * 2 / 3, "{granted:?} of {}", shares.pool());
         assert!(granted[0] < shares.receive && granted[3] < shares.send, "{granted:?}");
     }
 

@@ -31,8 +31,8 @@ pub fn register(relay: &Arc<Relay>, map: LaneMap, registry: &Registry) -> Result
 /// successor.
 ///
 /// # Errors
-/// A name that the registry holds already; a service that is not lowercase letters, digits and `_`,
-/// with a letter first.
+/// A name that the registry holds already; a service that is not words of lowercase letters, digits
+/// and `_`, each with a letter first, joined by dots.
 pub fn register_service(
     service: &str,
     relay: &Arc<Relay>,

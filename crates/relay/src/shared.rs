@@ -183,7 +183,7 @@ impl Shared {
 
     /// Counts a connection out. True: it was at the limit, and those who wait must be woken.
     pub(crate) fn leave(&self) -> bool {
-        self.active.0.fetch_sub(1, Relaxed) >= self.limit() || self.files.grew()
+        self.active.0.fetch_sub(1, Relaxed) == self.limit() || self.files.grew()
     }
 
     /// The most connections at a time.

@@ -13,7 +13,7 @@ use crate::addr::Addr;
 use crate::config::Listen;
 use crate::congestion::Congestion;
 use crate::session::Client;
-use crate::sockopt::{awaits_last_ack, keep_timeouts_linear, unlock_receive_buffer};
+use crate::sockopt::{awaits_last_ack, keep_timeouts_linear};
 use crate::source::Sources;
 use crate::{Config, Error};
 
@@ -44,6 +44,11 @@ impl Shares {
 
     /// The chunk where the host does not show its caches: a quarter of the usual 1 MiB.
     const USUAL_CHUNK: usize = 256 << 10;
+
+    /// Kernel memory of both legs' socket buffers together, bytes.
+    pub(crate) fn pool(self) -> usize {
+        2 * (self.receive + self.send)
+    }
 
     /// What a flow in the kernel's hands may have on its way, bytes, if its source may receive
     /// only [`Shares::passed`]: it needs no chunk, and less of a receive buffer.
@@ -333,15 +338,12 @@ fn whole_seconds(time: Duration) -> Duration {
 }
 
 /// Bounds what the kernel queues on a socket that is yet to be connected: without this, buffers grow by
-/// themselves up to the third values of `net.ipv4.tcp_rmem` and `tcp_wmem`, 32 MiB on recent kernels. The
-/// receive buffer is bounded for good once it is connected ([`limit_receive`]): the kernel fixes the
-/// window's scale when it connects, and were the size fixed by then the window could never be larger.
+/// themselves up to the third values of `net.ipv4.tcp_rmem` and `tcp_wmem`, 32 MiB on recent kernels. Its
+/// receive buffer has its share once it is connected ([`limit_receive`]). The kernel fixes the window's
+/// scale when it connects, and so needs to know then how large the buffer may become.
 fn limit_buffers(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
-    limit_receive(socket, shares.receive)?;
-    limit_send(socket, shares.send)?;
-    // An older kernel keeps the window small.
-    let _ = unlock_receive_buffer(socket);
-    Ok(())
+    limit_receive(socket, shares.pool())?;
+    limit_send(socket, shares.send)
 }
 
 /// Bounds the socket's receive memory to `bytes`, now and later. The kernel doubles what it is told, to account

@@ -1,6 +1,6 @@
 //! Socket options that rustix lacks: `TCP_INFO`, for a connection's state, how much the peer has
 //! acknowledged and how many clients wait; `SO_RCVLOWAT`, for how much makes a socket readable;
-//! `SO_MEMINFO`, `SO_BUF_LOCK` and `TCP_WINDOW_CLAMP`, for its buffers; `TCP_THIN_LINEAR_TIMEOUTS`, for
+//! `SO_MEMINFO` and `TCP_WINDOW_CLAMP`, for its buffers; `TCP_THIN_LINEAR_TIMEOUTS`, for
 //! when it sends again; and `SO_DETACH_FILTER`.
 
 use std::os::fd::AsFd;
@@ -29,7 +29,6 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(ReceiveLowWater, SetOnly, libc::SOL_SOCKET, libc::SO_RCVLOWAT, libc::c_int);
-sockopt_impl!(BufferLock, SetOnly, libc::SOL_SOCKET, libc::SO_BUF_LOCK, u32);
 
 /// Bytes that the peer has acknowledged over the connection's life (RFC 4898
 /// `tcpEStatsAppHCThruOctetsAcked`). The kernel counts the SYN of an active open, and a FIN.
@@ -99,14 +98,6 @@ pub(crate) fn buffers(socket: &impl AsFd) -> nix::Result<Buffers> {
     let info = getsockopt(socket, MemInfo)?;
     let [received, receive, _, send, _, queued, ..] = info.map(|bytes| bytes as usize);
     Ok(Buffers { receive, received, send, queued })
-}
-
-/// Lets the kernel choose the size of the receive buffer again, and not that of the send buffer. Linux
-/// 5.14 and later.
-pub(crate) fn unlock_receive_buffer(socket: &impl AsFd) -> nix::Result<()> {
-    // linux/socket.h.
-    const SOCK_SNDBUF_LOCK: u32 = 1;
-    setsockopt(socket, BufferLock, &SOCK_SNDBUF_LOCK)
 }
 
 /// Memory that the socket's receive buffer has left, as the kernel accounts for it.

@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::{Flow, FlowEngine, Held, Leg, Resources, State};
-use crate::grants::pool;
 use crate::socket::Shares;
 use crate::sockopt::{clamp_window, free_to_receive, hears_nothing};
 
@@ -81,7 +80,7 @@ impl Flow {
     pub(super) fn end_relief(&mut self, source: &Leg, shares: Shares) {
         if self.clamped && !self.holds() {
             // If it fails the socket is broken, which the next read tells.
-            let _ = clamp_window(&source.socket, pool(shares));
+            let _ = clamp_window(&source.socket, shares.pool());
             self.clamped = false;
         }
     }
