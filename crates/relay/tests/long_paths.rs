@@ -7,7 +7,7 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -38,6 +38,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const PACKET: usize = 72 << 10;
 
 sockopt_impl!(MemInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]);
+sockopt_impl!(BufferLock, GetOnly, libc::SOL_SOCKET, libc::SO_BUF_LOCK, u32);
 sockopt_impl!(TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, [u8; 128]);
 
 /// Which ends send.
@@ -65,6 +66,28 @@ cases! {
     root_a_download_by_splice_has_more_under_way_than_a_share: Splice, Down;
     root_an_upload_by_splice_has_more_under_way_than_a_share: Splice, Up;
     root_streams_both_ways_share_the_memory: Auto, Both;
+}
+
+#[test]
+fn root_who_waits_in_the_listen_queue_holds_no_more_than_all_four_buffers_may() {
+    if !lab::testing::root(
+        "root_who_waits_in_the_listen_queue_holds_no_more_than_all_four_buffers_may",
+    ) {
+        return;
+    }
+    let rig = Rig::new(Engine::Copy);
+    let pair = rig.pair();
+    let sight = Sight { client: other_end(&pair.client), backend: other_end(&pair.backend) };
+    let (_, shares) = sight.buffers();
+    let listeners = Vec::from_iter(own_sockets(|local, peer| {
+        local == rig.relay.addrs().first().copied() && peer.is_none()
+    }));
+    assert!(!listeners.is_empty());
+    for listener in listeners {
+        // Accepted sockets inherit both.
+        let size = getsockopt(&listener, MemInfo).unwrap()[1] as usize;
+        assert_eq!((size, getsockopt(&listener, BufferLock).unwrap()), (shares.iter().sum(), 3));
+    }
 }
 
 /// A client, a long path, a relay, and a backend near it.
@@ -123,22 +146,27 @@ fn under_way(socket: impl std::os::fd::AsFd) -> usize {
 
 /// The relay's socket at the other end of this one: it is in this process.
 fn other_end(stream: &TcpStream) -> OwnedFd {
-    let ends = (stream.peer_addr().unwrap(), stream.local_addr().unwrap());
+    let [own, other] = [stream.peer_addr(), stream.local_addr()].map(|addr| Some(addr.unwrap()));
+    let found = own_sockets(|local, peer| local == own && peer == other).next();
+    found.expect("the relay has a socket at the other end")
+}
+
+/// Sockets of this process, chosen by their address and their peer's.
+fn own_sockets(
+    choose: impl Fn(Option<SocketAddr>, Option<SocketAddr>) -> bool,
+) -> impl Iterator<Item = OwnedFd> {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
-    let mut files = numbers.filter_map(|entry| {
+    let files = numbers.filter_map(move |entry| {
         let number = entry.ok()?.file_name().to_str()?.parse().ok()?;
         pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).ok()
     });
-    let found = files.find(|file| {
-        let addr = |addr: rustix::io::Result<rustix::net::SocketAddrAny>| {
-            std::net::SocketAddr::try_from(addr.ok()?).ok()
-        };
-        let local = addr(rustix::net::getsockname(file));
-        let peer = || addr(rustix::net::getpeername(file).map(|peer| peer.unwrap()));
-        local == Some(ends.0) && peer() == Some(ends.1)
-    });
-    found.expect("the relay has a socket at the other end")
+    files.filter(move |file| {
+        let local = rustix::net::getsockname(file).ok();
+        let peer = rustix::net::getpeername(file).ok().flatten();
+        let [local, peer] = [local, peer].map(|addr| SocketAddr::try_from(addr?).ok());
+        choose(local, peer)
+    })
 }
 
 /// How the threads of a test are told what to do.
