@@ -17,8 +17,8 @@ use crate::bench::experiment::{Measure, Part, Step, Time};
 const SPINNERS: usize = 4;
 /// What streams go through: auto, and what it chooses from.
 const ENGINES: [&str; 3] = ["relay", "relay-copy", "relay-splice"];
-/// What connections go through.
-const PROXIES: [&str; 2] = ["relay", "haproxy"];
+/// What connections go through; nothing at all is the floor.
+const PROXIES: [&str; 3] = ["relay", "haproxy", "direct"];
 /// Before each measurement: several turns of everybody.
 const WARM: Duration = Duration::from_millis(300);
 
