@@ -17,7 +17,7 @@
 //! narrowed first, and the buffer shrinks at a later look, when the peer knows.
 //!
 //! A Unix socket has no round trip, and the sockmap engine has its own use for the buffers: connections
-//! with either keep their shares.
+//! with either keep their shares, and so do those with a small budget ([`Shares::may_be_lent`]).
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -98,7 +98,8 @@ impl Grants {
         let before = last.map_or([0; 2], |last| last.moved);
         let step = [0, 1].map(|way| moved[way].saturating_sub(before[way]));
         let is_shrinking = last.is_some_and(|last| last.narrowed.contains(&true));
-        if self.is_fixed || step[0] + step[1] < STEP && !is_shrinking {
+        let is_fixed = self.is_fixed || !shares.may_be_lent();
+        if is_fixed || step[0] + step[1] < STEP && !is_shrinking {
             return;
         }
         let at = Instant::now();

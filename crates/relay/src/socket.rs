@@ -50,6 +50,18 @@ impl Shares {
         2 * (self.receive + self.send)
     }
 
+    /// Whether a buffer may lend to another, see `grants.rs`. A connection that begins with a larger
+    /// window than its receive buffer has room for later is sent too large segments for that: up to 32 KiB,
+    /// half of the first window, which wait for a timer each.
+    pub(crate) fn may_be_lent(self) -> bool {
+        self.receive >= 256 << 10
+    }
+
+    /// The most that a receive buffer may ever have, bytes.
+    fn most_received(self) -> usize {
+        if self.may_be_lent() { self.pool() } else { self.receive }
+    }
+
     /// What a flow in the kernel's hands may have on its way, bytes, if its source may receive
     /// only [`Shares::passed`]: it needs no chunk, and less of a receive buffer.
     pub(crate) fn redirected(self) -> usize {
@@ -342,7 +354,7 @@ fn whole_seconds(time: Duration) -> Duration {
 /// receive buffer has its share once it is connected ([`limit_receive`]). The kernel fixes the window's
 /// scale when it connects, and so needs to know then how large the buffer may become.
 fn limit_buffers(socket: &OwnedFd, shares: Shares) -> rustix::io::Result<()> {
-    limit_receive(socket, shares.pool())?;
+    limit_receive(socket, shares.most_received())?;
     limit_send(socket, shares.send)
 }
 
@@ -417,14 +429,17 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_limited_to_its_share() {
+    fn a_listener_is_limited_to_what_a_connection_may_have() {
         let addr: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let config = Config::new(vec![addr], vec![addr], [0].into_iter().collect());
-        let shares = Shares::of(1 << 20, None);
-        let setup = Setup::new(&config, shares, Congestion::default());
-        let socket = bind(addr, false).unwrap();
-        setup.set_up_listener(&socket, &addr.into()).unwrap();
-        assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= shares.receive);
-        assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
+        for budget in [1 << 20, Config::DEFAULT_BUDGET] {
+            let shares = Shares::of(budget, None);
+            let setup = Setup::new(&config, shares, Congestion::default());
+            let socket = bind(addr, false).unwrap();
+            setup.set_up_listener(&socket, &addr.into()).unwrap();
+            let most = if budget == 1 << 20 { shares.receive } else { shares.pool() };
+            assert!(sockopt::socket_recv_buffer_size(&socket).unwrap() <= most);
+            assert!(sockopt::socket_send_buffer_size(&socket).unwrap() <= shares.send);
+        }
     }
 }

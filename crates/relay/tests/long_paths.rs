@@ -25,6 +25,9 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 /// The least of a round trip between client and relay.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
+/// One test at a time: each looks for sockets among those of the process.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// How long a stream may take to get as far as it is expected to.
 const GROWTH: Duration = Duration::from_secs(40);
 
@@ -75,8 +78,9 @@ fn root_who_waits_in_the_listen_queue_holds_no_more_than_all_four_buffers_may() 
     ) {
         return;
     }
+    let _turn = TURN.lock();
     let rig = Rig::new(Engine::Copy);
-    let pair = rig.pair();
+    let pair = rig.warm_pair(Warmth::Up);
     let sight = Sight { client: other_end(&pair.client), backend: other_end(&pair.backend) };
     let (_, shares) = sight.buffers();
     let listeners = Vec::from_iter(own_sockets(|local, peer| {
@@ -179,7 +183,6 @@ struct Orders {
 }
 
 fn stream(engine: Engine, ways: Ways) {
-    static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock();
     let world = World::new(engine);
     let Pair { client, backend } = &world.pair;
