@@ -68,6 +68,9 @@ pub(crate) enum Phase {
     Moving,
 }
 
+/// What a connection has while it idles: there may be a hundred thousand of them.
+const _: () = assert!(size_of::<Connection>() + size_of::<Relaying>() <= 560);
+
 #[derive(Debug)]
 pub(crate) struct Hello {
     pub(crate) search: Search,

@@ -95,7 +95,7 @@ pub(crate) enum State {
 pub(crate) enum FlowEngine {
     Copy,
     Splice,
-    Sockmap(Taken),
+    Sockmap(Box<Taken>),
 }
 
 /// Bytes read and not yet written.
@@ -319,7 +319,7 @@ impl Flow {
     /// Goes on in the verdict's hands.
     pub(crate) fn hand_over(&mut self, taken: Taken, source: &Leg) {
         self.bulk.stop(&source.socket);
-        self.engine = FlowEngine::Sockmap(taken);
+        self.engine = FlowEngine::Sockmap(Box::new(taken));
     }
 
     /// Bytes that the target has, whoever moved them.
@@ -339,7 +339,7 @@ impl Flow {
             Held::Pipe { .. } | Held::Nothing => {}
         }
         if let (FlowEngine::Sockmap(taken), Some(sockmap)) = (self.engine, &resources.sockmap) {
-            sockmap.forget(taken);
+            sockmap.forget(*taken);
         }
     }
 
@@ -460,7 +460,7 @@ mod tests {
             }
         }
         let mut taken = Flow::new(Sockmap);
-        taken.engine = FlowEngine::Sockmap(Taken::default());
+        taken.engine = FlowEngine::Sockmap(Box::default());
         let like = Engine::ALL.map(|other| taken.moves_as(Sockmap, other));
         assert_eq!(like, [Copy, Splice, Sockmap, Auto].map(|other| other == Sockmap));
     }
