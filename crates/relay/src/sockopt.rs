@@ -102,9 +102,8 @@ pub(crate) fn buffers(socket: &impl AsFd) -> nix::Result<Buffers> {
 
 /// Memory that the socket's receive buffer has left, as the kernel accounts for it.
 pub(crate) fn free_to_receive(socket: &impl AsFd) -> nix::Result<usize> {
-    // linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC, SK_MEMINFO_RCVBUF.
-    let [used, size, ..] = getsockopt(socket, MemInfo)?;
-    Ok(size.saturating_sub(used) as usize)
+    let Buffers { receive, received, .. } = buffers(socket)?;
+    Ok(receive.saturating_sub(received))
 }
 
 /// The largest window that the socket offers from now on; one that is larger runs out first.

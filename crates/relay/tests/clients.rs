@@ -199,11 +199,21 @@ fn a_place_is_given_back_whatever_becomes_of_the_connection() {
     await_nobody(&rig);
 }
 
+/// Connections that were reset before a listener's side of the handshake was complete (`EmbryonicRsts`):
+/// to their clients they were there.
+fn reset_halfway() -> u64 {
+    let all = std::fs::read_to_string("/proc/net/netstat").unwrap();
+    let mut lines = all.lines().filter(|line| line.starts_with("TcpExt:"));
+    let [names, values] = [lines.next(), lines.next()].map(|line| line.unwrap().split(' '));
+    let found = names.zip(values).find(|(name, _)| *name == "EmbryonicRsts");
+    found.unwrap().1.parse().unwrap()
+}
+
 #[test]
 #[ignore = "slow: half a minute"]
 fn a_client_that_comes_and_goes_100_000_times_leaves_nothing_behind() {
     let rig = limited(Some(64), Some("1000/1s"), |_| {});
-    let refused = AtomicU64::new(0);
+    let (refused, before) = (AtomicU64::new(0), reset_halfway());
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -222,8 +232,8 @@ fn a_client_that_comes_and_goes_100_000_times_leaves_nothing_behind() {
     });
     await_nobody(&rig);
     let stats = rig.relay.stats();
-    // One that leaves before the relay's side of the handshake is complete is never accepted.
-    assert!(stats.accepted + stats.queue_reset >= 99_900 - refused.into_inner(), "{stats:?}");
+    let never_there = refused.into_inner() + reset_halfway() - before;
+    assert!(stats.accepted + stats.queue_reset >= 100_000 - never_there, "{stats:?}");
     assert!(rig.relay.clients()[1] <= 7 * 200);
     part(served(&rig, "127.0.9.9"));
 }

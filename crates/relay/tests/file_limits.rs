@@ -12,25 +12,6 @@ use common::*;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-const CHILD: &str = "RELAY_TEST_CHILD";
-
-/// Runs `body` in a child with at most `files` open files; the test is `name`.
-fn with_files(name: &str, files: u64, body: fn()) {
-    if std::env::var_os(CHILD).is_some() {
-        let limit = Rlimit { current: Some(files), maximum: Some(files) };
-        setrlimit(Resource::Nofile, limit).unwrap();
-        return body();
-    }
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
-}
-
 #[test]
 fn a_connection_limit_that_open_files_do_not_allow_is_refused() {
     let name = "a_connection_limit_that_open_files_do_not_allow_is_refused";

@@ -3,40 +3,19 @@
 mod common;
 
 use std::fmt;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use cachelane_relay::{Config, Engine, ErrorKind, Relay, register, register_service};
 use common::*;
 use knobs::Registry;
 use lanes::LaneMap;
-use rustix::process::{Resource, Rlimit, setrlimit};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-const CHILD: &str = "RELAY_TEST_CHILD";
-
-/// Runs `body` in a process of its own, which is this program again, with at most `files` open files.
-fn alone(name: &str, files: u64, body: fn()) {
-    if std::env::var_os(CHILD).is_some() {
-        let limit = Rlimit { current: Some(files), maximum: Some(files) };
-        setrlimit(Resource::Nofile, limit).unwrap();
-        return body();
-    }
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
-}
-
 #[test]
 fn relays_share_the_open_files_of_their_process() {
-    alone("relays_share_the_open_files_of_their_process", 500, || {
+    with_files("relays_share_the_open_files_of_their_process", 500, || {
         let (_listener, addr) = backend();
         let wanted = |n| Config { max_connections: n, ..config(Engine::Auto, &[addr]) };
         let one = Relay::start(wanted(None)).unwrap();
@@ -61,7 +40,7 @@ fn relays_share_the_open_files_of_their_process() {
 
 #[test]
 fn as_many_connections_fit_as_all_relays_together_promise() {
-    alone("as_many_connections_fit_as_all_relays_together_promise", 900, || {
+    with_files("as_many_connections_fit_as_all_relays_together_promise", 900, || {
         let rigs = [Engine::Splice, Engine::Copy].map(Rig::new);
         // Both ends of each connection are in this process too.
         let few = |rig: &Rig| rig.relay.max_connections() / 2;
@@ -73,7 +52,7 @@ fn as_many_connections_fit_as_all_relays_together_promise() {
 
 #[test]
 fn a_client_that_waits_is_served_when_another_relay_stops() {
-    alone("a_client_that_waits_is_served_when_another_relay_stops", 400, || {
+    with_files("a_client_that_waits_is_served_when_another_relay_stops", 400, || {
         let other = Rig::new(Engine::Copy);
         let crowd: Vec<_> = (0..3)
             .map(|_| Rig::with(Engine::Copy, |config| config.max_connections = Some(20)))
@@ -162,7 +141,7 @@ impl Subscriber for Log {
 
 #[test]
 fn the_repeated_line_of_one_relay_silences_no_other() {
-    alone("the_repeated_line_of_one_relay_silences_no_other", 1000, || {
+    with_files("the_repeated_line_of_one_relay_silences_no_other", 1000, || {
         let log = Log::default();
         tracing::subscriber::set_global_default(log.clone()).unwrap();
         let deny = |config: &mut Config| config.deny = vec!["127.0.0.1".parse().unwrap()];

@@ -7,11 +7,13 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cachelane_relay::{Config, Engine, Listen, Relay};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 pub mod pattern;
 pub mod race;
@@ -19,6 +21,26 @@ pub mod unix;
 
 /// How long anything may take before a test calls it stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Set in a process that a test starts of its own program.
+pub const CHILD: &str = "RELAY_TEST_CHILD";
+
+/// Runs `body` in a child with at most `files` open files; the test is `name`.
+pub fn with_files(name: &str, files: u64, body: fn()) {
+    if std::env::var_os(CHILD).is_some() {
+        let limit = Rlimit { current: Some(files), maximum: Some(files) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        return body();
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+}
 
 /// A configuration on loopback with one worker for each of the first two CPUs of this process.
 pub fn config(engine: Engine, backends: &[SocketAddr]) -> Config {
