@@ -120,6 +120,8 @@ pub(crate) struct Relaying {
     pub(crate) down: Flow,
     /// Held for as long as the backend is in use.
     pub(crate) lease: Lease,
+    /// The kernel asks whether the backend is still there: not of a connection that is over at once.
+    pub(crate) watches_backend: bool,
     grants: Grants,
 }
 
@@ -163,7 +165,9 @@ impl Relaying {
             up.prepend(greeting);
         }
         let grants = Grants::new(is_unix || engine == Engine::Sockmap);
-        Relaying { backend, up, down: Flow::new(engine), lease: connecting.lease, grants }
+        let watches_backend = backend.is_unix;
+        let down = Flow::new(engine);
+        Relaying { backend, up, down, lease: connecting.lease, watches_backend, grants }
     }
 
     /// Moves what can be moved in both directions.
@@ -293,8 +297,11 @@ fn end_of(
     if reverse == State::Lost {
         return Err(SourceReset);
     }
-    // Refused only by a socket that is closed already, which its own flow finds out.
-    let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
+    if reverse != State::Done {
+        // Refused only by a socket that is closed already, which its own flow finds out. The second end is
+        // passed on by closing.
+        let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
+    }
     flow.state = State::Done;
     Ok(())
 }

@@ -117,7 +117,10 @@ impl Setup {
         addr: &Addr,
     ) -> rustix::io::Result<()> {
         match addr {
-            Addr::Ip(_) => set_up(listener, self, self.congestion.of_listener(addr)),
+            Addr::Ip(_) => {
+                set_up(listener, self, self.congestion.of_listener(addr))?;
+                self.watch_peer(listener)
+            }
             // It passes nothing on.
             Addr::Unix(_) => Ok(()),
         }
@@ -129,7 +132,29 @@ impl Setup {
         client: &OwnedFd,
         is_unix: bool,
     ) -> rustix::io::Result<()> {
-        if is_unix { set_up_unix(client, self) } else { set_up(client, self, None) }
+        if is_unix {
+            return set_up_unix(client, self);
+        }
+        set_up(client, self, None)?;
+        self.watch_peer(client)
+    }
+
+    /// Has the kernel find out that a peer of TCP is gone which never said so. Accepted sockets inherit this;
+    /// one that connects may be told later.
+    pub(crate) fn watch_peer(&self, socket: &OwnedFd) -> rustix::io::Result<()> {
+        /// Questions without an answer after which a quiet peer is gone.
+        const PROBES: u32 = 4;
+        if let Some(idle) = self.keepalive {
+            sockopt::set_socket_keepalive(socket, true)?;
+            sockopt::set_tcp_keepidle(socket, whole_seconds(idle))?;
+            sockopt::set_tcp_keepintvl(socket, whole_seconds(idle / PROBES))?;
+            sockopt::set_tcp_keepcnt(socket, PROBES)?;
+        }
+        if let Some(timeout) = self.user_timeout {
+            let millis = timeout.as_millis().min(i32::MAX as u128) as u32;
+            sockopt::set_tcp_user_timeout(socket, millis)?;
+        }
+        Ok(())
     }
 }
 
@@ -322,26 +347,9 @@ fn set_up(socket: &OwnedFd, setup: &Setup, congestion: Option<&str>) -> rustix::
     sockopt::set_tcp_nodelay(socket, true)?;
     // Urgent bytes stay where they are in the stream. Without this they are taken out of it.
     sockopt::set_socket_oobinline(socket, true)?;
-    watch_peer(socket, setup)?;
     // Without it the socket works all the same.
     let _ = keep_timeouts_linear(socket);
     limit_buffers(socket, setup.shares)
-}
-
-/// Has the kernel find out that a peer is gone which never said so.
-fn watch_peer(socket: &OwnedFd, setup: &Setup) -> rustix::io::Result<()> {
-    /// Questions without an answer after which a quiet peer is gone.
-    const PROBES: u32 = 4;
-    if let Some(idle) = setup.keepalive {
-        sockopt::set_socket_keepalive(socket, true)?;
-        sockopt::set_tcp_keepidle(socket, whole_seconds(idle))?;
-        sockopt::set_tcp_keepintvl(socket, whole_seconds(idle / PROBES))?;
-        sockopt::set_tcp_keepcnt(socket, PROBES)?;
-    }
-    if let Some(timeout) = setup.user_timeout {
-        sockopt::set_tcp_user_timeout(socket, timeout.as_millis().min(i32::MAX as u128) as u32)?;
-    }
-    Ok(())
 }
 
 /// Of at least one second, and at most what the kernel takes (`MAX_TCP_KEEPIDLE`).

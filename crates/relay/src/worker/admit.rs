@@ -11,7 +11,7 @@ use rustix::net::{SocketAddrAny, SocketFlags};
 use super::leaving::has_left;
 use super::telling::note_connected;
 use super::timeouts::is_past;
-use super::watch::{CONNECTING, LEG, Token, modify, register};
+use super::watch::{LEG, Token, note, register};
 use super::{Look, TICK, Worker};
 use crate::backends::routes::Route;
 use crate::backends::{Choice, Lease, Tried};
@@ -257,7 +257,7 @@ impl Worker {
         let token = Token::Backend { key, generation: connection.generation };
         match started {
             Started::Socket(socket) => {
-                if !register(&self.epoll, &socket, token, CONNECTING) {
+                if !register(&self.epoll, &socket, token, LEG) {
                     return self.refuse(key, Cause::Resource);
                 }
                 connecting.socket = Some(socket);
@@ -331,19 +331,14 @@ impl Worker {
         note_connected(&self.tallies, connecting.lease.backend());
         self.limit_receive(&socket, is_unix);
         let connection = &mut self.connections[key];
-        let generation = connection.generation;
-        let backend = Leg::new(socket, is_unix);
+        let mut backend = Leg::new(socket, is_unix);
+        note(&mut backend, flags);
         let engine = connection.origin.engine;
         let relaying = Relaying::new(*connecting, &connection.client, backend, engine);
-        let token = Token::Backend { key, generation };
-        let watched = modify(&self.epoll, &relaying.backend.socket, token, LEG);
         // The client has often sent its first bytes by now.
         connection.client.readable = true;
         connection.phase = Phase::Relaying(Box::new(relaying));
         connection.active = self.tick;
-        if !watched {
-            return self.refuse(key, Cause::Resource);
-        }
         self.set_timer(key);
         self.step(key);
     }

@@ -13,6 +13,10 @@ use crate::cause::Cause;
 use crate::config::Config;
 use crate::connection::{Connection, Phase, Relaying};
 
+/// Ticks from a connection's first byte to and fro until the kernel is told to watch its backend: most
+/// connections are over by then, and save its system calls.
+const UNWATCHED: u32 = 10;
+
 /// Each limit in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -77,7 +81,9 @@ impl Worker {
                 Some(after(self.limits.connect).min(left.max(0) as u32))
             }
             Phase::Relaying(relaying) => {
-                self.limits.of_relaying(relaying).map(|(limit, _)| after(limit))
+                let limit = self.limits.of_relaying(relaying).map(|(limit, _)| after(limit));
+                let unwatched = (!relaying.watches_backend).then_some(UNWATCHED);
+                limit.into_iter().chain(unwatched).min()
             }
             Phase::Moving => None,
         };
@@ -92,8 +98,18 @@ impl Worker {
             if self.is_overdue(&self.connections[key]) {
                 self.time_out(key);
             } else {
+                self.watch_backend(key);
                 self.set_timer(key);
             }
+        }
+    }
+
+    fn watch_backend(&mut self, key: usize) {
+        if let Phase::Relaying(relaying) = &mut self.connections[key].phase
+            && !std::mem::replace(&mut relaying.watches_backend, true)
+        {
+            // Of a broken socket, the flows find out.
+            let _ = self.shared.setup.watch_peer(&relaying.backend.socket);
         }
     }
 

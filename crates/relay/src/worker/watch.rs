@@ -7,6 +7,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::flow::Leg;
 use crate::repeated::say;
 
+/// A leg, also while it connects: it turns writable then.
 pub(super) const LEG: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
     .union(EventFlags::OUT)
@@ -15,7 +16,6 @@ pub(super) const LEG: EventFlags = EventFlags::IN
 /// A leg whose data the sockmap engine redirects: waking up for it would be for nothing.
 pub(super) const SOURCE_IN_KERNEL: EventFlags =
     EventFlags::OUT.union(EventFlags::RDHUP).union(EventFlags::ET);
-pub(super) const CONNECTING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
 
 /// What an event is about, in the 64 bits that epoll carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
