@@ -117,10 +117,7 @@ impl Setup {
         addr: &Addr,
     ) -> rustix::io::Result<()> {
         match addr {
-            Addr::Ip(_) => {
-                set_up(listener, self, self.congestion.of_listener(addr))?;
-                self.watch_peer(listener)
-            }
+            Addr::Ip(_) => self.set_up_front(listener, self.congestion.of_listener(addr)),
             // It passes nothing on.
             Addr::Unix(_) => Ok(()),
         }
@@ -132,15 +129,19 @@ impl Setup {
         client: &OwnedFd,
         is_unix: bool,
     ) -> rustix::io::Result<()> {
-        if is_unix {
-            return set_up_unix(client, self);
-        }
-        set_up(client, self, None)?;
-        self.watch_peer(client)
+        if is_unix { set_up_unix(client, self) } else { self.set_up_front(client, None) }
     }
 
-    /// Has the kernel find out that a peer of TCP is gone which never said so. Accepted sockets inherit this;
-    /// one that connects may be told later.
+    /// Sets up a listener of TCP, whose clients inherit all of it, or a client.
+    fn set_up_front(&self, socket: &OwnedFd, congestion: Option<&str>) -> rustix::io::Result<()> {
+        // A service manager's may reset whom it closes, with what is under way to them; or have a close
+        // wait, and the worker with it.
+        sockopt::set_socket_linger(socket, None)?;
+        set_up(socket, self, congestion)?;
+        self.watch_peer(socket)
+    }
+
+    /// Has the kernel find out that a peer of TCP is gone which never said so.
     pub(crate) fn watch_peer(&self, socket: &OwnedFd) -> rustix::io::Result<()> {
         /// Questions without an answer after which a quiet peer is gone.
         const PROBES: u32 = 4;

@@ -4,19 +4,49 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use cachelane_relay::Engine;
+use cachelane_relay::{Engine, Inherited, Relay};
 use common::pattern::{Pattern, Rng};
 use common::*;
 use nix::sys::socket::setsockopt;
 use nix::{setsockopt_impl, sockopt_impl};
 use rustix::event::PollFlags;
+use rustix::net::sockopt::set_socket_linger;
 
 on_every_engine! {
     what_is_on_its_way_when_a_client_that_has_ended_dies_arrives,
     a_backend_may_write_while_it_is_owed_what_a_client_that_died_has_sent,
+}
+
+/// Accepted sockets inherit how a listener lingers, and a relay may be given any listener.
+#[test]
+fn who_comes_by_a_listener_that_resets_on_close_gets_all_and_a_good_end() {
+    for early in [true, false] {
+        let (server, to) = backend();
+        let manager = TcpListener::bind("127.0.0.1:0").unwrap();
+        set_socket_linger(&manager, Some(Duration::ZERO)).unwrap();
+        let addr = manager.local_addr().unwrap();
+        let inherited = Inherited::of_manager(manager.try_clone().unwrap().into()).unwrap();
+        let start = || Relay::start_on(config(Engine::Copy, &[to]), vec![inherited]).unwrap();
+        // It waits in the queue for the relay, or comes later.
+        let (client, relay) = if early {
+            let client = connect(addr);
+            (client, start())
+        } else {
+            let relay = start();
+            (connect(addr), relay)
+        };
+        let server = accept(&server);
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(receive_to_end(&server), b"");
+        let answer: Vec<u8> = (0..1 << 20).map(|n: u32| (n % 251) as u8).collect();
+        send_all(&server, &answer);
+        drop(server);
+        await_that("the relay has passed it all on", || relay.active() == 0);
+        assert_eq!(receive_to_end(&client), answer, "early: {early}");
+    }
 }
 
 /// Which end was first to end its stream, where both have.
