@@ -120,7 +120,7 @@ pub(crate) struct Relaying {
     pub(crate) down: Flow,
     /// Held for as long as the backend is in use.
     pub(crate) lease: Lease,
-    /// The kernel asks whether the backend is still there: not of a connection that is over at once.
+    /// Whether the kernel was asked to find out if the backend is gone. That of a Unix socket always says so.
     pub(crate) watches_backend: bool,
     grants: Grants,
 }
@@ -298,8 +298,8 @@ fn end_of(
         return Err(SourceReset);
     }
     if reverse != State::Done {
-        // Refused only by a socket that is closed already, which its own flow finds out. The second end is
-        // passed on by closing.
+        // Refused only by a socket that is closed already, which its own flow finds out. The second end needs
+        // no call of its own: the connection is closed next.
         let _ = rustix::net::shutdown(&target.socket, Shutdown::Write);
     }
     flow.state = State::Done;

@@ -13,8 +13,8 @@ use crate::cause::Cause;
 use crate::config::Config;
 use crate::connection::{Connection, Phase, Relaying};
 
-/// Ticks from a connection's first byte to and fro until the kernel is told to watch its backend: most
-/// connections are over by then, and save its system calls.
+/// Ticks after a backend has accepted until the kernel is asked to find out if it is gone. That takes five
+/// system calls, which most connections save: they are over by then.
 const UNWATCHED: u32 = 10;
 
 /// Each limit in ticks.
@@ -104,6 +104,7 @@ impl Worker {
         }
     }
 
+    /// Asks the kernel to find out if the backend is gone, if it was not asked before.
     fn watch_backend(&mut self, key: usize) {
         if let Phase::Relaying(relaying) = &mut self.connections[key].phase
             && !std::mem::replace(&mut relaying.watches_backend, true)
