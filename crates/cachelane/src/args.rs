@@ -1,10 +1,13 @@
 //! What several commands take on the command line, and values as people write them there.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use knobs::ProcessName;
 use lanes::LaneMap;
+
+use crate::config::Sources;
 
 /// How long it runs and what it prints.
 #[derive(clap::Args, Debug)]
@@ -43,6 +46,24 @@ impl NameArg {
     /// The name, or this one if none was given.
     pub(crate) fn or(&self, default: &str) -> ProcessName {
         self.name.clone().unwrap_or_else(|| ProcessName::of(default))
+    }
+}
+
+/// Where the configuration is.
+#[derive(clap::Args, Debug)]
+pub(crate) struct SourceArgs {
+    /// Configuration: a TOML file, or a folder of them; may be repeated, and later ones are laid over
+    /// earlier ones [default: the files of this host in /usr/lib/cachelane and /etc/cachelane]
+    #[arg(short = 'c', long = "config", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Set a key, over all files, such as relay.web.engine=copy; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl SourceArgs {
+    pub(crate) fn sources(&self) -> Sources {
+        Sources { paths: self.paths.clone(), flags: self.set.clone() }
     }
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod borrow;
 mod bridge;
 mod completions;
+mod config;
 #[cfg(feature = "measure")]
 mod demo;
 mod doctor;
@@ -15,6 +16,7 @@ mod relay;
 mod steer;
 mod trial;
 mod undo;
+mod up;
 mod xsk;
 
 use crate::exit::Exit;
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Xsk(Box<xsk::Args>),
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
+    Up(up::Args),
+    Config(config::Args),
     Knob(knob::Args),
     Undo(undo::Args),
     #[cfg(feature = "measure")]
@@ -45,13 +49,31 @@ impl Command {
     fn restores(&self) -> bool {
         !matches!(
             self,
-            Command::Doctor(_) | Command::Undo(_) | Command::Completions(_) | Command::Man(_)
+            Command::Doctor(_)
+                | Command::Config(_)
+                | Command::Undo(_)
+                | Command::Completions(_)
+                | Command::Man(_)
         )
+    }
+
+    /// Whether it is a bench, which flips knobs and moves ports thousands of times.
+    pub(crate) fn is_bench(&self) -> bool {
+        #[cfg(feature = "measure")]
+        if matches!(self, Command::Bench(_)) {
+            return true;
+        }
+        false
+    }
+
+    /// Whether what it reads may say what is logged.
+    pub(crate) fn sets_filter(&self) -> bool {
+        matches!(self, Command::Up(_))
     }
 }
 
 /// Runs one subcommand.
-pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
+pub(crate) fn run(command: Command, quiet: bool, verbose: u8) -> anyhow::Result<Exit> {
     if command.restores() {
         undo::at_start();
     }
@@ -66,6 +88,8 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Xsk(args) => xsk::run(*args, quiet),
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),
+        Command::Up(args) => up::run(&args, quiet, verbose),
+        Command::Config(args) => config::run(&args),
         Command::Knob(args) => knob::run(args),
         Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]

@@ -3,19 +3,23 @@
 //! and counted.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 
-use crate::run;
+use crate::cmd::Command;
+use crate::{member, run};
 
 /// Lines that wait to be written at most.
 const QUEUE: usize = 4096;
+
+/// The environment variable with a filter.
+pub(crate) const FILTER: &str = "CACHELANE_LOG";
 
 /// How long, at the end, a stderr that takes nothing is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,29 +39,41 @@ enum Message {
 
 /// Logs from now on. A bench flips knobs and moves ports thousands of times: what it logs of that
 /// would bury what it says of itself.
-pub(crate) fn to_stderr(quiet: bool, verbose: u8, bench: bool) -> Log {
+pub(crate) fn to_stderr(quiet: bool, verbose: u8, of: &Command) -> Log {
     let level = match (quiet, verbose) {
         (true, _) => "error",
-        (false, 0) if bench => "warn",
+        (false, 0) if of.is_bench() => "warn",
         (false, 0) => "info",
         (false, 1) => "debug",
         (false, _) => "trace",
     };
-    let filter = EnvFilter::try_from_env("CACHELANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (queue, lines) = sync_channel(QUEUE);
     let lost = Arc::new(AtomicU64::new(0));
     let to = Queued { queue: queue.clone(), lost: Arc::clone(&lost) };
     let thread = std::thread::Builder::new().name("log".into());
     let writer = thread.spawn(move || write(&lines, &lost)).ok();
-    tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || to.clone())
         .with_ansi(colour)
         .with_target(false)
         // A log that nobody reads any more is no reason to end.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    if !of.sets_filter() {
+        subscriber.init();
+    } else {
+        // It takes a lock for each line, so not where packets are moved.
+        let subscriber = subscriber.with_filter_reloading();
+        let handle = subscriber.reload_handle();
+        if !quiet && verbose == 0 && std::env::var_os(FILTER).is_none() {
+            let set = move |filter: &str| drop(handle.reload(EnvFilter::new(filter)));
+            // It is the first and only one.
+            let _ = SET_FILTER.set(Box::new(set));
+        }
+        subscriber.init();
+    }
     Log { queue, writer }
 }
 
@@ -83,9 +99,26 @@ impl Write for Queued {
     }
 }
 
+/// Has this filter decide what is logged from now on, where the command
+/// [sets one](Command::sets_filter), unless the environment or the command line has another.
+pub(crate) fn set_filter(filter: &str) {
+    if let Some(set) = SET_FILTER.get() {
+        set(filter);
+    }
+}
+
+type SetFilter = Box<dyn Fn(&str) + Send + Sync>;
+/// None where something else has one.
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+
 fn write(lines: &Receiver<Message>, lost: &AtomicU64) {
+    let whose = member::name().map(|name| format!("{name} ").into_bytes());
     // Errors: nobody reads any more.
-    while let Ok(Message::Line(line)) = lines.recv() {
+    while let Ok(Message::Line(mut line)) = lines.recv() {
+        // In one write, beside those of others.
+        if let Some(whose) = &whose {
+            line.splice(..0, whose.iter().copied());
+        }
         let _ = run::Log.write_all(&line);
         let lost = lost.swap(0, Relaxed);
         if lost > 0 {

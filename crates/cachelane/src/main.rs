@@ -3,11 +3,13 @@
 
 mod args;
 mod cmd;
+mod config;
 mod counters;
 mod exit;
 mod figures;
 mod holder;
 mod log;
+mod member;
 mod out;
 mod packets;
 mod passed;
@@ -51,17 +53,20 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    member::join();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => return say(&said),
     };
-    let log = log::to_stderr(cli.quiet, cli.verbose, matches!(cli.command, cmd::Command::Bench(_)));
-    match cmd::run(cli.command, cli.quiet) {
+    let log = log::to_stderr(cli.quiet, cli.verbose, &cli.command);
+    match cmd::run(cli.command, cli.quiet, cli.verbose) {
         Ok(exit) => exit.into(),
         Err(error) => {
             // After what was logged before it.
             drop(log);
-            out::complain(&describe(&error));
+            let why = describe(&error);
+            out::complain(&why);
+            member::fail(&why);
             Exit::of(&error).into()
         }
     }

@@ -12,6 +12,7 @@ use rustix::io::retry_on_intr;
 use rustix::pipe::PIPE_BUF;
 
 use crate::exit::Exit;
+use crate::member;
 use crate::run;
 use crate::terminal::clean;
 
@@ -60,7 +61,8 @@ fn write(bytes: &[u8]) -> io::Result<()> {
 /// that any more, nobody is told.
 pub(crate) fn complain(text: &str) {
     let text = Vec::from_iter(text.split('\n').map(clean)).join("\n");
-    let _ = writeln!(io::stderr(), "cachelane: {text}");
+    let whose = member::name().map_or(String::new(), |name| format!(" {name}"));
+    let _ = writeln!(io::stderr(), "cachelane{whose}: {text}");
 }
 
 /// Whether a file can be written there, found out before there is something to write. Leaves

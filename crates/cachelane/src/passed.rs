@@ -1,7 +1,12 @@
 //! What a service manager has passed to this process: sockets that listen, and where to tell it how
 //! things stand.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use relay::Inherited;
@@ -34,4 +39,29 @@ pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("the service manager cannot be told {states:?}: {error}");
     }
+}
+
+/// Tells the service manager, if it wants to know, that this process is not stuck. That is not worth
+/// waiting for: a manager that does not read may be stopped itself.
+pub(crate) fn notify_alive() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let send = || {
+        let path = path.as_encoded_bytes();
+        let addr = match path.strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(b"WATCHDOG=1", &addr)
+    };
+    if let Err(error) = send() {
+        tracing::debug!("the service manager is not told that this process is alive: {error}");
+    }
+}
+
+/// How often it wants to be told, if it does.
+pub(crate) fn alive_every() -> Option<Duration> {
+    // As its manual says: twice as often as it looks.
+    sd_notify::watchdog_enabled().map(|longest| longest / 2)
 }

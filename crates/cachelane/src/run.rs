@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use knobs::{ProcessName, Registry, Server};
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use sd_notify::NotifyState;
+
+use crate::passed;
 pub(crate) use view::{Log, View};
 
 /// Why it ended.
@@ -58,11 +61,19 @@ pub(crate) trait Followed {
     /// Looks after it once; how soon to do so again, or none to wait for a signal.
     fn turn(&mut self) -> anyhow::Result<Option<Duration>>;
 
+    /// Whether all has started that is to, after a turn.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// What SIGUSR1 asks for.
     fn log(&mut self) -> anyhow::Result<()>;
 
     /// What SIGHUP asks for, where it is [heeded](Foreground::heed_hangup).
     fn hang_up(&mut self) {}
+
+    /// What SIGUSR2 asks for, where it is [heeded](Foreground::heed_as_daemon).
+    fn upgrade(&mut self) {}
 }
 
 static ASKED_TO_END: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -94,6 +105,11 @@ pub(crate) struct Foreground {
     /// Readable when a signal has come, or when somebody called a waker.
     wake: UnixStream,
     waker: UnixStream,
+    /// How often the service manager is told that this process is alive, and when it was last.
+    alive_every: Option<Duration>,
+    told: Option<Instant>,
+    /// It was told that all has started.
+    is_ready: bool,
 }
 
 impl Foreground {
@@ -107,7 +123,9 @@ impl Foreground {
             let (wake, waker) = UnixStream::pair()?;
             wake.set_nonblocking(true)?;
             waker.set_nonblocking(true)?;
-            let foreground = Foreground { signals, wake, waker };
+            let alive_every = passed::alive_every();
+            let foreground =
+                Foreground { signals, wake, waker, alive_every, told: None, is_ready: false };
             [SIGINT, SIGTERM, SIGUSR1].into_iter().try_for_each(|s| foreground.wake_by(s))?;
             Ok::<_, std::io::Error>(foreground)
         };
@@ -120,6 +138,13 @@ impl Foreground {
         heeded.context("cannot catch SIGHUP")
     }
 
+    /// Has SIGHUP and SIGUSR2 ask for something else than the end, and the end of a child wake it.
+    pub(crate) fn heed_as_daemon(&self) -> anyhow::Result<()> {
+        let heeded = self.signals.add_signal(SIGUSR2).and_then(|()| self.wake_by(SIGUSR2));
+        heeded.and_then(|()| self.wake_by(SIGCHLD)).context("cannot catch signals")?;
+        self.heed_hangup()
+    }
+
     /// Has a signal that is caught already end its sleep: handlers run in the order in which they were
     /// registered, so it is there to be seen by then.
     fn wake_by(&self, signal: i32) -> std::io::Result<()> {
@@ -128,10 +153,15 @@ impl Foreground {
 
     /// Does what signals ask for, up to the first that asks this process to end.
     pub(crate) fn heed(&mut self, followed: &mut dyn Followed) -> anyhow::Result<Option<i32>> {
+        if self.alive_every.is_some_and(|every| self.told.is_none_or(|at| at.elapsed() >= every)) {
+            self.told = Some(Instant::now());
+            passed::notify_alive();
+        }
         for signal in self.signals.pending() {
             match signal {
                 SIGUSR1 => followed.log()?,
                 SIGHUP => followed.hang_up(),
+                SIGUSR2 => followed.upgrade(),
                 signal => return Ok(Some(signal)),
             }
         }
@@ -156,7 +186,11 @@ impl Foreground {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(Ended::Time);
             }
-            let pause = [followed.turn()?, left].into_iter().flatten().min();
+            let pause = [followed.turn()?, left, self.alive_every].into_iter().flatten().min();
+            if !self.is_ready && followed.is_ready() {
+                self.is_ready = true;
+                passed::notify(&[NotifyState::Ready]);
+            }
             self.sleep(pause).context("cannot wait for signals")?;
         }
     }

@@ -18,6 +18,7 @@ use signal_hook::consts::SIGTERM;
 use self::begin::Listen;
 use crate::args::{LanesArg, NameArg, Timeout, duration, size, timeout};
 use crate::exit::Exit;
+use crate::member;
 use crate::out;
 use crate::passed;
 use crate::run::{Ended, Followed, Foreground, open_control};
@@ -237,7 +238,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         access_log,
         ..Config::new(listen, args.to.clone(), cpus)
     };
-    let heeds_hangup = config.access_log.is_some() || config.has_address_files();
+    // A daemon passes it on to all of its relays.
+    let heeds_hangup =
+        config.access_log.is_some() || config.has_address_files() || member::name().is_some();
     if args.dry_run {
         return dry_run(config, sockets, args.replace);
     }
@@ -254,9 +257,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Exit> {
         relay::register(&relay, map, knobs)
     });
     announce(&relay, &args.to, relay.cpus());
-    let mut ready = vec![NotifyState::Ready];
-    ready.extend(args.replace.then(|| NotifyState::MainPid(std::process::id())));
-    passed::notify(&ready);
+    if args.replace {
+        passed::notify(&[NotifyState::MainPid(std::process::id())]);
+    }
     match foreground.follow(None, &mut Running(&relay))? {
         Ended::Signal(SIGTERM) => {
             passed::notify(&[NotifyState::Stopping]);

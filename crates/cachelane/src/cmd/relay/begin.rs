@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use relay::{Addr, Config, ErrorKind, Inherited, Predecessor, Relay, Target};
 
 use crate::exit::usage;
+use crate::member;
 use crate::passed::Passed;
 
 /// Where to listen, as users say it.
@@ -158,7 +159,11 @@ pub(super) fn replace(config: &Config, sockets: &[Inherited]) -> anyhow::Result<
                 tracing::debug!("tries again to replace: {error}");
                 thread::sleep(PAUSE);
             }
-            relay => return Ok(relay?),
+            relay => {
+                let relay = relay?;
+                member::took_over(predecessor.map(|one| one.pid));
+                return Ok(relay);
+            }
         }
     }
 }

@@ -1,0 +1,91 @@
+//! `cachelane config`: what `cachelane up` would read.
+
+use serde_json::json;
+
+use crate::args::SourceArgs;
+use crate::config::{Loaded, default_file, dump, dump_json, origin, schema};
+use crate::exit::Exit;
+use crate::out;
+
+/// Check and show the configuration of `cachelane up`
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+Without -c, these files are laid over each other, key by key: /usr/lib/cachelane/*.toml, \
+/etc/cachelane/config.toml, /etc/cachelane/conf.d/*.toml.
+
+Exit codes: 0: all is well; 2: something is wrong in the configuration.
+
+Examples:
+  cachelane config check
+  cachelane config check -c proxy.toml
+  cachelane config dump --set relay.web.engine=copy
+  cachelane config default > /etc/cachelane/config.toml
+  cachelane config schema > cachelane.schema.json")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    /// Say all that is wrong in it, with line and column; nothing is started
+    Check {
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what is in force once all files are laid over each other, and where each value was set
+    Dump {
+        #[command(flatten)]
+        sources: SourceArgs,
+        /// Print JSON instead of TOML
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a configuration to begin with: all keys, commented out, with their meaning and defaults
+    Default,
+    /// Print a JSON schema of a configuration, for editors
+    Schema,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    match &args.what {
+        What::Check { sources, json } => check(&sources.sources().load(), *json),
+        What::Dump { sources, json } => {
+            let loaded = sources.sources().load();
+            loaded.troubles.iter().for_each(|trouble| out::complain(&trouble.to_string()));
+            if *json {
+                out::lines([json!({"schema": 1, "config": dump_json(&loaded.tree)})])?;
+            } else {
+                out::print(&dump(&loaded.tree))?;
+            }
+            Ok(if loaded.troubles.is_empty() { Exit::Ok } else { Exit::Usage })
+        }
+        What::Default => out::print(&default_file()).map(|()| Exit::Ok),
+        What::Schema => out::print(&format!("{:#}\n", schema())).map(|()| Exit::Ok),
+    }
+}
+
+fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
+    let Loaded { config, files, troubles, .. } = loaded;
+    if json {
+        let errors: Vec<_> = troubles
+            .iter()
+            .map(|one| json!({"at": one.origin.as_ref().map(origin), "message": one.message}))
+            .collect();
+        let members: Vec<_> = config.members.iter().map(|member| &member.name).collect();
+        out::lines([json!({"schema": 1, "files": files, "members": members, "errors": errors})])?;
+    } else if troubles.is_empty() {
+        let names: Vec<_> = config.members.iter().map(|member| member.name.as_str()).collect();
+        let names = if names.is_empty() { "nothing to run".into() } else { names.join(", ") };
+        let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+        out::lines([format!("{}: {names}", files.join(", "))])?;
+    } else {
+        // As compilers say it, for editors to jump there.
+        out::lines(troubles)?;
+    }
+    Ok(if troubles.is_empty() { Exit::Ok } else { Exit::Usage })
+}

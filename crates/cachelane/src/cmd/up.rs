@@ -1,0 +1,178 @@
+//! `cachelane up`: all that a configuration asks for, each in a process of its own, until a signal ends
+//! it.
+//!
+//! `member` is what is wanted of one and which processes it has, `process` one of these, `inbox` what they
+//! say of themselves; `daemon` has all members, and applies a new configuration (`live`: where it can
+//! without another process); `succession` is how one daemon takes the place of another, and `status` what
+//! others are told.
+
+mod daemon;
+mod inbox;
+mod live;
+mod member;
+mod process;
+mod status;
+mod succession;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use knobs::{ProcessName, runtime_dir};
+use sd_notify::NotifyState;
+use signal_hook::consts::SIGINT;
+
+use self::daemon::Daemon;
+use self::inbox::Inbox;
+use self::process::Starter;
+use self::status::Board;
+use self::succession::Predecessor;
+use crate::args::{SourceArgs, duration};
+use crate::config::{Config, Settings};
+use crate::exit::{Exit, usage};
+use crate::out;
+use crate::passed;
+use crate::run::{Ended, Foreground, open_control};
+
+/// Run everything that a configuration asks for, as a daemon
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = "\
+Each table of the configuration, such as [relay.web] or [bridge.docker], is a process of its own, named \
+as its table is. One that fails takes no other down: it is started again after a second, and after \
+twice as long each time that it fails again. One that is stuck, or stopped, is killed and started \
+again. When this process ends, however it ends, the others end, too.
+
+cachelane config check finds what is wrong in a configuration, cachelane config default prints one to \
+begin with.
+
+Signals: SIGHUP applies what has changed in the configuration, and that alone: relays whose keys have \
+changed are replaced without a client noticing, and what is wrong changes nothing. Relays open their \
+access logs anew. On SIGTERM it ends all, after their connections have ended (drain-timeout); on SIGINT, \
+or a second signal, at once. On SIGUSR1 it logs how all fare. On SIGUSR2 it starts the program that is \
+now at its path with --replace, for upgrades.
+
+Exit codes: 2 if something is wrong in the configuration; of --status, 1 if a member has trouble.
+
+Examples:
+  cachelane up
+  cachelane up -c proxy.toml --dry-run
+  cachelane up -c proxy.toml --set relay.web.engine=copy
+  cachelane up --status
+  cachelane up --replace")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    sources: SourceArgs,
+    /// Take the place of the daemon of this name: its relays' clients notice nothing, and no packet is
+    /// lost. If there is none, start as usual
+    #[arg(long)]
+    replace: bool,
+    /// How long a process may be stuck or stopped before it is killed and started again; 0s for ever
+    /// [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    silent_after: Option<Duration>,
+    /// How soon to start a process again that has failed; doubled each time that it fails again
+    /// [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    retry_after: Option<Duration>,
+    /// The longest such pause [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    retry_at_most: Option<Duration>,
+    /// Name of this daemon: two with one name are one too many
+    #[arg(long, value_name = "NAME", default_value = "up")]
+    name: ProcessName,
+    /// Check the configuration and this host, print what would be done, and exit
+    #[arg(long, conflicts_with = "status")]
+    dry_run: bool,
+    /// Run nothing, but show how the members of the daemon that runs fare
+    #[arg(long, conflicts_with = "replace")]
+    status: bool,
+    /// Show that as JSON
+    #[arg(long, requires = "status")]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit> {
+    if args.status {
+        return status::print(&args.name, args.json);
+    }
+    let config = load(args)?;
+    let mut loudness = if quiet { vec!["-q"] } else { Vec::new() };
+    loudness.extend(std::iter::repeat_n("-v", verbose.into()));
+    if args.dry_run {
+        return dry_run(&config);
+    }
+    if config.members.is_empty() {
+        tracing::warn!("the configuration asks for nothing");
+    }
+    let predecessor = Predecessor::find(&args.name)?;
+    if let (Some(other), false) = (&predecessor, args.replace) {
+        return Err(usage(format!(
+            "process {} is '{}' already (expected --replace to take its place, or another --name)",
+            other.pid(),
+            args.name
+        )));
+    }
+    let mut foreground = Foreground::new()?;
+    foreground.heed_as_daemon()?;
+    let dir = runtime_dir();
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let board = Board::new(foreground.waker()?);
+    let control =
+        open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
+    control.as_ref().context("cachelane up cannot do without its control socket")?;
+    let inbox = Inbox::open(&dir, foreground.waker()?)?;
+    let starter = Starter::new(inbox.path().to_owned(), loudness);
+    let settings = Settings {
+        silent_after: args.silent_after,
+        retry_after: args.retry_after,
+        retry_at_most: args.retry_at_most,
+    };
+    let mut daemon = Daemon::new(args.sources.sources(), settings, starter, inbox, board);
+    if let Some(predecessor) = &predecessor {
+        tracing::info!("taking the place of process {}", predecessor.pid());
+        predecessor.give_way()?;
+    }
+    daemon.begin(config, predecessor, args.replace);
+    end(&mut daemon, &mut foreground)
+}
+
+/// What the configuration asks for, if nothing is wrong with it.
+fn load(args: &Args) -> anyhow::Result<Config> {
+    let loaded = args.sources.sources().load();
+    let Some((last, others)) = loaded.troubles.split_last() else { return Ok(loaded.config) };
+    others.iter().for_each(|trouble| out::complain(&trouble.to_string()));
+    Err(usage(last.to_string()))
+}
+
+/// Follows the daemon until it has ended.
+fn end(daemon: &mut Daemon, foreground: &mut Foreground) -> anyhow::Result<Exit> {
+    let mut signals = 0;
+    while let Ended::Signal(signal) = foreground.follow(None, daemon)? {
+        signals += 1;
+        tracing::info!("ending");
+        passed::notify(&[NotifyState::Stopping]);
+        daemon.end(signal == SIGINT || signals > 1);
+    }
+    Ok(Exit::Ok)
+}
+
+/// Has each member say what it would do.
+fn dry_run(config: &Config) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Ok;
+    for member in &config.members {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let mut command = std::process::Command::new(program);
+        command.arg("-q").arg(member.kind.name).args(["--name", &member.name, "--dry-run"]);
+        let said = command.args(&member.args).output();
+        let said = said.with_context(|| format!("{}: cannot be asked", member.name))?;
+        let of = if said.status.success() { &said.stdout } else { &said.stderr };
+        let text = String::from_utf8_lossy(of);
+        out::lines(
+            text.lines().map(|line| format!("{}: {}", member.name, crate::terminal::clean(line))),
+        )?;
+        if !said.status.success() {
+            exit = Exit::Failed;
+        }
+    }
+    Ok(exit)
+}

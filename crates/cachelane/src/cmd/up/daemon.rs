@@ -1,0 +1,319 @@
+//! The daemon while it runs: its members, a new configuration, and its end.
+
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sd_notify::NotifyState;
+
+use super::inbox::Inbox;
+use super::live;
+use super::member::{Member, Patience};
+use super::process::{Starter, State};
+use super::status::{Asked, Board};
+use super::succession::{Heir, Predecessor};
+use crate::config::{Config, Sources};
+use crate::passed;
+use crate::run::{Ended, Followed};
+
+/// What `[up]` may change.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AT_MOST: Duration = Duration::from_secs(60);
+
+/// What the daemon is at.
+#[derive(Debug)]
+enum Phase {
+    /// All members are to run.
+    Running,
+    /// Another daemon takes the place of this one: relays go on until they are taken over from.
+    GivingWay(Heir),
+    /// All are to end.
+    Ending,
+}
+
+pub(super) struct Daemon {
+    sources: Sources,
+    starter: Starter,
+    inbox: Inbox,
+    board: Arc<Board>,
+    members: Vec<Member>,
+    config: Config,
+    /// What the command line says of it is over what the configuration says.
+    settings: crate::config::Settings,
+    patience: Patience,
+    phase: Phase,
+    /// Members that a new configuration does not have, by name, which end once relays that may take over
+    /// from them have started.
+    retiring: Vec<Member>,
+    /// The daemon that is to take the place of this one, if this one has started it.
+    successor: Option<Child>,
+    announced: String,
+    /// The daemon whose place this one takes, until it is told so.
+    predecessor: Option<Predecessor>,
+    /// The service manager is to be told that this is the process now.
+    is_new_main: bool,
+}
+
+impl Daemon {
+    pub(super) fn new(
+        sources: Sources,
+        settings: crate::config::Settings,
+        starter: Starter,
+        inbox: Inbox,
+        board: Arc<Board>,
+    ) -> Daemon {
+        Daemon {
+            sources,
+            starter,
+            inbox,
+            board,
+            members: Vec::new(),
+            config: Config::default(),
+            settings,
+            patience: Patience { first: RETRY_AFTER, most: RETRY_AT_MOST },
+            phase: Phase::Running,
+            retiring: Vec::new(),
+            successor: None,
+            announced: String::new(),
+            predecessor: None,
+            is_new_main: false,
+        }
+    }
+
+    /// Starts with this configuration, in the place of a daemon that has given way. `replaces`: if there
+    /// was one, the service manager knows of that one.
+    pub(super) fn begin(
+        &mut self,
+        config: Config,
+        predecessor: Option<Predecessor>,
+        replaces: bool,
+    ) {
+        self.apply(config, predecessor.is_some());
+        (self.predecessor, self.is_new_main) = (predecessor, replaces);
+    }
+
+    /// Ends what is left of the predecessor, once it is known how all fare.
+    fn end_predecessor(&mut self) -> anyhow::Result<()> {
+        if !self.is_tried() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.is_new_main) {
+            passed::notify(&[NotifyState::MainPid(std::process::id())]);
+        }
+        let Some(predecessor) = self.predecessor.take() else { return Ok(()) };
+        let took_over = self.members.iter().flat_map(|member| member.took_over.clone());
+        predecessor.taken(&took_over.collect::<Vec<_>>())
+    }
+
+    /// Has this configuration be the one in force: what it has not is ended, what is new is started, what
+    /// is as it was is left alone. With `replaces`, first relays take over from another daemon's.
+    pub(super) fn apply(&mut self, config: Config, replaces: bool) {
+        let of = |cli: Option<Duration>, file: Option<Duration>, default| {
+            cli.or(file).unwrap_or(default)
+        };
+        let (cli, file) = (&self.settings, &config.settings);
+        let silent = of(cli.silent_after, file.silent_after, SILENT_AFTER);
+        self.starter.silent_after = Some(silent).filter(|silent| !silent.is_zero());
+        self.patience = Patience {
+            first: of(cli.retry_after, file.retry_after, RETRY_AFTER),
+            most: of(cli.retry_at_most, file.retry_at_most, RETRY_AT_MOST),
+        };
+        crate::log::set_filter(config.log.as_deref().unwrap_or("info"));
+        self.starter.filter = config.log.clone();
+        let is_wanted = |member: &Member| config.members.iter().any(|one| one.name == member.name);
+        let all = std::mem::take(&mut self.members);
+        let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
+        self.members = kept;
+        self.retiring.extend(gone);
+        for wanted in &config.members {
+            let there = self.members.iter_mut().find(|member| member.name == wanted.name);
+            match there {
+                None => self.members.push(Member::new(wanted.clone(), replaces)),
+                Some(member)
+                    if member.wanted.as_ref().is_some_and(|old| old.args == wanted.args) => {}
+                Some(member) => live::change(member, wanted),
+            }
+        }
+        self.members.sort_by(|a, b| a.name.cmp(&b.name));
+        self.config = config;
+    }
+
+    /// Reads the configuration anew. One that is wrong changes nothing.
+    fn reload(&mut self) {
+        passed::notify(&[NotifyState::Reloading]);
+        let loaded = self.sources.load();
+        if loaded.troubles.is_empty() {
+            let before: Vec<_> = self.members.iter().map(|one| one.name.clone()).collect();
+            self.apply(loaded.config, false);
+            let count = self.members.len();
+            tracing::info!("read the configuration anew: {count} members, {} before", before.len());
+        } else {
+            for trouble in &loaded.troubles {
+                tracing::error!("{trouble}");
+            }
+            let count = loaded.troubles.len();
+            tracing::error!("nothing is changed: the configuration has {count} errors");
+        }
+        // Files that they have open or have read.
+        for member in &self.members {
+            let Some(wanted) = &member.wanted else { continue };
+            let runs = member.process.iter().filter(|one| one.state == State::Running);
+            let is_same = |args: &Vec<String>| *args == wanted.args;
+            for process in runs.filter(|one| wanted.kind.heeds_hangup() && is_same(&one.of.args)) {
+                process.signal(Signal::HUP);
+            }
+        }
+        passed::notify(&[NotifyState::Ready]);
+    }
+
+    /// Whether all members have been tried, so that it is known how each fares.
+    fn is_tried(&self) -> bool {
+        self.members.iter().all(Member::is_tried)
+    }
+
+    fn everybody(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut().chain(&mut self.retiring)
+    }
+
+    /// Has all members end; with `at_once`, connections too.
+    pub(super) fn end(&mut self, at_once: bool) {
+        self.phase = Phase::Ending;
+        for member in self.everybody() {
+            if at_once { member.end_at_once() } else { member.end(Signal::TERM) }
+        }
+    }
+
+    /// Gives way to another daemon, step by step, or goes on if that is gone.
+    fn give_way(&mut self) {
+        for asked in self.board.take_asked() {
+            match asked {
+                Asked::GiveWay(pid) => match (&self.phase, Heir::of(pid)) {
+                    (Phase::Ending, _) | (_, None) => {}
+                    (_, Some(heir)) => {
+                        tracing::info!("process {pid} takes the place of this one");
+                        self.phase = Phase::GivingWay(heir);
+                    }
+                },
+                Asked::Taken(replaced) => {
+                    tracing::info!("another process has taken the place of this one");
+                    for pid in replaced {
+                        self.everybody().for_each(|member| member.was_replaced(pid));
+                    }
+                    self.end(false);
+                }
+            }
+        }
+        let Phase::GivingWay(heir) = &self.phase else { return };
+        if heir.is_gone() {
+            tracing::error!("what was to take the place of this process is gone: going on");
+            self.phase = Phase::Running;
+            let config = self.config.clone();
+            self.members.iter_mut().for_each(|member| member.wanted = None);
+            for wanted in config.members {
+                if let Some(member) = self.members.iter_mut().find(|one| one.name == wanted.name) {
+                    member.want(wanted);
+                }
+            }
+            return;
+        }
+        for member in self.everybody() {
+            let is_relay = member.processes().any(|one| one.of.kind.is_replaced());
+            match is_relay {
+                // What ends now ends because it was taken over from.
+                true => member.wanted = None,
+                false => member.end(Signal::TERM),
+            }
+        }
+    }
+
+    /// Whether only what another daemon takes over is left.
+    fn has_given_way(&self) -> bool {
+        let is_relay = |member: &Member| member.processes().all(|one| one.of.kind.is_replaced());
+        matches!(self.phase, Phase::GivingWay(_))
+            && self.members.iter().chain(&self.retiring).all(is_relay)
+    }
+
+    /// Tells the service manager how it stands, where that has changed.
+    fn announce(&mut self) {
+        let text = self.board.summary();
+        if text != self.announced {
+            passed::notify(&[NotifyState::Status(&text)]);
+            self.announced = text;
+        }
+    }
+}
+
+impl Followed for Daemon {
+    fn ended(&mut self) -> Option<Ended> {
+        if let Some(child) = &mut self.successor
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            tracing::error!("what was to take the place of this process has ended: {status}");
+            self.successor = None;
+        }
+        let is_over = matches!(self.phase, Phase::Ending);
+        (is_over && self.members.iter().chain(&self.retiring).all(Member::is_gone))
+            .then_some(Ended::Replaced)
+    }
+
+    fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
+        /// Where it is to hear of others without being told.
+        const LOOK: Duration = Duration::from_millis(200);
+        let now = Instant::now();
+        let said: Vec<_> = self.inbox.take().collect();
+        for said in said {
+            let known = self.everybody().any(|member| member.hear(&said));
+            if !known {
+                tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
+            }
+        }
+        self.give_way();
+        let (starter, patience) = (self.starter.clone(), self.patience);
+        let next = self.everybody().filter_map(|one| one.turn(&starter, patience, now)).min();
+        if !self.members.iter().any(Member::is_taking_over) {
+            self.retiring.iter_mut().for_each(|member| member.end(Signal::TERM));
+        }
+        self.retiring.retain(|member| !member.is_gone());
+        self.board.show(self.members.iter().chain(&self.retiring), self.has_given_way(), now);
+        self.announce();
+        self.end_predecessor()?;
+        let pause = next.map(|at| at.saturating_duration_since(Instant::now()));
+        let look = matches!(self.phase, Phase::GivingWay(_)).then_some(LOOK);
+        Ok([pause, look].into_iter().flatten().min())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_tried()
+    }
+
+    fn log(&mut self) -> anyhow::Result<()> {
+        self.board.lines().iter().for_each(|line| tracing::info!("{line}"));
+        self.everybody()
+            .flat_map(|member| member.processes())
+            .for_each(|one| one.signal(Signal::USR1));
+        Ok(())
+    }
+
+    fn hang_up(&mut self) {
+        match self.phase {
+            Phase::Running => self.reload(),
+            _ => tracing::warn!(
+                "not reading the configuration: another process takes this one's place"
+            ),
+        }
+    }
+
+    fn upgrade(&mut self) {
+        match self.starter.start_successor() {
+            Ok(child) => {
+                tracing::info!("started process {} to take the place of this one", child.id());
+                self.successor = Some(child);
+            }
+            Err(error) => {
+                tracing::error!("cannot start what is to take the place of this one: {error}")
+            }
+        }
+    }
+}

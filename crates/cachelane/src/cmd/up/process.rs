@@ -1,0 +1,191 @@
+//! One process of a member: started, told to end, and looked after.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::inbox::Word;
+use crate::config::Member;
+use crate::member;
+
+/// How the daemon starts processes.
+#[derive(Clone, Debug)]
+pub(super) struct Starter {
+    /// Where this program was when this process started; a newer one may be there by now.
+    path: PathBuf,
+    /// Where processes say how they are.
+    pub(super) inbox: PathBuf,
+    /// How long one may say nothing.
+    pub(super) silent_after: Option<Duration>,
+    /// What it logs.
+    pub(super) filter: Option<String>,
+    /// `-q` or `-v`, as this process was given it.
+    pub(super) loudness: Vec<&'static str>,
+}
+
+impl Starter {
+    pub(super) fn new(inbox: PathBuf, loudness: Vec<&'static str>) -> Starter {
+        let path = program();
+        Starter { path, inbox, silent_after: None, filter: None, loudness }
+    }
+
+    /// Starts a process for a member, which takes over from its predecessor if it `replaces` one.
+    pub(super) fn start(&self, of: &Member, replaces: bool) -> std::io::Result<Process> {
+        let mut command = Command::new(program());
+        command.arg0("cachelane").args(&self.loudness).arg(of.kind.name);
+        command.args(["--name", &of.name]);
+        command.args(replaces.then_some("--replace"));
+        command.args(&of.args);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        // A terminal's signals are for the daemon.
+        command.process_group(0);
+        command.env("NOTIFY_SOCKET", &self.inbox).env_remove("WATCHDOG_PID");
+        command.env(member::NAME, &of.name).env(member::OF, std::process::id().to_string());
+        match self.silent_after {
+            // Often enough that one that is late now and then is not taken for silent.
+            Some(silent) => command.env("WATCHDOG_USEC", (silent / 4).as_micros().to_string()),
+            None => command.env_remove("WATCHDOG_USEC"),
+        };
+        for variable in ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+            command.env_remove(variable);
+        }
+        if let Some(filter) = &self.filter {
+            command.env(crate::log::FILTER, filter);
+        }
+        let child = command.spawn()?;
+        let now = Instant::now();
+        Ok(Process {
+            child,
+            of: of.clone(),
+            state: State::Starting,
+            since: now,
+            heard: now,
+            status: None,
+        })
+    }
+
+    /// Starts a daemon that is to take the place of this one: the program that is now where this one was.
+    pub(super) fn start_successor(&self) -> std::io::Result<Child> {
+        let mut command = Command::new(&self.path);
+        command.args(std::env::args_os().skip(1).filter(|arg| arg != "--replace")).arg("--replace");
+        command.stdin(Stdio::null()).spawn()
+    }
+}
+
+/// Leads to the program of whoever reads it, also after it was removed.
+const SELF: &str = "/proc/self/exe";
+
+/// This very program, which members are to be of, too: by its path, which gives processes their name, if
+/// that still leads to it.
+fn program() -> PathBuf {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let id = |path: &std::path::Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
+    let path = std::fs::read_link(SELF).unwrap_or_default();
+    match (id(&path), id(SELF.as_ref())) {
+        (Ok(one), Ok(other)) if one == other => path,
+        _ => SELF.into(),
+    }
+}
+
+/// How far a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Starting,
+    Running,
+    /// It was told to end, or another process has taken over from it.
+    Ending,
+}
+
+/// A process of a member. It is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    /// What it was started for.
+    pub(super) of: Member,
+    pub(super) state: State,
+    /// When it came to be in its state.
+    pub(super) since: Instant,
+    /// When it last said anything.
+    pub(super) heard: Instant,
+    /// Why it is about to fail.
+    status: Option<String>,
+}
+
+impl Process {
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn hear(&mut self, words: &[Word], at: Instant) {
+        self.heard = at;
+        for word in words {
+            match word {
+                Word::Ready if self.state == State::Starting => self.enter(State::Running),
+                Word::Status(why) => self.status = Some(why.clone()),
+                // It ends by itself, and told to end, it would end at once, as on a second signal.
+                Word::MainPid(pid) if *pid != self.pid() => self.enter(State::Ending),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn enter(&mut self, state: State) {
+        if self.state != state {
+            (self.state, self.since) = (state, Instant::now());
+        }
+    }
+
+    /// Tells it to end.
+    pub(super) fn end(&mut self, signal: Signal) {
+        self.signal(signal);
+        self.enter(State::Ending);
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        // It is a child that nobody has waited for, so the number is its own.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Ends it for a reason that it does not know itself.
+    pub(super) fn kill(&mut self, why: String) {
+        self.status = Some(why);
+        self.signal(Signal::KILL);
+    }
+
+    /// How it ended, once it has.
+    pub(super) fn ended(&mut self) -> Option<Ending> {
+        match self.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(Ending { why: why(status, self.status.take()) }),
+            Err(error) => Some(Ending { why: format!("cannot be waited for: {error}") }),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Waited for, or so at least now.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) why: String,
+}
+
+fn why(status: ExitStatus, said: Option<String>) -> String {
+    match (status.signal(), status.code(), said) {
+        (Some(signal), _, Some(said)) => format!("{said}: killed by signal {signal}"),
+        (Some(signal), ..) => format!("killed by signal {signal}"),
+        (_, Some(0), _) => "ended by itself".into(),
+        (_, _, Some(said)) => said,
+        (_, code, None) => format!("ended with exit code {}", code.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,103 @@
+//! How one daemon takes the place of another (`--replace`), over the control socket.
+//!
+//! The new one asks the old one to give way. That ends all members but the relays, whose work the kernel
+//! does until the new ones have started, and says when they are gone. Then the new one starts its own
+//! members, and its relays take over from the old one's by themselves. At last it says which ones they
+//! have taken over from, and the old daemon ends: so do its relays, once their connections have ended. If
+//! the new one dies before that, the old one starts its members again.
+
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use knobs::{Process, ProcessName};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use serde_json::{Value, json};
+
+use crate::member::pid as pid_of;
+use crate::run::is_asked_to_end;
+
+/// The requests.
+pub(super) const GIVE_WAY: &str = "up.give_way";
+pub(super) const TAKEN: &str = "up.taken";
+
+/// The daemon that is to take the place of this one.
+#[derive(Debug)]
+pub(super) struct Heir(OwnedFd);
+
+impl Heir {
+    pub(super) fn of(pid: u32) -> Option<Heir> {
+        pidfd_open(pid_of(pid)?, PidfdFlags::empty()).ok().map(Heir)
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut polled, Some(&Default::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The daemon whose place this one is to take.
+#[derive(Debug)]
+pub(super) struct Predecessor {
+    process: Process,
+}
+
+impl Predecessor {
+    /// The daemon of this name and user, if one runs.
+    pub(super) fn find(name: &ProcessName) -> anyhow::Result<Option<Predecessor>> {
+        let mut all = knobs::discover()?;
+        let user = geteuid().as_raw();
+        all.retain(|one| one.kind == "up" && one.uid == user && one.pid != std::process::id());
+        let names = knobs::ask_each(&all, |one| one.connect()?.listing());
+        for (process, listing) in all.into_iter().zip(names) {
+            let label = process.label();
+            match listing {
+                Ok(listing) if listing.name == name.as_str() => {
+                    return Ok(Some(Predecessor { process }));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == knobs::ErrorKind::Gone => {}
+                Err(error) => bail!("{label} does not say whether it is '{name}': {error}"),
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    /// Has it give way; when this returns, it has.
+    pub(super) fn give_way(&self) -> anyhow::Result<()> {
+        /// A bridge with a thousand ports takes a while.
+        const PATIENCE: Duration = Duration::from_secs(120);
+        const PAUSE: Duration = Duration::from_millis(20);
+        let start = Instant::now();
+        loop {
+            let answer = self.ask(GIVE_WAY, json!({}))?;
+            if answer["has_given_way"] == true {
+                return Ok(());
+            }
+            if is_asked_to_end() {
+                bail!("told to end while process {} gave way", self.pid());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("process {} did not give way within {PATIENCE:?}", self.pid());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Tells it that its place is taken, and which of its relays were taken over from.
+    pub(super) fn taken(&self, replaced: &[u32]) -> anyhow::Result<()> {
+        self.ask(TAKEN, json!({"replaced": replaced})).map(drop)
+    }
+
+    fn ask(&self, request: &str, with: Value) -> anyhow::Result<Value> {
+        let pid = self.pid();
+        let answer = self.process.connect().and_then(|mut client| client.ask(request, with));
+        Ok(answer.with_context(|| format!("cannot take the place of process {pid}"))?.value)
+    }
+}

@@ -1,0 +1,59 @@
+//! This process as a member of `cachelane up`, which has started it: what it is called, and that it does
+//! not outlive that. What the two say to each other is the protocol of `sd_notify`.
+
+use std::sync::LazyLock;
+
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use sd_notify::NotifyState;
+
+use crate::passed;
+
+/// Names the member that a process is.
+pub(crate) const NAME: &str = "CACHELANE_MEMBER";
+/// Names the process that has started it.
+pub(crate) const OF: &str = "CACHELANE_MEMBER_OF";
+
+static MEMBER: LazyLock<Option<String>> = LazyLock::new(|| {
+    let of: i32 = std::env::var(OF).ok()?.parse().ok()?;
+    // It is inherited by what members start, which are none.
+    let is_child = getppid().is_some_and(|parent| parent.as_raw_pid() == of);
+    std::env::var(NAME).ok().filter(|_| is_child)
+});
+
+/// What this process is called in the configuration, if it is in one.
+pub(crate) fn name() -> Option<&'static str> {
+    MEMBER.as_deref()
+}
+
+/// Has this process end when `cachelane up` does, if that has started it.
+pub(crate) fn join() {
+    if name().is_none() {
+        return;
+    }
+    let parent = getppid();
+    let bound = set_parent_process_death_signal(Some(Signal::TERM));
+    // It may have died before it could be bound to.
+    if bound.is_err() || getppid() != parent {
+        let _ = kill_process(rustix::process::getpid(), Signal::TERM);
+    }
+}
+
+/// Says why this process is about to fail.
+pub(crate) fn fail(why: &str) {
+    if name().is_some() {
+        // One line is one thing there.
+        passed::notify(&[NotifyState::Status(&why.replace('\n', " "))]);
+    }
+}
+
+/// Says which process this one has taken over from; none if there was none.
+pub(crate) fn took_over(from: Option<u32>) {
+    if name().is_some() {
+        passed::notify(&[NotifyState::Custom(&format!("REPLACED={}", from.unwrap_or_default()))]);
+    }
+}
+
+/// A process id, for rustix.
+pub(crate) fn pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
