@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use wildmatch::WildMatch;
 
 use crate::host::{LinkWatch, Reader};
 use crate::{Accelerator, Config, Counters, Error, ErrorKind, Result, Table};
@@ -22,15 +23,48 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Which bridges to accelerate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bridges {
-    /// Those with these device names. `wait`: also while they are not there, or not any more.
+    /// Those with these device names. `wait`: also while they are not there, or not any more; those that
+    /// a pattern is for are always waited for.
     Named {
-        /// Device names.
+        /// Device names, or patterns of them, in which `*` stands for any characters and `?` for one.
         names: Vec<String>,
         /// Whether to wait for those that are not there.
         wait: bool,
     },
     /// All that there are, and all that come.
     All,
+}
+
+impl Bridges {
+    /// Whether a bridge of this name is one of them.
+    fn include(&self, name: &str) -> bool {
+        match self {
+            Bridges::Named { names, .. } => {
+                names.iter().any(|one| WildMatch::new(one).matches(name))
+            }
+            Bridges::All => true,
+        }
+    }
+
+    /// Whether some may come.
+    fn wait(&self) -> bool {
+        match self {
+            Bridges::Named { names, wait } => *wait || names.iter().any(|one| is_pattern(one)),
+            Bridges::All => true,
+        }
+    }
+}
+
+/// Whether this stands for the names of several bridges. No device has such a name: `*` and `?` can be
+/// in one, but not by the tools that make bridges.
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
+/// Those of the names that a [pattern](is_pattern) is for.
+pub fn matching(names: &[String], pattern: &str) -> Vec<String> {
+    let pattern = WildMatch::new(pattern);
+    names.iter().filter(|name| pattern.matches(name)).cloned().collect()
 }
 
 /// What has become of a bridge.
@@ -102,7 +136,7 @@ impl Fleet {
         // is as low, what cannot be opened says so.
         let files = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
-        let waits = !matches!(bridges, Bridges::Named { wait: false, .. });
+        let waits = bridges.wait();
         let fleet = Fleet {
             members: Mutex::new(Members {
                 config,
@@ -121,24 +155,28 @@ impl Fleet {
             bridges,
         };
         let mut seeking = fleet.seeking.lock();
-        match &fleet.bridges {
-            Bridges::Named { names, wait } => {
-                for name in names {
-                    match fleet.take(name) {
-                        Err(error) if *wait && error.kind() == ErrorKind::NoDevice => {
-                            seeking.events.push((name.clone(), Event::Awaited));
-                        }
-                        taken => seeking.note(name, Ok(taken?)),
+        let mut several = true;
+        if let Bridges::Named { names, wait } = &fleet.bridges {
+            several = names.iter().any(|name| is_pattern(name));
+            for name in names.iter().filter(|name| !is_pattern(name)) {
+                match fleet.take(name) {
+                    Err(error) if *wait && error.kind() == ErrorKind::NoDevice => {
+                        seeking.events.push((name.clone(), Event::Awaited));
                     }
+                    taken => seeking.note(name, Ok(taken?)),
                 }
             }
-            Bridges::All => {
-                // The others are taken one by one, as those that come.
-                if let Some((_, name)) = Reader::new()?.bridges()?.first() {
-                    match fleet.take(name) {
-                        Err(error) if is_every_bridges(&error) => return Err(error),
-                        taken => seeking.note(name, taken),
-                    }
+        }
+        if several {
+            // The others are taken one by one, as those that come.
+            let there = Reader::new()?.bridges()?;
+            let is_new = |name: &String| fleet.each().iter().all(|(taken, _)| taken != name);
+            let mut those =
+                there.iter().map(|(_, name)| name).filter(|name| fleet.bridges.include(name));
+            if let Some(name) = those.find(|name| is_new(name)) {
+                match fleet.take(name) {
+                    Err(error) if is_every_bridges(&error) => return Err(error),
+                    taken => seeking.note(name, taken),
                 }
             }
         }
@@ -285,12 +323,8 @@ impl Fleet {
         }
         let now = Instant::now();
         let wanted = there.into_iter().find(|(index, name)| {
-            let named = match &self.bridges {
-                Bridges::Named { names, .. } => names.contains(name),
-                Bridges::All => true,
-            };
             let may_try = seeking.refused.get(name).is_none_or(|refused| refused.next <= now);
-            named && !taken.contains(index) && may_try
+            self.bridges.include(name) && !taken.contains(index) && may_try
         });
         let Some((_, name)) = wanted else { return Ok(false) };
         let taken = self.take(&name);

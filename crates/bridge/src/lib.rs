@@ -46,7 +46,7 @@ pub use config::{Config, Table};
 pub use counters::{Counters, Reason};
 pub use decide::{Obstacle, Plan, PortPlan, Protocol, Refresh, Way, decide};
 pub use error::{Error, ErrorKind, Result};
-pub use fleet::{Bridges, Event, Fleet};
+pub use fleet::{Bridges, Event, Fleet, is_pattern, matching};
 pub use inspect::{Inspection, bridges, inspect};
 pub use lease::Lease;
 pub use owner::Accelerated;

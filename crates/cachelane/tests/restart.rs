@@ -15,12 +15,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::PROGRAM;
+use common::clients::{PATIENCE, Storm, ask, echo};
 use lab::testing::comes_true;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A relay that is killed when it is dropped.
 struct Relay {
@@ -108,34 +106,6 @@ fn line_with(log: &mut impl BufRead, words: &str) -> String {
             return all.split_off(from);
         }
     }
-}
-
-/// A server that sends back what it reads.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
-            std::thread::spawn(move || {
-                let mut back = stream.try_clone().expect("a file");
-                // Ends when the client does, by whatever.
-                let _ = std::io::copy(&mut stream, &mut back);
-            });
-        }
-    });
-    addr
-}
-
-/// Sends a client's question and reads its answer to the end.
-fn ask(mut client: &TcpStream) -> std::io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.write_all(b"question")?;
-    client.shutdown(std::net::Shutdown::Write)?;
-    let mut answer = String::new();
-    client.read_to_string(&mut answer)?;
-    assert_eq!(answer, "question");
-    Ok(())
 }
 
 fn runtime_dir() -> TempDir {
@@ -290,57 +260,6 @@ fn root_workers_follow_the_cpuset() {
         line_with(&mut relay.log, says);
         assert_eq!(relay.cpus(), on);
         ask(&TcpStream::connect(relay.addr).expect("it listens")).expect("it serves");
-    }
-}
-
-/// Clients that come without a pause, and what has become of them.
-struct Storm {
-    over: Arc<AtomicBool>,
-    clients: Vec<JoinHandle<Tally>>,
-}
-
-/// Clients by how they fared.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    served: u64,
-    refused: u64,
-    reset: u64,
-}
-
-impl Storm {
-    fn on(addr: SocketAddr) -> Storm {
-        let over = Arc::new(AtomicBool::new(false));
-        let client = |_| {
-            let over = Arc::clone(&over);
-            std::thread::spawn(move || {
-                let mut tally = Tally::default();
-                while !over.load(Relaxed) {
-                    match TcpStream::connect(addr).map(|client| ask(&client)) {
-                        Ok(Ok(())) => tally.served += 1,
-                        Ok(Err(_)) => tally.reset += 1,
-                        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {
-                            tally.reset += 1;
-                        }
-                        Err(_) => tally.refused += 1,
-                    }
-                }
-                tally
-            })
-        };
-        let clients = (0..4).map(client).collect();
-        Storm { over, clients }
-    }
-
-    fn end(self) -> Tally {
-        self.over.store(true, Relaxed);
-        let add = |mut sum: Tally, one: JoinHandle<Tally>| {
-            let one = one.join().expect("no client panicked");
-            sum.served += one.served;
-            sum.refused += one.refused;
-            sum.reset += one.reset;
-            sum
-        };
-        self.clients.into_iter().fold(Tally::default(), add)
     }
 }
 

@@ -27,7 +27,7 @@ It leaves all others to the bridge and counts them by reason (cachelane knob lis
 When this process ends, however it ends, the bridge forwards the next packet itself.
 
 When a bridge is deleted, the process continues with the others. It ends with the last one, \
-unless --wait or --all is given. Knobs and counters are for all its bridges together.
+unless --wait, --all or a pattern is given. Knobs and counters are for all its bridges together.
 
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the counters of each bridge.
 
@@ -35,10 +35,12 @@ Examples:
   cachelane bridge docker0 --check
   cachelane bridge br0
   cachelane bridge br0 br1 --wait
+  cachelane bridge docker0 'br-*'
   cachelane bridge --all
   cachelane knob set bridge.fastpath off")]
 pub(crate) struct Args {
-    /// Bridges to accelerate, such as br0 or docker0
+    /// Bridges to accelerate, such as br0 or docker0, or patterns, such as 'br-*', for those that are
+    /// there and those that come later
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
     /// Accelerate all bridges, including those that are created later

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let board = Board::new(foreground.waker()?);
     let control =
         open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
-    control.as_ref().context("cachelane up cannot do without its control socket")?;
+    let control = control.context("cachelane up cannot do without its control socket")?;
     let inbox = Inbox::open(&dir, foreground.waker()?)?;
     let starter = Starter::new(inbox.path().to_owned(), loudness);
     let settings = Settings {
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
         retry_after: args.retry_after,
         retry_at_most: args.retry_at_most,
     };
-    let mut daemon = Daemon::new(args.sources.sources(), settings, starter, inbox, board);
+    let mut daemon = Daemon::new(args.sources.sources(), settings, starter, inbox, board, control);
     if let Some(predecessor) = &predecessor {
         tracing::info!("taking the place of process {}", predecessor.pid());
         predecessor.give_way()?;

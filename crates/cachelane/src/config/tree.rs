@@ -137,7 +137,7 @@ struct File<'a> {
 
 impl File<'_> {
     fn at(&self, offset: usize) -> Origin {
-        let before = &self.text[..self.text.floor_char_boundary(offset)];
+        let before = self.text.get(..offset).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         Origin::File {
             path: Rc::clone(&self.path),

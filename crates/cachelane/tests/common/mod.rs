@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod clients;
 pub(crate) mod frames;
 pub(crate) mod steer;
 pub(crate) mod xsk;

@@ -15,9 +15,9 @@ pub(super) fn check(args: &Args) -> anyhow::Result<Exit> {
     let found = inspect(args)?;
     let text = if args.json {
         let all: Vec<Value> = found.iter().map(to_json).collect();
-        let json = match (args.names.len(), all.as_slice()) {
+        let json = match (args.names.as_slice(), all.as_slice()) {
             // The one that was asked for.
-            (1, [one]) => one.clone(),
+            ([name], [one]) if !bridge::is_pattern(name) => one.clone(),
             _ => json!({"schema": 1, "bridges": all}),
         };
         format!("{json:#}\n")
@@ -171,7 +171,19 @@ pub(super) fn accelerated(port: &PortPlan) -> bool {
 /// The bridges that are meant, and what is found there; none where one is not there and would be
 /// waited for.
 fn inspect(args: &Args) -> anyhow::Result<Vec<(String, Option<Inspection>)>> {
-    let names = if args.all { bridge::bridges()? } else { args.names.clone() };
+    let there = bridge::bridges()?;
+    let mut names = Vec::new();
+    for name in &args.names {
+        match bridge::is_pattern(name) {
+            true => names.extend(bridge::matching(&there, name)),
+            false => names.push(name.clone()),
+        }
+    }
+    if args.all {
+        names = there;
+    }
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
     let look = |name: String| match bridge::inspect(&name) {
         Err(error) if error.kind() == ErrorKind::NoDevice && (args.wait || args.all) => {
             Ok((name, None))

@@ -4,6 +4,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use knobs::Server;
 use rustix::process::Signal;
 use sd_notify::NotifyState;
 
@@ -38,6 +39,8 @@ pub(super) struct Daemon {
     starter: Starter,
     inbox: Inbox,
     board: Arc<Board>,
+    /// None once another daemon has this one's place.
+    control: Option<Server>,
     members: Vec<Member>,
     config: Config,
     /// What the command line says of it is over what the configuration says.
@@ -63,12 +66,14 @@ impl Daemon {
         starter: Starter,
         inbox: Inbox,
         board: Arc<Board>,
+        control: Server,
     ) -> Daemon {
         Daemon {
             sources,
             starter,
             inbox,
             board,
+            control: Some(control),
             members: Vec::new(),
             config: Config::default(),
             settings,
@@ -95,16 +100,19 @@ impl Daemon {
     }
 
     /// Ends what is left of the predecessor, once it is known how all fare.
-    fn end_predecessor(&mut self) -> anyhow::Result<()> {
+    fn end_predecessor(&mut self) {
         if !self.is_tried() {
-            return Ok(());
+            return;
         }
         if std::mem::take(&mut self.is_new_main) {
             passed::notify(&[NotifyState::MainPid(std::process::id())]);
         }
-        let Some(predecessor) = self.predecessor.take() else { return Ok(()) };
+        let Some(predecessor) = &self.predecessor else { return };
         let took_over = self.members.iter().flat_map(|member| member.took_over.clone());
-        predecessor.taken(&took_over.collect::<Vec<_>>())
+        match predecessor.taken(&took_over.collect::<Vec<_>>()) {
+            Ok(()) => self.predecessor = None,
+            Err(error) => tracing::warn!("asking again: {error:#}"),
+        }
     }
 
     /// Has this configuration be the one in force: what it has not is ended, what is new is started, what
@@ -189,18 +197,20 @@ impl Daemon {
     fn give_way(&mut self) {
         for asked in self.board.take_asked() {
             match asked {
-                Asked::GiveWay(pid) => match (&self.phase, Heir::of(pid)) {
-                    (Phase::Ending, _) | (_, None) => {}
-                    (_, Some(heir)) => {
+                // It asks until this one has given way.
+                Asked::GiveWay(pid) => {
+                    if let (Phase::Running, Some(heir)) = (&self.phase, Heir::of(pid)) {
                         tracing::info!("process {pid} takes the place of this one");
                         self.phase = Phase::GivingWay(heir);
                     }
-                },
+                }
                 Asked::Taken(replaced) => {
                     tracing::info!("another process has taken the place of this one");
                     for pid in replaced {
                         self.everybody().for_each(|member| member.was_replaced(pid));
                     }
+                    // The place of this name is the other's.
+                    self.control = None;
                     self.end(false);
                 }
             }
@@ -278,9 +288,10 @@ impl Followed for Daemon {
         self.retiring.retain(|member| !member.is_gone());
         self.board.show(self.members.iter().chain(&self.retiring), self.has_given_way(), now);
         self.announce();
-        self.end_predecessor()?;
+        self.end_predecessor();
         let pause = next.map(|at| at.saturating_duration_since(Instant::now()));
-        let look = matches!(self.phase, Phase::GivingWay(_)).then_some(LOOK);
+        let waits = matches!(self.phase, Phase::GivingWay(_)) || self.predecessor.is_some();
+        let look = waits.then_some(LOOK);
         Ok([pause, look].into_iter().flatten().min())
     }
 

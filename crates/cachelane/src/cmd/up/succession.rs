@@ -92,7 +92,11 @@ impl Predecessor {
 
     /// Tells it that its place is taken, and which of its relays were taken over from.
     pub(super) fn taken(&self, replaced: &[u32]) -> anyhow::Result<()> {
-        self.ask(TAKEN, json!({"replaced": replaced})).map(drop)
+        match self.ask(TAKEN, json!({"replaced": replaced})) {
+            // It has heard it, or has died.
+            Err(error) if is_gone(&error) => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 
     fn ask(&self, request: &str, with: Value) -> anyhow::Result<Value> {
@@ -100,4 +104,9 @@ impl Predecessor {
         let answer = self.process.connect().and_then(|mut client| client.ask(request, with));
         Ok(answer.with_context(|| format!("cannot take the place of process {pid}"))?.value)
     }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    let of = |error: &knobs::Error| error.kind() == knobs::ErrorKind::Gone;
+    error.downcast_ref::<knobs::Error>().is_some_and(of)
 }

@@ -1,0 +1,455 @@
+//! `cachelane up` as a user meets it: its members, their failures, new configurations, and its end.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Output};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use common::clients::{PATIENCE, Storm, ask, echo};
+use common::{Place, ends_within, text};
+use lab::testing::comes_true;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A folder with a configuration.
+struct Scene {
+    place: Place,
+}
+
+/// How a member fares.
+#[derive(Clone, Debug, PartialEq)]
+struct Status {
+    state: String,
+    pid: Option<u32>,
+    failures: u64,
+    trouble: Option<String>,
+}
+
+/// A daemon that is killed when it is dropped, and what it and its members have logged.
+struct Daemon {
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Scene {
+    fn new(config: &str) -> Scene {
+        let scene = Scene { place: Place::new() };
+        scene.write(config);
+        scene
+    }
+
+    fn write(&self, config: &str) {
+        fs::write(self.place.path().join("up.toml"), config).expect("a file");
+    }
+
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = self.place.command(args);
+        command.env("CACHELANE_RUNTIME_DIR", self.place.path().join("run"));
+        command.env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("it runs")
+    }
+
+    fn spawn(&self, more: &[&str]) -> Daemon {
+        let mut command = self.command(&[&["up", "-c", "up.toml"], more].concat());
+        Daemon::of(command.spawn().expect("it starts"))
+    }
+
+    /// A daemon whose members all run.
+    fn start(&self, more: &[&str]) -> Daemon {
+        let daemon = self.spawn(more);
+        assert!(comes_true(|| self.all_run()), "{:?}\n{}", self.status(), daemon.log());
+        daemon
+    }
+
+    fn status(&self) -> HashMap<String, Status> {
+        let output = self.run(&["up", "--status", "--json"]);
+        let Ok(said) = serde_json::from_slice::<Value>(&output.stdout) else {
+            return HashMap::new();
+        };
+        let one = |member: &Value| {
+            let status = Status {
+                state: member["state"].as_str().expect("a state").into(),
+                pid: member["pid"].as_u64().and_then(|pid| pid.try_into().ok()),
+                failures: member["failures"].as_u64().expect("a count"),
+                trouble: member["trouble"].as_str().map(Into::into),
+            };
+            (member["name"].as_str().expect("a name").into(), status)
+        };
+        said["members"].as_array().expect("members").iter().map(one).collect()
+    }
+
+    fn all_run(&self) -> bool {
+        let all = self.status();
+        !all.is_empty() && all.values().all(|one| one.state == "running")
+    }
+
+    fn pid(&self, member: &str) -> Option<u32> {
+        self.status().get(member)?.pid
+    }
+}
+
+impl Daemon {
+    fn of(mut child: Child) -> Daemon {
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let to = Arc::clone(&log);
+        thread::spawn(move || {
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+                to.lock().expect("a log").push_str(&line);
+                line.clear();
+            }
+        });
+        Daemon { child, log }
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().expect("a log").clone()
+    }
+
+    fn says(&self, words: &str) -> bool {
+        comes_true(|| self.log().contains(words))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
+    }
+
+    /// Waits for its end; its exit code.
+    fn ended(&mut self) -> Option<i32> {
+        let mut status = None;
+        assert!(
+            comes_true(|| {
+                status = self.child.try_wait().expect("a child");
+                status.is_some()
+            }),
+            "{}",
+            self.log()
+        );
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address that nobody has now.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
+}
+
+fn relay(name: &str, listen: SocketAddr, to: SocketAddr, more: &str) -> String {
+    format!("[relay.{name}]\nlisten = \"{listen}\"\nto = \"{to}\"\n{more}\n")
+}
+
+fn serves(addr: SocketAddr) -> bool {
+    TcpStream::connect(addr).is_ok_and(|client| ask(&client).is_ok())
+}
+
+fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
+    kill_process(pid, signal).expect("it is there");
+}
+
+fn is_there(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn one_member_that_fails_takes_no_other_down_and_is_tried_again() {
+    let (to, listen) = (echo(), free());
+    let lend = "[lend.x]\ninterface = \"no-such-dev\"\nsocket = \"x.lend\"\n";
+    let scene = Scene::new(&(relay("web", listen, to, "") + lend));
+    let daemon = scene.spawn(&["--retry-after", "50ms"]);
+    let trouble = "no device 'no-such-dev' here";
+    let is_so = |all: &HashMap<String, Status>| {
+        let web = all.get("relay.web").is_some_and(|one| one.state == "running");
+        let failing = all.get("lend.x").is_some_and(|one| {
+            one.failures >= 3 && one.trouble.as_deref().is_some_and(|why| why.contains(trouble))
+        });
+        web && failing
+    };
+    assert!(comes_true(|| is_so(&scene.status())), "{:?}\n{}", scene.status(), daemon.log());
+    assert!(serves(listen), "{}", daemon.log());
+    let shown = scene.run(&["up", "--status"]);
+    assert_eq!(shown.status.code(), Some(1), "somebody has trouble");
+    assert!(text(&shown.stdout).contains(trouble), "{}", text(&shown.stdout));
+    // By the pauses, which double: 50, 100 and 200 ms.
+    let log = daemon.log();
+    for pause in ["50ms", "100ms", "200ms"] {
+        assert!(log.contains(&format!("trying again in {pause}\n")), "{pause}: {log}");
+    }
+    let counters = scene.run(&["knob", "list", "--counters"]);
+    assert!(text(&counters.stdout).contains("up.failing"), "{}", text(&counters.stdout));
+}
+
+#[test]
+fn a_new_configuration_touches_what_differs_and_nothing_else() {
+    let (to, other) = (echo(), echo());
+    let addrs: [SocketAddr; 5] = std::array::from_fn(|_| free());
+    let of = |name: &str, at: usize, more: &str| relay(name, addrs[at], to, more);
+    let before = of("same", 0, "") + &of("knob", 1, "") + &of("moves", 2, "") + &of("goes", 3, "");
+    let scene = Scene::new(&before);
+    let mut daemon = scene.start(&[]);
+    let pids = scene.status();
+    let held = TcpStream::connect(addrs[2]).expect("it listens");
+    assert!(comes_true(|| serves(addrs[2])));
+
+    let after = of("same", 0, "")
+        + &of("knob", 1, "engine = \"copy\"")
+        + &relay("moves", addrs[2], other, "keepalive = \"20s\"")
+        + &of("comes", 4, "");
+    scene.write(&after);
+    daemon.signal(Signal::HUP);
+    let is_so = |all: &HashMap<String, Status>| {
+        let runs = |name: &str| all.get(name).is_some_and(|one| one.state == "running");
+        let moved =
+            all.get("relay.moves").map(|one| one.pid) != pids.get("relay.moves").map(|one| one.pid);
+        runs("relay.comes") && runs("relay.moves") && moved && !all.contains_key("relay.goes")
+    };
+    assert!(comes_true(|| is_so(&scene.status())), "{:?}\n{}", scene.status(), daemon.log());
+    let now = scene.status();
+    assert_eq!(now["relay.same"], pids["relay.same"], "it was touched");
+    assert_eq!(now["relay.knob"].pid, pids["relay.knob"].pid, "a knob needs no new process");
+    let knob = scene.run(&["knob", "get", "relay.engine", "--name", "relay.knob"]);
+    assert_eq!(text(&knob.stdout), "copy\n", "{}", daemon.log());
+    for at in [0, 1, 2, 4] {
+        assert!(serves(addrs[at]), "{at}: {}", daemon.log());
+    }
+    assert!(TcpStream::connect(addrs[3]).is_err(), "it was taken out");
+    ask(&held).expect("a client of before is served to its end");
+
+    // And back: what a key is where it is not set.
+    scene.write(&before);
+    daemon.signal(Signal::HUP);
+    let engine = || scene.run(&["knob", "get", "relay.engine", "--name", "relay.knob"]).stdout;
+    assert!(comes_true(|| text(&engine()) == "auto\n"), "{}", daemon.log());
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+    assert!(addrs.iter().all(|addr| TcpStream::connect(addr).is_err()));
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing_and_says_all_that_is_wrong() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let daemon = scene.start(&[]);
+    let before = scene.status();
+    scene.write("[relay.web]\nlisten = \"nowhere\"\ntoo = 1\n[relay.b]\n");
+    daemon.signal(Signal::HUP);
+    assert!(daemon.says("nothing is changed: the configuration has 3 errors"), "{}", daemon.log());
+    for words in ["up.toml:2:1: ", "up.toml:3:1: unknown key too", "up.toml:4:8: "] {
+        assert!(daemon.log().contains(words), "{words}: {}", daemon.log());
+    }
+    assert_eq!(scene.status(), before);
+    assert!(serves(addr));
+    // Nor does one that starts with it.
+    let other = scene.run(&["up", "-c", "up.toml", "--name", "other"]);
+    assert_eq!(other.status.code(), Some(2), "{other:?}");
+}
+
+#[test]
+fn a_member_that_is_killed_or_stopped_is_started_again() {
+    let (to, addr, other) = (echo(), free(), free());
+    let scene = Scene::new(&(relay("web", addr, to, "") + &relay("other", other, to, "")));
+    let more = ["--silent-after", "4s", "--retry-after", "50ms"];
+    let daemon = scene.start(&more);
+    let untouched = scene.status()["relay.other"].clone();
+    for (signal, says) in [
+        (Signal::KILL, "relay.web: killed by signal 9"),
+        (Signal::STOP, "relay.web: said nothing for 4s: killed by signal 9"),
+    ] {
+        let pid = scene.pid("relay.web").expect("it runs");
+        send(pid, signal);
+        assert!(daemon.says(says), "{}", daemon.log());
+        let is_new = || scene.pid("relay.web").is_some_and(|now| now != pid) && scene.all_run();
+        assert!(comes_true(is_new), "{:?}\n{}", scene.status(), daemon.log());
+        assert!(serves(addr), "{}", daemon.log());
+    }
+    assert_eq!(scene.status()["relay.other"], untouched);
+}
+
+#[test]
+fn members_end_with_a_daemon_that_is_killed() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let daemon = scene.start(&[]);
+    let pid = scene.pid("relay.web").expect("it runs");
+    daemon.signal(Signal::KILL);
+    assert!(comes_true(|| !is_there(pid) || is_zombie(pid)), "process {pid} goes on");
+    assert!(TcpStream::connect(addr).is_err());
+    drop(daemon);
+    // And the next one finds nothing in its way.
+    let mut next = scene.start(&[]);
+    assert!(serves(addr), "{}", next.log());
+    next.signal(Signal::TERM);
+    assert_eq!(next.ended(), Some(0));
+    let left = fs::read_dir(scene.place.path().join("run")).expect("a folder").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Whoever it is a child of now has not waited for it.
+fn is_zombie(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn a_daemon_takes_the_place_of_another_and_no_client_notices() {
+    let (to, addr, other) = (echo(), free(), free());
+    let config = relay("web", addr, to, "") + &relay("other", other, to, "");
+    let scene = Scene::new(&config);
+    let mut daemon = scene.start(&[]);
+    let refused = scene.run(&["up", "-c", "up.toml"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(text(&refused.stderr).contains("--replace to take its place"), "{refused:?}");
+    let storms = [Storm::on(addr), Storm::on(other)];
+    let held = TcpStream::connect(addr).expect("it listens");
+    for round in 0..5 {
+        let pids: Vec<_> = scene.status().into_values().map(|one| one.pid).collect();
+        let next = scene.spawn(&["--replace"]);
+        let is_new = || {
+            let now = scene.status();
+            now.len() == 2 && scene.all_run() && now.values().all(|one| !pids.contains(&one.pid))
+        };
+        assert!(
+            comes_true(is_new),
+            "{round}: {:?}\n{}{}",
+            scene.status(),
+            daemon.log(),
+            next.log()
+        );
+        let mut last = std::mem::replace(&mut daemon, next);
+        if round == 0 {
+            // The client that it has is still there.
+            ask(&held).expect("it is served to its end");
+        }
+        assert_eq!(last.ended(), Some(0), "{round}: {}", last.log());
+    }
+    for storm in storms {
+        let tally = storm.end();
+        assert!(tally.served > 0 && (tally.refused, tally.reset) == (0, 0), "{tally:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_is_to_upgrade_starts_its_successor_itself() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let mut daemon = scene.start(&[]);
+    let pid = scene.pid("relay.web");
+    let storm = Storm::on(addr);
+    daemon.signal(Signal::USR2);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+    assert!(comes_true(|| scene.all_run() && scene.pid("relay.web") != pid), "{}", daemon.log());
+    let tally = storm.end();
+    assert!(tally.served > 0 && (tally.refused, tally.reset) == (0, 0), "{tally:?}");
+    let names = scene.place.processes();
+    let successor = names.iter().find(|(_, line)| line.contains(" up ")).expect("it runs");
+    assert!(successor.1.ends_with("--replace "), "{names:?}");
+    send(successor.0, Signal::TERM);
+    assert!(comes_true(|| scene.place.processes().is_empty()), "{:?}", scene.place.processes());
+}
+
+#[test]
+fn a_daemon_goes_on_if_what_was_to_take_its_place_is_killed() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let mut daemon = scene.start(&[]);
+    // This one never gets so far as to say that it has the place: one of its members never starts.
+    let fifo = scene.place.path().join("never");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
+    let never = format!("allow = \"@{}\"", fifo.display());
+    scene.write(&(relay("web", addr, to, "") + &relay("never", free(), to, &never)));
+    let heir = scene.spawn(&["--replace"]);
+    assert!(heir.says("relay.web: runs"), "{}", heir.log());
+    heir.signal(Signal::KILL);
+    assert!(daemon.says("going on"), "{}", daemon.log());
+    scene.write(&relay("web", addr, to, ""));
+    assert!(comes_true(|| scene.all_run() && serves(addr)), "{}", daemon.log());
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+}
+
+#[test]
+fn it_ends_once_connections_have_and_at_once_when_told_twice() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let mut daemon = scene.start(&[]);
+    let mut client = TcpStream::connect(addr).expect("it listens");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    client.write_all(b"a").expect("it takes it");
+    let mut one = [0];
+    client.read_exact(&mut one).expect("it comes back");
+    daemon.signal(Signal::TERM);
+    assert!(daemon.says("draining 1 connections"), "{}", daemon.log());
+    client.write_all(b"b").expect("it takes it");
+    client.read_exact(&mut one).expect("it comes back");
+    assert_eq!(&one, b"b");
+    client.shutdown(Shutdown::Write).expect("an end");
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+
+    let mut daemon = scene.start(&[]);
+    let mut client = TcpStream::connect(addr).expect("it listens");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    client.write_all(b"a").expect("it takes it");
+    client.read_exact(&mut one).expect("it comes back");
+    daemon.signal(Signal::TERM);
+    assert!(daemon.says("draining 1 connections"), "{}", daemon.log());
+    thread::sleep(Duration::from_millis(100));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+    let end = client.read(&mut one);
+    assert!(end.is_err(), "it was reset: {end:?}");
+}
+
+#[test]
+fn a_dry_run_says_what_each_member_would_do_and_starts_none() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(
+        &(relay("web", addr, to, "") + "[lend.x]\ninterface = \"no-such-dev\"\nsocket = \"x\"\n"),
+    );
+    let output = scene.run(&["up", "-c", "up.toml", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(said.contains(&format!("relay.web: would listen on {addr}")), "{said}");
+    assert!(said.contains("lend.x: cachelane: no device 'no-such-dev'"), "{said}");
+    assert!(TcpStream::connect(addr).is_err());
+    assert_eq!(scene.run(&["up", "--status"]).status.code(), Some(1), "none runs");
+}
+
+#[test]
+fn logs_are_opened_anew_on_hangup() {
+    let (to, addr) = (echo(), free());
+    let place = Place::new();
+    let log = place.path().join("access.log");
+    let more = format!("access-log = \"{}\"", log.display());
+    let scene = Scene { place };
+    scene.write(&relay("web", addr, to, &more));
+    let daemon = scene.start(&[]);
+    let pid = scene.pid("relay.web");
+    assert!(serves(addr) && comes_true(|| fs::read(&log).is_ok_and(|text| !text.is_empty())));
+    fs::rename(&log, log.with_extension("1")).expect("it is there");
+    daemon.signal(Signal::HUP);
+    assert!(comes_true(|| log.exists()), "{}", daemon.log());
+    assert!(serves(addr) && comes_true(|| fs::read(&log).is_ok_and(|text| !text.is_empty())));
+    assert_eq!(scene.pid("relay.web"), pid, "it was not touched");
+    let output =
+        ends_within(scene.command(&["up", "--status"]).spawn().expect("it starts"), PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
