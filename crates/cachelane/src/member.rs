@@ -3,9 +3,10 @@
 
 use std::sync::LazyLock;
 
-use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use sd_notify::NotifyState;
 
+use crate::exit::Exit;
 use crate::passed;
 
 /// Names the member that a process is.
@@ -25,16 +26,27 @@ pub(crate) fn name() -> Option<&'static str> {
     MEMBER.as_deref()
 }
 
-/// Has this process end when `cachelane up` does, if that has started it.
+/// Has this process be killed when `cachelane up` dies, if that has started it: until it
+/// [has started](has_started), nothing is lost by that, and it may be stuck.
 pub(crate) fn join() {
     if name().is_none() {
         return;
     }
     let parent = getppid();
-    let bound = set_parent_process_death_signal(Some(Signal::TERM));
+    let bound = set_parent_process_death_signal(Some(Signal::KILL));
     // It may have died before it could be bound to.
     if bound.is_err() || getppid() != parent {
-        let _ = kill_process(rustix::process::getpid(), Signal::TERM);
+        std::process::exit(Exit::Failed as i32);
+    }
+}
+
+/// Has this process end as it does when it is told to, from now on, when `cachelane up` dies. To be called
+/// by the main thread.
+pub(crate) fn has_started() {
+    if name().is_some()
+        && let Err(error) = set_parent_process_death_signal(Some(Signal::TERM))
+    {
+        tracing::warn!("this process is killed if cachelane up dies: {error}");
     }
 }
 

@@ -4,6 +4,7 @@
 mod view;
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -17,7 +18,7 @@ use signal_hook::iterator::Signals;
 
 use sd_notify::NotifyState;
 
-use crate::passed;
+use crate::{member, passed};
 pub(crate) use view::{Log, View};
 
 /// Why it ended.
@@ -105,6 +106,7 @@ pub(crate) struct Foreground {
     /// Readable when a signal has come, or when somebody called a waker.
     wake: UnixStream,
     waker: UnixStream,
+    also: Option<OwnedFd>,
     /// How often the service manager is told that this process is alive, and when it was last.
     alive_every: Option<Duration>,
     told: Option<Instant>,
@@ -124,8 +126,15 @@ impl Foreground {
             wake.set_nonblocking(true)?;
             waker.set_nonblocking(true)?;
             let alive_every = passed::alive_every();
-            let foreground =
-                Foreground { signals, wake, waker, alive_every, told: None, is_ready: false };
+            let foreground = Foreground {
+                signals,
+                wake,
+                waker,
+                also: None,
+                alive_every,
+                told: None,
+                is_ready: false,
+            };
             [SIGINT, SIGTERM, SIGUSR1].into_iter().try_for_each(|s| foreground.wake_by(s))?;
             Ok::<_, std::io::Error>(foreground)
         };
@@ -189,10 +198,16 @@ impl Foreground {
             let pause = [followed.turn()?, left, self.alive_every].into_iter().flatten().min();
             if !self.is_ready && followed.is_ready() {
                 self.is_ready = true;
+                member::has_started();
                 passed::notify(&[NotifyState::Ready]);
             }
             self.sleep(pause).context("cannot wait for signals")?;
         }
+    }
+
+    /// Has this being readable end its sleep, too; whoever follows is to read it.
+    pub(crate) fn wake_on(&mut self, file: OwnedFd) {
+        self.also = Some(file);
     }
 
     /// Ends its sleep, from any thread.
@@ -205,7 +220,9 @@ impl Foreground {
     /// Sleeps until a signal comes or somebody wakes it, or for this long.
     pub(crate) fn sleep(&mut self, pause: Option<Duration>) -> std::io::Result<()> {
         let timeout = pause.and_then(|pause| pause.try_into().ok());
-        match poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], timeout.as_ref()) {
+        let also = self.also.iter().map(|file| PollFd::new(file, PollFlags::IN));
+        let mut polled: Vec<_> = also.chain([PollFd::new(&self.wake, PollFlags::IN)]).collect();
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -120,7 +120,8 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let control =
         open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
     let control = control.context("cachelane up cannot do without its control socket")?;
-    let inbox = Inbox::open(&dir, foreground.waker()?)?;
+    let inbox = Inbox::open(&dir)?;
+    foreground.wake_on(inbox.socket().context("cannot duplicate a file")?);
     let starter = Starter::new(inbox.path().to_owned(), loudness);
     let settings = Settings {
         silent_after: args.silent_after,

@@ -270,9 +270,9 @@ impl Checker {
                     Some((.., other)) => troubles.push(Trouble {
                         origin: Some(member.origin.clone()),
                         message: format!(
-                            "{} and {other} both have {} (expected it in one of them)",
+                            "{} and {other} both have {key} {} (expected it in one of them)",
                             member.name,
-                            value.trim_start_matches("--")
+                            value.split_once('=').map_or(value.as_str(), |(_, value)| value)
                         ),
                     }),
                     None => seen.push((of, value, &member.name)),

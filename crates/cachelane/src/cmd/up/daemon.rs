@@ -238,6 +238,12 @@ impl Daemon {
         }
     }
 
+    /// Whether all have ended that are to.
+    fn is_over(&self) -> bool {
+        let is_ending = matches!(self.phase, Phase::Ending);
+        is_ending && self.members.iter().chain(&self.retiring).all(Member::is_gone)
+    }
+
     /// Whether only what another daemon takes over is left.
     fn has_given_way(&self) -> bool {
         let is_relay = |member: &Member| member.processes().all(|one| one.of.kind.is_replaced());
@@ -263,17 +269,16 @@ impl Followed for Daemon {
             tracing::error!("what was to take the place of this process has ended: {status}");
             self.successor = None;
         }
-        let is_over = matches!(self.phase, Phase::Ending);
-        (is_over && self.members.iter().chain(&self.retiring).all(Member::is_gone))
-            .then_some(Ended::Replaced)
+        self.is_over().then_some(Ended::Count)
     }
 
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
         /// Where it is to hear of others without being told.
         const LOOK: Duration = Duration::from_millis(200);
         let now = Instant::now();
-        let said: Vec<_> = self.inbox.take().collect();
-        for said in said {
+        // In this order: what a process has said before its end is heard before that counts.
+        self.everybody().for_each(Member::look);
+        for said in self.inbox.take() {
             let known = self.everybody().any(|member| member.hear(&said));
             if !known {
                 tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
@@ -292,6 +297,9 @@ impl Followed for Daemon {
         let pause = next.map(|at| at.saturating_duration_since(Instant::now()));
         let waits = matches!(self.phase, Phase::GivingWay(_)) || self.predecessor.is_some();
         let look = waits.then_some(LOOK);
+        if self.is_over() {
+            return Ok(Some(Duration::ZERO));
+        }
         Ok([pause, look].into_iter().flatten().min())
     }
 

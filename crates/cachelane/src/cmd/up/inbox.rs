@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::io::IoSliceMut;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
 
 use anyhow::Context as _;
+use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, UnixAddr, UnixCredentials, recvmsg, setsockopt, sockopt,
 };
@@ -31,7 +30,6 @@ pub(super) enum Word {
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) pid: u32,
-    pub(super) at: Instant,
     pub(super) words: Vec<Word>,
 }
 
@@ -39,34 +37,58 @@ pub(super) struct Said {
 #[derive(Debug)]
 pub(super) struct Inbox {
     path: PathBuf,
-    said: Receiver<Said>,
+    socket: UnixDatagram,
 }
 
 impl Inbox {
-    /// Opens one in this folder; `wake` is called when something was said.
-    pub(super) fn open(dir: &Path, wake: impl Fn() + Send + 'static) -> anyhow::Result<Inbox> {
+    /// Opens one in this folder.
+    pub(super) fn open(dir: &Path) -> anyhow::Result<Inbox> {
         let path = dir.join(format!("up-{}.notify", std::process::id()));
         let open = || {
             sweep(dir);
             let _ = fs::remove_file(&path);
             let socket = UnixDatagram::bind(&path)?;
+            socket.set_nonblocking(true)?;
             setsockopt(&socket, sockopt::PassCred, &true)?;
-            let (to, said) = channel();
-            let thread = std::thread::Builder::new().name("members".into());
-            thread.spawn(move || listen(&socket, &to, &wake))?;
-            Ok::<_, std::io::Error>(said)
+            Ok::<_, std::io::Error>(socket)
         };
-        let said = open().with_context(|| format!("cannot listen at {}", path.display()))?;
-        Ok(Inbox { path, said })
+        let socket = open().with_context(|| format!("cannot listen at {}", path.display()))?;
+        Ok(Inbox { path, socket })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// What is readable when something was said.
+    pub(super) fn socket(&self) -> std::io::Result<OwnedFd> {
+        self.socket.try_clone().map(OwnedFd::from)
+    }
+
     /// What was said since.
-    pub(super) fn take(&self) -> impl Iterator<Item = Said> {
-        self.said.try_iter()
+    pub(super) fn take(&self) -> Vec<Said> {
+        let mut all = Vec::new();
+        let mut buffer = [0; 4096];
+        let mut space = nix::cmsg_space!(UnixCredentials);
+        loop {
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let fd = self.socket.as_raw_fd();
+            let received = match recvmsg::<UnixAddr>(fd, &mut parts, Some(&mut space), flags) {
+                Ok(received) => received,
+                Err(Errno::EINTR) => continue,
+                Err(_) => return all,
+            };
+            let pid = received.cmsgs().ok().and_then(|mut all| {
+                all.find_map(|one| match one {
+                    ControlMessageOwned::ScmCredentials(who) => u32::try_from(who.pid()).ok(),
+                    _ => None,
+                })
+            });
+            let length = received.bytes;
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            all.extend(pid.map(|pid| Said { pid, words: words(&text) }));
+        }
     }
 }
 
@@ -87,31 +109,6 @@ fn sweep(dir: &Path) {
         if refused.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
             let _ = fs::remove_file(&path);
         }
-    }
-}
-
-/// Reads until nobody wants to know any more.
-fn listen(socket: &UnixDatagram, to: &Sender<Said>, wake: &dyn Fn()) {
-    let mut buffer = [0; 4096];
-    loop {
-        let mut space = nix::cmsg_space!(UnixCredentials);
-        let mut parts = [IoSliceMut::new(&mut buffer)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags);
-        let Ok(received) = received else { continue };
-        let pid = received.cmsgs().ok().and_then(|mut all| {
-            all.find_map(|one| match one {
-                ControlMessageOwned::ScmCredentials(who) => u32::try_from(who.pid()).ok(),
-                _ => None,
-            })
-        });
-        let length = received.bytes;
-        let text = String::from_utf8_lossy(&buffer[..length]);
-        let (Some(pid), words) = (pid, words(&text)) else { continue };
-        if to.send(Said { pid, at: Instant::now(), words }).is_err() {
-            return;
-        }
-        wake();
     }
 }
 

@@ -104,7 +104,7 @@ impl Member {
         let Some(process) = self.processes_mut().find(|one| one.pid() == said.pid) else {
             return false;
         };
-        process.hear(&said.words, said.at);
+        process.hear(&said.words);
         let is_next = self.next.as_ref().is_some_and(|next| next.pid() == said.pid);
         for word in &said.words {
             match word {
@@ -143,7 +143,12 @@ impl Member {
         tracing::info!("{}: runs", self.name);
     }
 
-    /// Notices what has ended, kills what is silent, starts what is wanted. When to look again.
+    /// Sees which of its processes have ended.
+    pub(super) fn look(&mut self) {
+        self.processes_mut().for_each(Process::look);
+    }
+
+    /// Heeds what has ended, kills what is silent, starts what is wanted. When to look again.
     pub(super) fn turn(
         &mut self,
         starter: &Starter,
@@ -154,7 +159,7 @@ impl Member {
         self.old.retain_mut(|one| one.ended().is_none());
         if let Some(ending) = self.next.as_mut().and_then(Process::ended) {
             self.next = None;
-            self.failed(format!("its new configuration: {}", ending.why), patience, now);
+            self.failed(format!("its new configuration: {ending}"), patience, now);
         }
         if let Some(process) = &mut self.process
             && let Some(ending) = process.ended()
@@ -166,7 +171,7 @@ impl Member {
                 self.failures = 0;
             }
             if was != State::Ending && self.wanted.is_some() {
-                self.failed(ending.why, patience, now);
+                self.failed(ending, patience, now);
             }
         }
         self.start(starter, patience, now);

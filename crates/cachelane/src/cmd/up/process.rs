@@ -63,6 +63,7 @@ impl Starter {
             state: State::Starting,
             since: now,
             heard: now,
+            said: None,
             status: None,
         })
     }
@@ -112,7 +113,9 @@ pub(super) struct Process {
     /// When it last said anything.
     pub(super) heard: Instant,
     /// Why it is about to fail.
-    status: Option<String>,
+    said: Option<String>,
+    /// How it has ended.
+    status: Option<ExitStatus>,
 }
 
 impl Process {
@@ -120,12 +123,12 @@ impl Process {
         self.child.id()
     }
 
-    pub(super) fn hear(&mut self, words: &[Word], at: Instant) {
-        self.heard = at;
+    pub(super) fn hear(&mut self, words: &[Word]) {
+        self.heard = Instant::now();
         for word in words {
             match word {
                 Word::Ready if self.state == State::Starting => self.enter(State::Running),
-                Word::Status(why) => self.status = Some(why.clone()),
+                Word::Status(why) => self.said = Some(why.clone()),
                 // It ends by itself, and told to end, it would end at once, as on a second signal.
                 Word::MainPid(pid) if *pid != self.pid() => self.enter(State::Ending),
                 _ => {}
@@ -152,17 +155,22 @@ impl Process {
 
     /// Ends it for a reason that it does not know itself.
     pub(super) fn kill(&mut self, why: String) {
-        self.status = Some(why);
+        self.said = Some(why);
         self.signal(Signal::KILL);
     }
 
-    /// How it ended, once it has.
-    pub(super) fn ended(&mut self) -> Option<Ending> {
+    /// Sees whether it has ended.
+    pub(super) fn look(&mut self) {
         match self.child.try_wait() {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(Ending { why: why(status, self.status.take()) }),
-            Err(error) => Some(Ending { why: format!("cannot be waited for: {error}") }),
+            Ok(status) => self.status = status,
+            Err(error) => tracing::error!("process {} cannot be waited for: {error}", self.pid()),
         }
+    }
+
+    /// How it ended, once that was seen.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let status = self.status?;
+        Some(why(status, self.said.take()))
     }
 }
 
@@ -172,12 +180,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// How a process ended.
-#[derive(Debug)]
-pub(super) struct Ending {
-    pub(super) why: String,
 }
 
 fn why(status: ExitStatus, said: Option<String>) -> String {

@@ -1,0 +1,215 @@
+//! `cachelane config` as a user meets it.
+
+mod common;
+
+use std::fs;
+use std::process::Output;
+
+use common::{Place, text};
+use serde_json::Value;
+
+fn run(place: &Place, args: &[&str]) -> Output {
+    place.command(args).output().expect("it runs")
+}
+
+fn check(config: &str) -> (Option<i32>, String) {
+    let place = Place::new();
+    fs::write(place.path().join("up.toml"), config).expect("a file");
+    let output = run(&place, &["config", "check", "-c", "up.toml"]);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    (output.status.code(), text(&output.stdout).to_owned())
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_with_line_and_column() {
+    let config = r#"lanes = 5
+[relay.web]
+listen = ":8080"
+too = ["10.0.0.1:80"]
+engine = "fast"
+budget = "8X"
+idle-timeout = 5
+  accept-proxy = "yes"
+[relay.b]
+listen = [":8081", "nowhere at all"]
+to = "127.0.0.1:1"
+[relay.c]
+to = "127.0.0.1:1"
+send-proxy = true
+send-proxy-v2 = true
+[relay.d]
+listen = ":9"
+[bridg]
+x = 1
+[bridge.x]
+names = ["br0", 7]
+all = true
+[steer.a]
+interface = "eth1"
+llc-affinity = "maybe"
+priority = -3
+[lend.x]
+interface = "eth1"
+socket-mode = 0o1777777
+[lend."no name"]
+[up]
+silent-after = "soon"
+[log]
+level = "info,,=="
+color = true
+"#;
+    let (code, said) = check(config);
+    assert_eq!(code, Some(2));
+    let expected = [
+        "1:1: lanes is a number (expected a text)",
+        "4:1: unknown key too of relay.web (did you mean to?)",
+        "5:1: relay.web.engine: engine 'fast' is not known (expected copy, splice, sockmap or auto)",
+        "6:1: relay.web.budget: '8X' is not a size (expected bytes, or a number with K, M or G)",
+        "7:1: relay.web.idle-timeout: time unit needed, for example 5sec or 5ms (expected a time such \
+         as 500ms, 5s, 1h)",
+        "8:3: relay.web.accept-proxy is a text (expected true or false)",
+        "10:20: relay.b.listen: ",
+        "12:8: relay.c: send-proxy cannot be used with send-proxy-v2",
+        "16:8: relay.d: to is missing",
+        "18:2: unknown key bridg (did you mean bridge?)",
+        "20:9: bridge.x: ",
+        "25:1: steer.a.llc-affinity: 'maybe' is no such value (expected off, on)",
+        "26:1: steer.a.priority: -3 is not in 0..=255",
+        "29:1: lend.x.socket-mode: ",
+        "30:7: name 'no name' of a lend (expected letters, digits, '-', '_' and '.', at most 60)",
+        "32:1: up.silent-after 'soon': ",
+        "34:1: log.level 'info,,=='",
+        "35:1: unknown key color of log (expected level)",
+    ];
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), expected.len(), "{said}");
+    for (line, expected) in lines.iter().zip(expected) {
+        let line = line.strip_prefix("up.toml:").expect("the file");
+        assert!(line.starts_with(expected), "{line}\nexpected {expected}");
+    }
+}
+
+#[test]
+fn what_only_one_may_have_is_said_by_name() {
+    let (code, said) = check(
+        "[relay.a]\nlisten = [\":1\", \":2\"]\nto = \"a:3\"\n[relay.b]\nlisten = \":2\"\nto = \"a:3\"\n\
+         [steer.a]\ninterface = \"e\"\n[steer.b]\ninterface = \"e\"\n[lend.a]\ninterface = \"e\"\n\
+         socket = \"s\"\n",
+    );
+    assert_eq!(code, Some(2));
+    let expected = "up.toml:4:8: relay.b and relay.a both have listen :2 (expected it in one of them)\n\
+                    up.toml:9:8: steer.b and steer.a both have interface e (expected it in one of them)\n";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_right_one_is_summed_up() {
+    let (code, said) = check(
+        "[relay.web]\nlisten = \":8080\"\nto = [\"a:1\", \"b:2,check\"]\n[bridge.all]\nall = true\n\
+         [relay.off]\nenabled = false\nlisten = \":8080\"\nto = \"a:1\"\n[lend.x]\ninterface = \"e\"\n\
+         socket = \"s\"\nsocket-mode = 0o660\nethertype = 0x88b5\nborrowers = 4\n",
+    );
+    assert_eq!((code, said.as_str()), (Some(0), "up.toml: bridge.all, lend.x, relay.web\n"));
+}
+
+#[test]
+fn later_files_are_laid_over_earlier_ones_and_flags_over_all() {
+    let place = Place::new();
+    let write = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("a file");
+    write(
+        "first.toml",
+        "[relay.web]\nlisten = \":1\"\nto = [\"a:1\"]\nengine = \"copy\"\nbudget = \"1M\"\n",
+    );
+    fs::create_dir(place.path().join("more")).expect("a folder");
+    write(
+        "more/20.toml",
+        "[relay.web]\nengine = \"splice\"\n[relay.b]\nlisten = \":2\"\nto = \"c:1\"\n",
+    );
+    write("more/10.toml", "[relay.web]\nengine = \"sockmap\"\nto = [\"b:1\", \"c:2\"]\n");
+    write("more/not-this.conf", "[relay.c]\n");
+    let args = ["config", "dump", "-c", "first.toml", "-c", "more", "--set", "relay.web.budget=2M"];
+    let output = run(&place, &args);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let expected = "[relay.b]\nlisten = \":2\" # more/20.toml:4:1\nto = \"c:1\" # more/20.toml:5:1\n\n\
+                    [relay.web]\nbudget = \"2M\" # --set\nengine = \"splice\" # more/20.toml:2:1\n\
+                    listen = \":1\" # first.toml:2:1\nto = [\"b:1\", \"c:2\"] # more/10.toml:3:1\n";
+    assert_eq!(text(&output.stdout), expected);
+    // What is printed can be read again, and is the same.
+    write("again.toml", expected);
+    let again = run(&place, &["config", "dump", "-c", "again.toml"]);
+    let values = |text: &str| {
+        let value = |line: &str| line.split(" # ").next().unwrap_or_default().to_owned();
+        text.lines().map(value).collect::<Vec<_>>()
+    };
+    assert_eq!(values(text(&again.stdout)), values(expected));
+    let json = run(&place, &[&args[..], &["--json"]].concat());
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let web = &json["config"]["relay"]["web"];
+    assert_eq!(web["to"]["value"], serde_json::json!(["b:1", "c:2"]));
+    assert_eq!(
+        web["to"]["origin"],
+        serde_json::json!({"file": "more/10.toml", "line": 3, "column": 1})
+    );
+    assert_eq!(web["budget"]["origin"]["flag"], "--set");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_by_name() {
+    let place = Place::new();
+    for (args, says) in [
+        (&["-c", "no-such.toml"][..], "no-such.toml: No such file"),
+        (&["--set", "relay.web"], "--set: 'relay.web': expected KEY=VALUE"),
+        (&["--set", "up.silent-after=soon"], "--set: up.silent-after 'soon': "),
+        (&["--set", "relay.a.listen=x", "--set", "relay=3"], "--set: relay is a number"),
+    ] {
+        let output = run(&place, &[&["config", "check"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(text(&output.stdout).contains(says), "{args:?}: {output:?}");
+    }
+    let json = run(&place, &["config", "check", "-c", "no-such.toml", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["errors"].as_array().map(Vec::len), Some(1), "{json}");
+}
+
+#[test]
+fn the_default_file_is_right_and_has_every_key_of_the_schema() {
+    let place = Place::new();
+    let default = run(&place, &["config", "default"]);
+    let default = text(&default.stdout);
+    fs::write(place.path().join("up.toml"), default).expect("a file");
+    let checked = run(&place, &["config", "check", "-c", "up.toml"]);
+    assert_eq!(text(&checked.stdout), "up.toml: nothing to run\n");
+    let schema = run(&place, &["config", "schema"]);
+    let schema: Value = serde_json::from_slice(&schema.stdout).expect("JSON");
+    for kind in ["bridge", "lend", "relay", "steer"] {
+        let part = default.split(&format!("#[{kind}.NAME]\n")).nth(1).expect(kind);
+        let part = part.split("\n\n").next().expect(kind);
+        let mut keys: Vec<_> = part
+            .lines()
+            .filter_map(|line| line.strip_prefix('#')?.split_once(" = ").map(|(key, _)| key))
+            .filter(|key| !key.contains(' '))
+            .collect();
+        keys.sort_unstable();
+        let properties = &schema["properties"][kind]["additionalProperties"]["properties"];
+        let mut known: Vec<_> =
+            properties.as_object().expect(kind).keys().map(String::as_str).collect();
+        known.sort_unstable();
+        assert_eq!(keys, known, "{kind}");
+        for (key, property) in properties.as_object().expect(kind) {
+            assert!(
+                property["description"].as_str().is_some_and(|text| text.len() > 10),
+                "{kind}.{key}"
+            );
+        }
+        assert!(!known.contains(&"dry-run") && !known.contains(&"name"), "{known:?}");
+    }
+    let engine = &schema["properties"]["relay"]["additionalProperties"]["properties"]["engine"];
+    assert_eq!(engine["default"], "auto", "{engine}");
+    // Keys that are uncommented as they stand are read.
+    let some = default.replace("#[relay.NAME]", "[relay.NAME]").replace("#engine = ", "engine = ");
+    let some = some.replace("#listen = [\"ADDR\"]", "listen = [\":1\"]");
+    let some = some.replace("#to = [\"ADDR[,OPTION...]\"]", "to = [\"a:2\"]");
+    fs::write(place.path().join("up.toml"), some).expect("a file");
+    let checked = run(&place, &["config", "check", "-c", "up.toml"]);
+    assert_eq!(text(&checked.stdout), "up.toml: relay.NAME\n");
+}
