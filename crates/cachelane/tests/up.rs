@@ -4,148 +4,16 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Output};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use common::clients::{PATIENCE, Storm, ask, echo};
+use common::daemon::{Scene, Status};
 use common::{Place, ends_within, text};
 use lab::testing::comes_true;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-
-/// A folder with a configuration.
-struct Scene {
-    place: Place,
-}
-
-/// How a member fares.
-#[derive(Clone, Debug, PartialEq)]
-struct Status {
-    state: String,
-    pid: Option<u32>,
-    failures: u64,
-    trouble: Option<String>,
-}
-
-/// A daemon that is killed when it is dropped, and what it and its members have logged.
-struct Daemon {
-    child: Child,
-    log: Arc<Mutex<String>>,
-}
-
-impl Scene {
-    fn new(config: &str) -> Scene {
-        let scene = Scene { place: Place::new() };
-        scene.write(config);
-        scene
-    }
-
-    fn write(&self, config: &str) {
-        fs::write(self.place.path().join("up.toml"), config).expect("a file");
-    }
-
-    fn command(&self, args: &[&str]) -> std::process::Command {
-        let mut command = self.place.command(args);
-        command.env("CACHELANE_RUNTIME_DIR", self.place.path().join("run"));
-        command.env_remove("NOTIFY_SOCKET");
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("it runs")
-    }
-
-    fn spawn(&self, more: &[&str]) -> Daemon {
-        let mut command = self.command(&[&["up", "-c", "up.toml"], more].concat());
-        Daemon::of(command.spawn().expect("it starts"))
-    }
-
-    /// A daemon whose members all run.
-    fn start(&self, more: &[&str]) -> Daemon {
-        let daemon = self.spawn(more);
-        assert!(comes_true(|| self.all_run()), "{:?}\n{}", self.status(), daemon.log());
-        daemon
-    }
-
-    fn status(&self) -> HashMap<String, Status> {
-        let output = self.run(&["up", "--status", "--json"]);
-        let Ok(said) = serde_json::from_slice::<Value>(&output.stdout) else {
-            return HashMap::new();
-        };
-        let one = |member: &Value| {
-            let status = Status {
-                state: member["state"].as_str().expect("a state").into(),
-                pid: member["pid"].as_u64().and_then(|pid| pid.try_into().ok()),
-                failures: member["failures"].as_u64().expect("a count"),
-                trouble: member["trouble"].as_str().map(Into::into),
-            };
-            (member["name"].as_str().expect("a name").into(), status)
-        };
-        said["members"].as_array().expect("members").iter().map(one).collect()
-    }
-
-    fn all_run(&self) -> bool {
-        let all = self.status();
-        !all.is_empty() && all.values().all(|one| one.state == "running")
-    }
-
-    fn pid(&self, member: &str) -> Option<u32> {
-        self.status().get(member)?.pid
-    }
-}
-
-impl Daemon {
-    fn of(mut child: Child) -> Daemon {
-        let mut lines = BufReader::new(child.stderr.take().expect("a pipe"));
-        let log = Arc::new(Mutex::new(String::new()));
-        let to = Arc::clone(&log);
-        thread::spawn(move || {
-            let mut line = String::new();
-            while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-                to.lock().expect("a log").push_str(&line);
-                line.clear();
-            }
-        });
-        Daemon { child, log }
-    }
-
-    fn log(&self) -> String {
-        self.log.lock().expect("a log").clone()
-    }
-
-    fn says(&self, words: &str) -> bool {
-        comes_true(|| self.log().contains(words))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
-    }
-
-    /// Waits for its end; its exit code.
-    fn ended(&mut self) -> Option<i32> {
-        let mut status = None;
-        assert!(
-            comes_true(|| {
-                status = self.child.try_wait().expect("a child");
-                status.is_some()
-            }),
-            "{}",
-            self.log()
-        );
-        status.and_then(|status| status.code())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// An address that nobody has now.
 fn free() -> SocketAddr {
@@ -439,7 +307,7 @@ fn logs_are_opened_anew_on_hangup() {
     let place = Place::new();
     let log = place.path().join("access.log");
     let more = format!("access-log = \"{}\"", log.display());
-    let scene = Scene { place };
+    let scene = Scene { place, host: None };
     scene.write(&relay("web", addr, to, &more));
     let daemon = scene.start(&[]);
     let pid = scene.pid("relay.web");
