@@ -20,6 +20,7 @@ mod up;
 mod xsk;
 
 use crate::exit::Exit;
+use crate::member;
 
 /// What the command can do.
 #[derive(clap::Subcommand, Debug)]
@@ -74,7 +75,8 @@ impl Command {
 
 /// Runs one subcommand.
 pub(crate) fn run(command: Command, quiet: bool, verbose: u8) -> anyhow::Result<Exit> {
-    if command.restores() {
+    // A member may not, and what has started it has done so.
+    if command.restores() && member::name().is_none() {
         undo::at_start();
     }
     match command {

@@ -1,5 +1,5 @@
-//! This process as a member of `cachelane up`, which has started it: what it is called, and that it does
-//! not outlive that. What the two say to each other is the protocol of `sd_notify`.
+//! This process as a member of `cachelane up`, which has started it: what it is called, that it does not
+//! outlive that, and that it may do no more than it needs. What the two say to each other is the protocol of `sd_notify`.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use sd_notify::NotifyState;
 
 use crate::exit::Exit;
-use crate::passed;
+use crate::{out, passed, privileges};
 
 /// Names the member that a process is.
 pub(crate) const NAME: &str = "CACHELANE_MEMBER";
@@ -37,6 +37,10 @@ pub(crate) fn join() {
     // It may have died before it could be bound to.
     if bound.is_err() || getppid() != parent {
         std::process::exit(Exit::Failed as i32);
+    }
+    let kind = name().map_or("", |name| name.split('.').next().unwrap_or_default());
+    if let Err(error) = privileges::keep_those_of(kind) {
+        out::complain(&format!("all capabilities are kept: {error}"));
     }
 }
 

@@ -1,7 +1,10 @@
 //! What this process may do: asked before anything is done, so that all that is missing is said at
-//! once and in our words.
+//! once and in our words. A member of `cachelane up` gives up at its start what it has no use for.
 
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities,
+};
 
 use crate::exit::not_permitted;
 
@@ -9,13 +12,20 @@ use crate::exit::not_permitted;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     name: &'static str,
-    /// It, or one that includes it.
-    any: CapabilitySet,
+    own: CapabilitySet,
+    /// One that includes it.
+    or: CapabilitySet,
     what_for: &'static str,
 }
 
-const fn need(name: &'static str, any: CapabilitySet, what_for: &'static str) -> Need {
-    Need { name, any, what_for }
+const fn need(name: &'static str, own: CapabilitySet, what_for: &'static str) -> Need {
+    Need { name, own, or: CapabilitySet::empty(), what_for }
+}
+
+impl Need {
+    const fn or(self, or: CapabilitySet) -> Need {
+        Need { or, ..self }
+    }
 }
 
 /// Sockets of AF_XDP.
@@ -23,7 +33,7 @@ pub(crate) const SOCKETS: Need = need("CAP_NET_RAW", CapabilitySet::NET_RAW, "AF
 
 /// BPF programs and their maps.
 pub(crate) const PROGRAMS: Need =
-    need("CAP_BPF", CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN), "BPF programs");
+    need("CAP_BPF", CapabilitySet::BPF, "BPF programs").or(CapabilitySet::SYS_ADMIN);
 
 /// A program on a device.
 pub(crate) const DEVICES: Need =
@@ -31,7 +41,14 @@ pub(crate) const DEVICES: Need =
 
 /// Programs that read the kernel's structures.
 pub(crate) const TRACEPOINTS: Need =
-    need("CAP_PERFMON", CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN), "tracepoints");
+    need("CAP_PERFMON", CapabilitySet::PERFMON, "tracepoints").or(CapabilitySet::SYS_ADMIN);
+
+/// Notifications of all network namespaces.
+pub(crate) const NOTIFICATIONS: Need = need(
+    "CAP_NET_BROADCAST",
+    CapabilitySet::NET_BROADCAST,
+    "hearing of what the ports' peers become",
+);
 
 /// A real-time priority of the kernel's threads.
 pub(crate) const PRIORITY: Need = need(
@@ -40,23 +57,80 @@ pub(crate) const PRIORITY: Need = need(
     "the priority of the threads that take packets; --priority 0 does without",
 );
 
-/// sysfs of a network namespace.
-pub(crate) const SYSFS: Need =
-    need("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN, "looking at a device's queues");
+/// What a mechanism needs.
+pub(crate) fn needs_of(kind: &str) -> &'static [Need] {
+    match kind {
+        "bridge" => &[PROGRAMS, DEVICES, NOTIFICATIONS],
+        "lend" => &[SOCKETS, PROGRAMS, DEVICES],
+        "steer" => &[PROGRAMS, TRACEPOINTS, DEVICES, PRIORITY],
+        _ => &[],
+    }
+}
+
+/// What a mechanism makes use of where it has it.
+fn uses_of(kind: &str) -> CapabilitySet {
+    // Unix sockets may be another user's, and in a folder of another user's.
+    let files = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE;
+    match kind {
+        // Its thread's priority; who accelerates a bridge already; what netfilter does.
+        "bridge" => CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON,
+        "lend" => files | CapabilitySet::IPC_LOCK | CapabilitySet::SYS_NICE,
+        // Low ports; buffers beyond the host's limit, clients' own addresses; the sockmap engine.
+        "relay" => {
+            let network = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN;
+            files | network | CapabilitySet::NET_RAW | CapabilitySet::BPF
+        }
+        // sysfs of its network namespace.
+        "steer" => CapabilitySet::SYS_ADMIN,
+        // Control sockets of other users.
+        _ => CapabilitySet::NET_BIND_SERVICE | CapabilitySet::DAC_OVERRIDE,
+    }
+}
+
+/// Gives up for good what a mechanism neither needs nor makes use of. To be called before there are
+/// threads, which inherit it.
+pub(crate) fn keep_those_of(kind: &str) -> std::io::Result<()> {
+    let have = capabilities(None)?.permitted;
+    let needs = needs_of(kind).iter().map(|need| match have.contains(need.own) {
+        true => need.own,
+        false => need.or,
+    });
+    let keep = have & needs.fold(uses_of(kind), CapabilitySet::union);
+    // Those that this kernel knows; without CAP_SETPCAP, what cannot be had again by the set below.
+    if have.contains(CapabilitySet::SETPCAP) {
+        for one in (CapabilitySet::all() - keep).iter() {
+            let _ = remove_capability_from_bounding_set(one);
+        }
+    }
+    let sets =
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// What is missing for all these mechanisms together, if something is.
+pub(crate) fn missing_for<'a>(kinds: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut needs: Vec<&Need> = Vec::new();
+    for need in kinds.flat_map(needs_of) {
+        if !needs.iter().any(|known| known.name == need.name) {
+            needs.push(need);
+        }
+    }
+    missing(capabilities(None).ok()?.effective, needs)
+}
 
 /// Nothing, if this process has all of them.
 /// Whether what it has is enough here, the kernel says: in a container it may not be.
 pub(crate) fn require(what: &str, needs: &[Need]) -> anyhow::Result<()> {
     // A kernel that does not tell refuses later.
     let Ok(sets) = capabilities(None) else { return Ok(()) };
-    match missing(sets.effective, needs) {
+    match missing(sets.effective, needs.iter()) {
         Some(missing) => Err(not_permitted(format!("{what} needs root, or {missing}"))),
         None => Ok(()),
     }
 }
 
-fn missing(have: CapabilitySet, needs: &[Need]) -> Option<String> {
-    let missing = needs.iter().filter(|need| !have.intersects(need.any));
+fn missing<'a>(have: CapabilitySet, needs: impl IntoIterator<Item = &'a Need>) -> Option<String> {
+    let missing = needs.into_iter().filter(|need| !have.intersects(need.own | need.or));
     let texts: Vec<String> = missing.map(|n| format!("{} ({})", n.name, n.what_for)).collect();
     (!texts.is_empty()).then(|| texts.join(", "))
 }

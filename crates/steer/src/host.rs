@@ -143,7 +143,7 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
 
 fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
     let queues = device.queues()?;
-    let sysfs = Sysfs::new()?;
+    let sysfs = Sysfs::new(device)?;
     let mut obstacles = Vec::new();
     match Hook::refuse_if_taken(device) {
         Err(error) if error.kind() == xsk::ErrorKind::ProgramPresent => {

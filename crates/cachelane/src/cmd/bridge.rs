@@ -14,6 +14,7 @@ use clap::ArgAction;
 use crate::args::{NameArg, ON_OFF, choice};
 use crate::exit::{Exit, usage};
 use crate::figures::of_which;
+use crate::privileges;
 use crate::run::{Followed, Foreground, open_control};
 use check::accelerated;
 
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if args.dry_run {
         return check::dry_run(args);
     }
+    privileges::require("accelerating a bridge", privileges::needs_of("bridge"))?;
     let config =
         Config { max_stations: args.max_stations, fastpath: args.fastpath, table: args.fdb };
     let bridges = match args.all {

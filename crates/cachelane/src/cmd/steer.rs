@@ -116,8 +116,6 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 fn prepare(args: &Args) -> anyhow::Result<Prepared> {
-    use privileges::{DEVICES, PRIORITY, PROGRAMS, SYSFS, TRACEPOINTS};
-
     let machine = Machine::look_at(Path::new("/sys/devices/system"), args.lanes.lanes.as_deref())?;
     let lanes = machine.lanes();
     let defaults = SteerOptions::default();
@@ -131,7 +129,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     options.check()?;
     let device = Device::find(&args.interface)?;
-    let needs = [PROGRAMS, TRACEPOINTS, DEVICES, SYSFS, PRIORITY];
+    let needs = privileges::needs_of("steer");
     // The last one only for a priority.
     let needed = needs.len() - usize::from(options.priority == 0);
     privileges::require("steering", &needs[..needed])?;

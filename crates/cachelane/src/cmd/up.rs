@@ -31,6 +31,7 @@ use crate::config::{Config, Settings};
 use crate::exit::{Exit, usage};
 use crate::out;
 use crate::passed;
+use crate::privileges;
 use crate::run::{Ended, Foreground, open_control};
 
 /// Run everything that a configuration asks for, as a daemon
@@ -103,6 +104,10 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     }
     if config.members.is_empty() {
         tracing::warn!("the configuration asks for nothing");
+    }
+    let kinds = config.members.iter().map(|member| member.kind.name);
+    if let Some(missing) = privileges::missing_for(kinds) {
+        tracing::warn!("some members will fail: they need root, or {missing}");
     }
     let predecessor = Predecessor::find(&args.name)?;
     if let (Some(other), false) = (&predecessor, args.replace) {

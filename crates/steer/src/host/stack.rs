@@ -201,7 +201,7 @@ mod tests {
         let port = device.clone();
         let layers = a.run(move || {
             let device = Device::find(&port).expect("a port");
-            read(&device, &Sysfs::new().expect("sysfs"))
+            read(&device, &Sysfs::new(&device).expect("sysfs"))
         });
         let mut layers = layers.expect("the host").expect("layers");
         assert_eq!(group_of(&layers), None);

@@ -8,6 +8,8 @@ use rustix::fs::{Dir, DirEntry, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
+use xsk::Device;
+
 use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result};
 
@@ -16,19 +18,40 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct Sysfs(OwnedFd);
 
 impl Sysfs {
-    pub(super) fn new() -> Result<Self> {
+    /// One of the caller's own, or what is mounted, if that shows this device and the caller may mount
+    /// nothing.
+    pub(super) fn new(device: &Device) -> Result<Self> {
         let mount = || {
             let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_create(&sysfs)?;
             fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
         };
         match mount() {
-            Err(Errno::PERM) => Err(Error::new(
-                ErrorKind::NotPermitted,
-                "looking at a device's queues needs root (CAP_SYS_ADMIN)",
-            )),
+            Err(Errno::PERM) => Self::mounted(device)?.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotPermitted,
+                    format!(
+                        "looking at the queues of {device} needs root, or CAP_SYS_ADMIN: the sysfs at \
+                         /sys is another network namespace's"
+                    ),
+                )
+            }),
             mounted => mounted.map(Self).context("cannot look into sysfs"),
         }
+    }
+
+    /// What is mounted, if it has the device: by its name, number and hardware address, as other
+    /// namespaces number their devices alike.
+    fn mounted(device: &Device) -> Result<Option<Self>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let sysfs = openat(rustix::fs::CWD, "/sys", flags, Mode::empty());
+        let sysfs = Self(sysfs.context("cannot open /sys")?);
+        let read = |what: &str| sysfs.read(&format!("class/net/{}/{what}", device.name()));
+        let [index, address] = [read("ifindex")?, read("address")?];
+        let octets = device.mac()?.map(|byte| format!("{byte:02x}")).join(":");
+        let is_it = index.is_some_and(|index| index.trim() == device.index().to_string())
+            && address.is_some_and(|address| address.trim() == octets);
+        Ok(is_it.then_some(sysfs))
     }
 
     /// A file's text; none if it is not there.

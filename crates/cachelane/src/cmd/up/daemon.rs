@@ -209,8 +209,12 @@ impl Daemon {
                     for pid in replaced {
                         self.everybody().for_each(|member| member.was_replaced(pid));
                     }
-                    // The place of this name is the other's.
+                    // The place of this name is the other's. The service manager may listen to the main
+                    // process alone.
                     self.control = None;
+                    if let Phase::GivingWay(heir) = &self.phase {
+                        passed::notify(&[NotifyState::MainPid(heir.pid)]);
+                    }
                     self.end(false);
                 }
             }

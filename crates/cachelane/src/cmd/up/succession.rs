@@ -25,15 +25,19 @@ pub(super) const TAKEN: &str = "up.taken";
 
 /// The daemon that is to take the place of this one.
 #[derive(Debug)]
-pub(super) struct Heir(OwnedFd);
+pub(super) struct Heir {
+    pub(super) pid: u32,
+    file: OwnedFd,
+}
 
 impl Heir {
     pub(super) fn of(pid: u32) -> Option<Heir> {
-        pidfd_open(pid_of(pid)?, PidfdFlags::empty()).ok().map(Heir)
+        let file = pidfd_open(pid_of(pid)?, PidfdFlags::empty()).ok()?;
+        Some(Heir { pid, file })
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
         poll(&mut polled, Some(&Default::default())).is_ok_and(|ready| ready > 0)
     }
 }
