@@ -11,6 +11,7 @@ mod doctor;
 mod knob;
 mod lend;
 mod man;
+mod metrics;
 mod relay;
 mod steer;
 mod trial;
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
     Knob(knob::Args),
+    Metrics(metrics::Args),
     Undo(undo::Args),
     #[cfg(feature = "measure")]
     Bench(bench::Args),
@@ -67,6 +69,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),
         Command::Knob(args) => knob::run(args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),
