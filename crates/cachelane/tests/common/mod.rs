@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod frames;
+pub(crate) mod metrics;
 pub(crate) mod steer;
 pub(crate) mod xsk;
 

@@ -103,6 +103,11 @@ impl Connection {
         Some((class, self.since))
     }
 
+    /// Whether it has got all that it asked for, and is about to be closed.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.state, State::Lingering)
+    }
+
     /// Begins to gather: the form in which it wants metrics, if it waits for some and nothing was begun.
     pub(super) fn begin(&mut self) -> Option<Form> {
         match &mut self.state {

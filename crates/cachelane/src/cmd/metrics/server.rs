@@ -277,7 +277,7 @@ impl Clients {
                 return false;
             }
             let is_late = one.deadline().is_some_and(|deadline| deadline <= now);
-            counts.given_up.add(is_late.into());
+            counts.given_up.add((is_late && !one.is_served()).into());
             !is_late
         });
     }
@@ -341,8 +341,8 @@ impl Clients {
     }
 
     fn give_way(&mut self, least: usize) {
-        self.all.swap_remove(least);
-        self.counts.given_up.add(1);
+        let one = self.all.swap_remove(least);
+        self.counts.given_up.add((!one.is_served()).into());
     }
 
     /// The one that has to give way to a newcomer, if there is one.
