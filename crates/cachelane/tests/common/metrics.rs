@@ -63,7 +63,7 @@ impl Scene {
 /// A process while it runs; killed when dropped.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    log: BufReader<ChildStderr>,
+    log: Option<BufReader<ChildStderr>>,
     /// What it said at last.
     pub(crate) said: String,
 }
@@ -72,23 +72,30 @@ impl Running {
     pub(crate) fn start(command: &mut Command, says: &str) -> Running {
         let mut child = command.spawn().expect("it starts");
         let log = BufReader::new(child.stderr.take().expect("a pipe"));
-        let mut running = Running { child, log, said: String::new() };
+        let mut running = Running { child, log: Some(log), said: String::new() };
         running.await_line(says);
         running
     }
 
     /// Reads on until there is a line with these words.
     pub(crate) fn await_line(&mut self, words: &str) {
+        let log = self.log.as_mut().expect("it is not read by others");
         let mut before = Vec::new();
         loop {
             self.said.clear();
-            let length = self.log.read_line(&mut self.said).expect("text");
+            let length = log.read_line(&mut self.said).expect("text");
             assert!(length > 0, "no line with {words:?}: {before:?}");
             if self.said.contains(words) {
                 return;
             }
             before.push(self.said.clone());
         }
+    }
+
+    /// Has all that it says from now on read and forgotten.
+    pub(crate) fn drain(&mut self) {
+        let log = self.log.take().expect("it is not read by others");
+        std::thread::spawn(move || log.lines().for_each(drop));
     }
 
     /// Where it listens, as it said.
