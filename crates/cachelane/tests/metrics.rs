@@ -13,7 +13,7 @@ use common::metrics::{
     Response, Running, SOON, Scene, echo, exchange, families, get, scrape, series, value,
 };
 use common::{PROGRAM, ends_within, text};
-use lab::testing::comes_true;
+use lab::testing::{comes_true, root};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -291,4 +291,44 @@ fn it_is_a_process_as_the_others_are() {
         let own = value(&all, &format!("cachelane_{family}"), &[("process", "metrics")]);
         assert!(own > 0.0 && value(&all, family, &[]) > 0.0, "{family}");
     }
+}
+
+#[test]
+fn root_another_users_process_is_shown_as_that_users() {
+    const UID: u32 = 54_323;
+    if !root("root_another_users_process_is_shown_as_that_users") {
+        return;
+    }
+    let (scene, id) = (Scene::new(), UID.to_string());
+    // The program may be where only root may read; a program of its own writes the copy, since a child
+    // that another test forks meanwhile would keep it busy.
+    let program = scene.0.path().join("cachelane");
+    let copied = Command::new("cp").arg(PROGRAM).arg(&program).status().expect("cp runs");
+    assert!(copied.success(), "a copy");
+    for path in [scene.0.path(), &program] {
+        std::os::unix::fs::chown(path, Some(UID), Some(UID)).expect("root may");
+    }
+    let as_user = ["--reuid", &id, "--regid", &id, "--clear-groups", "--"];
+    let mut relay = scene.0.wrapped("setpriv".as_ref(), &as_user);
+    relay.arg(&program).args(["relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"]);
+    relay
+        .args(["--name", "theirs"])
+        .env_remove("CACHELANE_RUNTIME_DIR")
+        .env_remove("XDG_RUNTIME_DIR");
+    let relay = Running::start(&mut relay, "relaying ");
+    let sockets = std::path::PathBuf::from(format!("/tmp/cachelane-{UID}"));
+    let printed = || {
+        let mut once = scene.0.command(&["metrics", "--once"]);
+        once.env_remove("CACHELANE_RUNTIME_DIR");
+        let output = ends_within(once.spawn().expect("it starts"), SOON);
+        assert!(output.status.success(), "{output:?}");
+        series(text(&output.stdout))
+    };
+    let labels = [("process", "relay"), ("name", "theirs"), ("uid", id.as_str())];
+    let all = printed();
+    assert_eq!(value(&all, "cachelane_relay_accepted_total", &labels), 0.0);
+    assert!(value(&all, "cachelane_process_resident_memory_bytes", &labels) > 0.0);
+    drop(relay);
+    std::fs::remove_dir_all(sockets).expect("it is there");
+    assert!(!printed().keys().any(|series| series.contains(&format!("uid=\"{id}\""))));
 }
