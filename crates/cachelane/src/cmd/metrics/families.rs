@@ -1,6 +1,8 @@
 //! What is shown: families of series, each series once, in the forms that Prometheus reads.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -28,24 +30,33 @@ pub(super) enum Sample {
     Info,
 }
 
-/// What families are of, in words: a name without unit and `_total`, and what it means.
+/// What a family is of.
 #[derive(Clone, Debug)]
-pub(super) struct About {
-    pub(super) name: String,
+pub(super) struct About<'a> {
+    /// Without the unit and `_total`.
+    pub(super) name: &'a str,
     pub(super) kind: MetricType,
     pub(super) unit: Option<Unit>,
-    pub(super) help: String,
+    pub(super) help: &'a str,
 }
 
 #[derive(Debug)]
 struct Family {
-    about: About,
+    name: String,
+    kind: MetricType,
+    unit: Option<Unit>,
+    help: String,
     series: BTreeMap<Labels, Sample>,
 }
 
-/// All families of a scrape, by their names.
+/// All families of a scrape.
 #[derive(Debug, Default)]
-pub(super) struct Families(BTreeMap<String, Family>);
+pub(super) struct Families {
+    /// By their names, with the unit.
+    all: BTreeMap<String, Family>,
+    /// How many series they have together.
+    series: usize,
+}
 
 /// The two forms of text, each packed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,32 +82,31 @@ impl Form {
 impl Families {
     /// Adds a series; whether there is a place for it: not beside one with the same labels, nor in a
     /// family of the same name that is of another kind.
-    pub(super) fn add(&mut self, about: &About, labels: Labels, sample: Sample) -> bool {
+    pub(super) fn add(&mut self, about: &About<'_>, labels: Labels, sample: Sample) -> bool {
         let About { name, kind, unit, help } = about;
         let key = match unit {
-            Some(unit) => format!("{name}_{}", unit.as_str()),
-            None => name.clone(),
+            Some(unit) => Cow::Owned(format!("{name}_{}", unit.as_str())),
+            None => Cow::Borrowed(*name),
         };
-        let family = self.0.entry(key).or_insert_with(|| Family {
-            about: About { help: plain(help), ..about.clone() },
-            series: BTreeMap::new(),
-        });
-        if family.about.kind != *kind || family.about.unit != *unit {
+        if !self.all.contains_key(&*key) {
+            let (name, help, series) = ((*name).to_owned(), plain(help), BTreeMap::new());
+            let family = Family { name, kind: *kind, unit: unit.clone(), help, series };
+            self.all.insert(key.clone().into_owned(), family);
+        }
+        let Some(family) = self.all.get_mut(&*key) else { return false };
+        if family.kind != *kind || family.unit != *unit {
             return false;
         }
-        let labels = labels.into_iter().map(|(name, value)| (name, short(&value))).collect();
-        match family.series.entry(labels) {
-            std::collections::btree_map::Entry::Vacant(free) => {
-                free.insert(sample);
-                true
-            }
-            std::collections::btree_map::Entry::Occupied(_) => false,
-        }
+        let labels = labels.into_iter().map(|(name, value)| (name, short(value))).collect();
+        let Entry::Vacant(free) = family.series.entry(labels) else { return false };
+        free.insert(sample);
+        self.series += 1;
+        true
     }
 
     /// How many series there are.
     pub(super) fn len(&self) -> usize {
-        self.0.values().map(|family| family.series.len()).sum()
+        self.series
     }
 
     /// The text in each of these forms.
@@ -124,7 +134,7 @@ fn encode(registry: &Registry, form: Form) -> anyhow::Result<Vec<u8>> {
 
 impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        for Family { about: About { name, kind, unit, help }, series } in self.0.values() {
+        for Family { name, kind, unit, help, series } in self.all.values() {
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
             for (labels, sample) in series {
                 if *kind == MetricType::Info {
@@ -151,12 +161,15 @@ impl Collector for Families {
 
 /// A help that needs no escapes, of which the two forms have different ones.
 fn plain(help: &str) -> String {
-    let plain = short(help).replace('\\', "/").replace('"', "'");
+    let plain = short(help.to_owned()).replace('\\', "/").replace('"', "'");
     if plain.is_empty() { "No help.".into() } else { plain }
 }
 
 /// At most so many characters, and none that controls.
-fn short(text: &str) -> String {
+fn short(text: String) -> String {
+    if text.len() <= LONGEST && !text.contains(char::is_control) {
+        return text;
+    }
     let fits = |c: char| if c.is_control() { '?' } else { c };
     let mut short: String = text.chars().take(LONGEST).map(fits).collect();
     if text.chars().nth(LONGEST).is_some() {
@@ -172,8 +185,8 @@ mod tests {
     const PLAIN: Form = Form { open: false, gzip: false };
     const OPEN: Form = Form { open: true, gzip: false };
 
-    fn about(name: &str, kind: MetricType, unit: Option<Unit>) -> About {
-        About { name: name.into(), kind, unit, help: "A \"test\"\nof C:\\.".into() }
+    fn about(name: &str, kind: MetricType, unit: Option<Unit>) -> About<'_> {
+        About { name, kind, unit, help: "A \"test\"\nof C:\\." }
     }
 
     fn some() -> Families {
@@ -224,8 +237,8 @@ c_seconds 0.5
 
     #[test]
     fn a_long_text_is_cut() {
-        assert_eq!(short(&"ü".repeat(LONGEST)).chars().count(), LONGEST);
-        let cut = short(&"ü".repeat(LONGEST + 1));
+        assert_eq!(short("ü".repeat(LONGEST)).chars().count(), LONGEST);
+        let cut = short("ü".repeat(LONGEST + 1));
         assert!(cut.ends_with('…') && cut.chars().count() == LONGEST + 1);
     }
 }

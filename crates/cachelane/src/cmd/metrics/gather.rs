@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use knobs::{ErrorKind, KnobInfo, Process, Reading, ask_each, discover};
 use lanes::LaneMap;
+use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::families::Families;
@@ -82,6 +83,8 @@ impl Gatherer {
             let usage = Usage::of(process.pid, process.uid);
             all.push((process, usage, answer));
         }
+        // This user's first: what others' say must not decide what sort of family one is.
+        all.sort_by_key(|(process, ..)| !is_own(process));
         let mut shown = Shown::new();
         self.remember(&all);
         for (who, (_, usage, answer)) in self.named(&all).into_iter().zip(&all) {
@@ -136,6 +139,11 @@ impl Gatherer {
         }
         self.lanes.as_ref().map(|(_, map)| map)
     }
+}
+
+/// Whether a process is this user's.
+fn is_own(process: &Process) -> bool {
+    process.uid == geteuid().as_raw()
 }
 
 /// Asks one for everything, within its time and before all is over.

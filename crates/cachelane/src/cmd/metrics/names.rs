@@ -24,6 +24,9 @@ pub(super) const SERVICE: &str = "service";
 /// Units that the name of a family ends with.
 const UNITS: [(&str, Unit); 2] = [("bytes", Unit::Bytes), ("seconds", Unit::Seconds)];
 
+/// First words of the families that no process's counters are of.
+const OURS: [&str; 5] = ["build", "exporter", "knob", "lane", "process"];
+
 /// The longest name that is taken from a process.
 const LONGEST: usize = 100;
 
@@ -95,7 +98,10 @@ fn is_name(name: &str) -> bool {
         word.as_bytes().first().is_some_and(letter)
             && word.bytes().all(|byte| letter(&byte) || byte.is_ascii_digit() || byte == b'_')
     };
-    name.contains('.') && name.split('.').all(word)
+    let is_ours = |first: &str| OURS.contains(&first);
+    name.contains('.')
+        && name.split('.').all(word)
+        && !name.split(['.', '_']).next().is_some_and(is_ours)
 }
 
 #[cfg(test)]
@@ -137,8 +143,18 @@ mod tests {
     #[test]
     fn what_is_no_name_is_left_out() {
         let long = format!("a.{}", "b".repeat(LONGEST));
-        for name in ["", "relay", "relay.", "a b.c", "a.b\n# TYPE x counter", "a.\"b", "A.b", &long]
-        {
+        for name in [
+            "",
+            "relay",
+            "relay.",
+            "a b.c",
+            "a.b\n# TYPE x counter",
+            "a.\"b",
+            "A.b",
+            "process.up",
+            "knob_x.y",
+            &long,
+        ] {
             assert_eq!(named(name, "bytes"), None, "{name}");
         }
     }

@@ -61,8 +61,13 @@ impl Who {
 pub(super) struct Shown(Families);
 
 /// What a family is of.
-pub(super) fn about(name: &str, kind: MetricType, unit: Option<Unit>, help: &str) -> About {
-    About { name: name.to_owned(), kind, unit, help: help.to_owned() }
+pub(super) fn about<'a>(
+    name: &'a str,
+    kind: MetricType,
+    unit: Option<Unit>,
+    help: &'a str,
+) -> About<'a> {
+    About { name, kind, unit, help }
 }
 
 impl Shown {
@@ -137,8 +142,8 @@ impl Shown {
     /// What a process takes of the host.
     fn usage(&mut self, prefix: &str, labels: &Labels, usage: &Usage) {
         let mut add = |name: &str, kind, unit, help, sample| {
-            let about = about(&format!("{prefix}_{name}"), kind, unit, help);
-            self.0.add(&about, labels.clone(), sample);
+            let name = format!("{prefix}_{name}");
+            self.0.add(&about(&name, kind, unit, help), labels.clone(), sample);
         };
         let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
         let help = "CPU time of the process, in programs and in the kernel.";

@@ -88,14 +88,21 @@ fn add_one(families: &mut Families, labels: &Labels, side: &Side, one: &Value) -
         families.add(&about, with("direction", direction), count(&one[field]));
     }
     for (cause, ended) in one["ended"].as_object().into_iter().flatten() {
-        let about = about(&name(ENDED.0), Counter, None, ENDED.1);
-        families.add(&about, with("cause", cause), count(ended));
+        families.add(
+            &about(&name(ENDED.0), Counter, None, ENDED.1),
+            with("cause", cause),
+            count(ended),
+        );
     }
     for (family, field, help) in TIMES {
         for (share, key) in SHARES {
             if let Some(ms) = one[field][key].as_f64() {
-                let about = about(&name(family), Gauge, Some(Unit::Seconds), help);
-                families.add(&about, with("share", share), Sample::Number(ms / 1000.0));
+                let name = name(family);
+                families.add(
+                    &about(&name, Gauge, Some(Unit::Seconds), help),
+                    with("share", share),
+                    Sample::Number(ms / 1000.0),
+                );
             }
         }
     }
