@@ -51,10 +51,10 @@ of all users. There is no password: whoever can connect can read.
 Examples:
   cachelane metrics
   cachelane metrics --listen :21646
-  cachelane metrics --once > /var/lib/prometheus/node-exporter/cachelane.prom")]
+  cachelane metrics --once > cachelane.prom.new && mv cachelane.prom.new cachelane.prom")]
 pub(crate) struct Args {
-    /// Where to serve: IP:PORT, [IPv6]:PORT, :PORT for every address, unix:PATH, unix:@NAME, or fd:NAME
-    /// for the sockets of this name that a service manager passes; may be repeated
+    /// Where to serve: IP:PORT (IPv6 in brackets), :PORT for every address, unix:PATH, unix:@NAME, or
+    /// fd:NAME for the sockets of this name that a service manager passes; may be repeated
     /// [default: the sockets that were passed, else 127.0.0.1:21646]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Listen>,

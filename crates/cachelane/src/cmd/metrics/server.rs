@@ -4,8 +4,8 @@
 //!
 //! The server's thread asks for a round of gathering as soon as somebody waits for metrics and no round
 //! runs, and says in which forms. Whoever asks while a round runs waits for the next one: what a client
-//! gets was read after it asked, a thousand clients that ask at once cost two rounds, and none waits for
-//! longer than two. The gathering thread sends what it found and writes a byte, which wakes the server.
+//! gets was read after it asked, those that ask during a round share the next one, and none waits for longer
+//! than two. The gathering thread sends what it found and writes a byte, which wakes the server.
 //! Each ends when the other has gone.
 //!
 //! # Bounds
