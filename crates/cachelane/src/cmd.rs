@@ -12,6 +12,7 @@ mod doctor;
 mod knob;
 mod lend;
 mod man;
+mod metrics;
 mod relay;
 mod steer;
 mod trial;
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Up(up::Args),
     Config(config::Args),
     Knob(knob::Args),
+    Metrics(metrics::Args),
     Undo(undo::Args),
     #[cfg(feature = "measure")]
     Bench(bench::Args),
@@ -93,6 +95,7 @@ pub(crate) fn run(command: Command, quiet: bool, verbose: u8) -> anyhow::Result<
         Command::Up(args) => up::run(&args, quiet, verbose),
         Command::Config(args) => config::run(&args),
         Command::Knob(args) => knob::run(args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),

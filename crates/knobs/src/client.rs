@@ -81,6 +81,12 @@ impl Client {
         Ok(Self { path: path.to_owned(), owner, stream, timeout })
     }
 
+    /// Has each call take at most `timeout`, which is not zero, from now on: what is left of a time that
+    /// several calls share.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
     /// All knobs of the process, by name.
     ///
     /// # Errors

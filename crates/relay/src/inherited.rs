@@ -65,6 +65,11 @@ impl Inherited {
         &self.addr
     }
 
+    /// The socket by itself, for somebody else than a relay to serve.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
     /// It is of another relay, which has bound it to this file.
     pub(crate) fn with_file(mut self, id: Option<FileId>) -> Inherited {
         if let (Addr::Unix(addr), Some(id)) = (&self.addr, id) {
