@@ -57,8 +57,9 @@ pub(crate) fn has_started() {
 /// Says why this process is about to fail.
 pub(crate) fn fail(why: &str) {
     if name().is_some() {
-        // One line is one thing there.
-        passed::notify(&[NotifyState::Status(&why.replace('\n', " "))]);
+        // The rest, such as what the kernel has against a program, is in the log.
+        let first = why.lines().next().unwrap_or_default();
+        passed::notify(&[NotifyState::Status(first)]);
     }
 }
 

@@ -43,6 +43,11 @@ pub(crate) const DEVICES: Need =
 pub(crate) const TRACEPOINTS: Need =
     need("CAP_PERFMON", CapabilitySet::PERFMON, "tracepoints").or(CapabilitySet::SYS_ADMIN);
 
+/// Programs that look into packets: without it, the kernel lets them do less with addresses.
+pub(crate) const PACKETS: Need =
+    need("CAP_PERFMON", CapabilitySet::PERFMON, "BPF programs that look into packets")
+        .or(CapabilitySet::SYS_ADMIN);
+
 /// Notifications of all network namespaces.
 pub(crate) const NOTIFICATIONS: Need = need(
     "CAP_NET_BROADCAST",
@@ -61,7 +66,7 @@ pub(crate) const PRIORITY: Need = need(
 pub(crate) fn needs_of(kind: &str) -> &'static [Need] {
     match kind {
         "bridge" => &[PROGRAMS, DEVICES, NOTIFICATIONS],
-        "lend" => &[SOCKETS, PROGRAMS, DEVICES],
+        "lend" => &[SOCKETS, PROGRAMS, PACKETS, DEVICES],
         "steer" => &[PROGRAMS, TRACEPOINTS, DEVICES, PRIORITY],
         _ => &[],
     }
@@ -78,7 +83,7 @@ fn uses_of(kind: &str) -> CapabilitySet {
         // Low ports; buffers beyond the host's limit, clients' own addresses; the sockmap engine.
         "relay" => {
             let network = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN;
-            files | network | CapabilitySet::NET_RAW | CapabilitySet::BPF
+            files | network | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::PERFMON
         }
         // sysfs of its network namespace.
         "steer" => CapabilitySet::SYS_ADMIN,

@@ -107,9 +107,11 @@ fn a_right_one_is_summed_up() {
     let (code, said) = check(
         "[relay.web]\nlisten = \":8080\"\nto = [\"a:1\", \"b:2,check\"]\n[bridge.all]\nall = true\n\
          [relay.off]\nenabled = false\nlisten = \":8080\"\nto = \"a:1\"\n[lend.x]\ninterface = \"e\"\n\
-         socket = \"s\"\nsocket-mode = 0o660\nethertype = 0x88b5\nborrowers = 4\n",
+         socket = \"s\"\nsocket-mode = 0o660\nethertype = 0x88b5\nborrowers = 4\n[metrics]\n\
+         listen = \"127.0.0.1:9\"\n",
     );
-    assert_eq!((code, said.as_str()), (Some(0), "up.toml: bridge.all, lend.x, relay.web\n"));
+    let all = "up.toml: bridge.all, lend.x, metrics, relay.web\n";
+    assert_eq!((code, said.as_str()), (Some(0), all));
 }
 
 #[test]
@@ -206,9 +208,11 @@ fn the_default_file_is_right_and_has_every_key_of_the_schema() {
     let engine = &schema["properties"]["relay"]["additionalProperties"]["properties"]["engine"];
     assert_eq!(engine["default"], "auto", "{engine}");
     // Keys that are uncommented as they stand are read.
-    let some = default.replace("#[relay.NAME]", "[relay.NAME]").replace("#engine = ", "engine = ");
-    let some = some.replace("#listen = [\"ADDR\"]", "listen = [\":1\"]");
-    let some = some.replace("#to = [\"ADDR[,OPTION...]\"]", "to = [\"a:2\"]");
+    let (before, relay) = default.split_once("#[relay.NAME]").expect("a table");
+    let relay = relay.replacen("#engine = ", "engine = ", 1);
+    let relay = relay.replacen("#listen = [\"ADDR\"]", "listen = [\":1\"]", 1);
+    let relay = relay.replacen("#to = [\"ADDR[,OPTION...]\"]", "to = [\"a:2\"]", 1);
+    let some = format!("{before}[relay.NAME]{relay}");
     fs::write(place.path().join("up.toml"), some).expect("a file");
     let checked = run(&place, &["config", "check", "-c", "up.toml"]);
     assert_eq!(text(&checked.stdout), "up.toml: relay.NAME\n");

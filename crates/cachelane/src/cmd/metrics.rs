@@ -98,7 +98,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         register(knobs, MeterKind::Counter, "metrics", Served::FIELDS, read)
     });
     tracing::info!("serving http://{place}/metrics");
-    passed::notify(&[NotifyState::Ready]);
     let mut running = Running(server);
     if foreground.follow(None, &mut running)? == Ended::Error {
         return Err(running.0.failure());

@@ -27,13 +27,14 @@ pub(crate) struct Kind {
 }
 
 /// All of them.
-pub(crate) const KINDS: [Kind; 4] = [
+pub(crate) const KINDS: [Kind; 5] = [
     Kind { name: "bridge", is_named: true, what: "Linux bridges that get a fast path" },
     Kind {
         name: "lend",
         is_named: true,
         what: "A device whose packets are lent to other processes",
     },
+    Kind { name: "metrics", is_named: false, what: "Figures of all processes, for Prometheus" },
     Kind { name: "relay", is_named: true, what: "A service whose connections are relayed" },
     Kind {
         name: "steer",

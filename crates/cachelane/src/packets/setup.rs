@@ -10,7 +10,7 @@ use xsk::{Attach, Device, ErrorKind, Program, Socket, Umem};
 
 use super::options::{CommonArgs, FilterArgs, MemoryArgs, Place, SocketArgs};
 use crate::exit::usage;
-use crate::privileges::{self, DEVICES, PROGRAMS, SOCKETS};
+use crate::privileges;
 use crate::{holder, out};
 
 /// The program on a device, for those who put sockets into it and take them out.
@@ -138,8 +138,8 @@ impl<'a> Plan<'a> {
             return out::dry_run([self.would(), then].concat()).map(|_| None);
         }
         let receives = self.interfaces[0].receives.is_some();
-        let needs = [SOCKETS, PROGRAMS, DEVICES];
-        privileges::require(what, if receives { &needs } else { &needs[..1] })?;
+        let needs = if receives { privileges::needs_of("lend") } else { &[privileges::SOCKETS] };
+        privileges::require(what, needs)?;
         for Interface { device, .. } in &self.interfaces {
             if !device.is_up()? {
                 tracing::warn!("{device} is down: no packets until `ip link set {device} up`");
