@@ -249,11 +249,15 @@ fn root_every_metric_of_the_dashboard_the_alerts_and_the_page_is_there_and_no_ot
     let to = echo().to_string();
     let relay = ["relay", "--listen", "127.0.0.1:0", "--to", &to, "--engine", "copy"];
     let here = lab::Host::here().expect("this host");
+    let nothing = scene.place.path().join("up.toml");
+    std::fs::write(&nothing, "").expect("a file");
+    let up = ["up", "-c", "up.toml"];
     let _running = [
         scene.start(&bridge.own.host, &["bridge", "br0"], "ports accelerated"),
         scene.start(&steered.b.host, &["steer", &steered.b.device, "--force"], "steering flows of"),
         scene.start(&lent.b.host, &lend, "lending UDP to port 9000 on"),
         scene.start(&here, &["borrow", &socket], "counting what"),
+        scene.start(&here, &up, "the configuration asks for nothing"),
     ];
     let relay = Running::start(&mut scene.command(&relay), "relaying ");
     exchange(relay.addr(), 1000);
@@ -268,7 +272,7 @@ fn root_every_metric_of_the_dashboard_the_alerts_and_the_page_is_there_and_no_ot
     let output = promtool(&["check", "metrics"], page.text());
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let (all, types) = (series(page.text()), typed(page.text()));
-    for kind in ["bridge", "steer", "lend", "relay", "metrics"] {
+    for kind in ["bridge", "steer", "lend", "relay", "metrics", "up"] {
         assert_eq!(value(&all, "cachelane_process_up", &[("process", kind)]), 1.0);
         assert_eq!(value(&all, "cachelane_process_left_out", &[("process", kind)]), 0.0);
     }

@@ -50,6 +50,8 @@ pub(super) struct Daemon {
     /// Members that a new configuration does not have, by name, which end once relays that may take over
     /// from them have started.
     retiring: Vec<Member>,
+    /// Processes that were started for members that are gone, and those of them that failed.
+    past: (u64, u64),
     /// The daemon that is to take the place of this one, if this one has started it.
     successor: Option<Child>,
     announced: String,
@@ -80,6 +82,7 @@ impl Daemon {
             patience: Patience { first: RETRY_AFTER, most: RETRY_AT_MOST },
             phase: Phase::Running,
             retiring: Vec::new(),
+            past: (0, 0),
             successor: None,
             announced: String::new(),
             predecessor: None,
@@ -294,8 +297,12 @@ impl Followed for Daemon {
         if !self.members.iter().any(Member::is_taking_over) {
             self.retiring.iter_mut().for_each(|member| member.end(Signal::TERM));
         }
-        self.retiring.retain(|member| !member.is_gone());
-        self.board.show(self.members.iter().chain(&self.retiring), self.has_given_way(), now);
+        for gone in self.retiring.extract_if(.., |member| member.is_gone()) {
+            self.past.0 += gone.starts;
+            self.past.1 += gone.failures_in_all;
+        }
+        let has_given_way = self.has_given_way();
+        self.board.show(self.members.iter().chain(&self.retiring), self.past, has_given_way, now);
         self.announce();
         self.end_predecessor();
         let pause = next.map(|at| at.saturating_duration_since(Instant::now()));

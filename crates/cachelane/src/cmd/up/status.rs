@@ -37,6 +37,8 @@ pub(super) struct Board {
 #[derive(Default)]
 struct Shown {
     members: Vec<Status>,
+    /// Starts and failures of members that are gone.
+    past: (u64, u64),
     has_given_way: bool,
 }
 
@@ -63,11 +65,12 @@ impl Board {
     pub(super) fn show<'a>(
         &self,
         members: impl Iterator<Item = &'a Member>,
+        past: (u64, u64),
         has_given_way: bool,
         now: Instant,
     ) {
         let members = members.map(|member| Status::of(member, now)).collect();
-        *self.shown.lock() = Shown { members, has_given_way };
+        *self.shown.lock() = Shown { members, past, has_given_way };
     }
 
     pub(super) fn take_asked(&self) -> Vec<Asked> {
@@ -114,13 +117,18 @@ impl Board {
         })?;
         let from = Arc::clone(board);
         let counts = [
-            ("starts", "processes", "Processes that were started for members that there are."),
-            ("failures", "processes", "Processes of these that failed."),
+            ("starts", "processes", "Processes that were started."),
+            (
+                "failures",
+                "processes",
+                "Times that a process of a member failed, or could not be started.",
+            ),
         ];
         registry.meters(Counter, "up", counts, move || {
             let shown = from.shown.lock();
             let sum = |of: fn(&Status) -> u64| shown.members.iter().map(of).sum();
-            Ok::<_, String>([sum(|one| one.starts), sum(|one| one.failures)])
+            let (starts, failures) = shown.past;
+            Ok::<_, String>([starts + sum(|one| one.starts), failures + sum(|one| one.failures)])
         })
     }
 
