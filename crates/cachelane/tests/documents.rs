@@ -88,3 +88,25 @@ fn what_is_said_to_those_who_come_from_elsewhere_runs() {
         assert!(text(&output.stdout).starts_with("would listen on "), "{command}: {output:?}");
     }
 }
+
+#[test]
+fn configurations_in_the_docs_are_right_and_what_is_wrong_in_them_is_said_as_they_say() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/up.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let block = |kind: &str| {
+        let rest = page.split(&format!("```{kind}\n")).nth(1).expect(kind);
+        rest.split("```").next().expect(kind).to_owned()
+    };
+    let place = Place::new();
+    let check = |config: &str| {
+        fs::write(place.path().join("proxy.toml"), config).expect("a file");
+        let output = place.command(&["config", "check", "-c", "proxy.toml"]).output();
+        text(&output.expect("it runs").stdout).to_owned()
+    };
+    let members = "bridge.containers, lend.dns, metrics, relay.web";
+    assert_eq!(check(&block("toml")), format!("proxy.toml: {members}\n"));
+    assert!(page.contains(&format!("/etc/cachelane/config.toml: {members}\n")));
+    let wrong = "[relay.web]\nbudget = \"8X\"\nlisen = \":1\"\nto = \"a:1\"\n\n\n[relay.db]\nlisten = \":2\"\n";
+    let said = check(wrong);
+    assert!(page.contains(&said), "{said}");
+}

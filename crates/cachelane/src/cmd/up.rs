@@ -119,13 +119,11 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     }
     let mut foreground = Foreground::new()?;
     foreground.heed_as_daemon()?;
-    let dir = runtime_dir();
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let board = Board::new(foreground.waker()?);
     let control =
         open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
     let control = control.context("cachelane up cannot do without its control socket")?;
-    let inbox = Inbox::open(&dir)?;
+    let inbox = Inbox::open(&runtime_dir())?;
     foreground.wake_on(inbox.socket().context("cannot duplicate a file")?);
     let starter = Starter::new(inbox.path().to_owned(), loudness);
     let settings = Settings {

@@ -126,7 +126,7 @@ impl Board {
         ];
         registry.meters(Counter, "up", counts, move || {
             let shown = from.shown.lock();
-            let sum = |of: fn(&Status) -> u64| shown.members.iter().map(of).sum();
+            let sum = |of: fn(&Status) -> u64| shown.members.iter().map(of).sum::<u64>();
             let (starts, failures) = shown.past;
             Ok::<_, String>([starts + sum(|one| one.starts), failures + sum(|one| one.failures)])
         })
