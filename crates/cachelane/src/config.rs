@@ -95,7 +95,7 @@ impl Sources {
         for file in &files {
             let name = file.display().to_string();
             let nowhere = |message| Trouble { origin: None, message };
-            match fs::read_to_string(file) {
+            match read(file) {
                 Ok(text) => {
                     let (table, wrong) = Node::parse(&name, &text);
                     troubles.extend(wrong);
@@ -149,6 +149,24 @@ impl Sources {
         }
         (files, troubles)
     }
+}
+
+/// A file's text. What may never end, or never begin, is none.
+fn read(path: &Path) -> std::io::Result<String> {
+    use std::io::{Error, Read as _};
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    const MOST: u64 = 1 << 20;
+    // The other end of a pipe is not waited for.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() > MOST {
+        return Err(Error::other("expected a regular file of at most 1 MiB"));
+    }
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The `*.toml` of a folder, by name.

@@ -158,8 +158,16 @@ fn later_files_are_laid_over_earlier_ones_and_flags_over_all() {
 #[test]
 fn what_cannot_be_read_is_said_by_name() {
     let place = Place::new();
+    let fifo = place.wrapped("mkfifo".as_ref(), &["fifo"]).status().expect("it runs");
+    assert!(fifo.success());
+    fs::write(place.path().join("huge.toml"), "#".repeat((1 << 20) + 1)).expect("a file");
+    fs::write(place.path().join("latin.toml"), b"# \xe9\n").expect("a file");
     for (args, says) in [
         (&["-c", "no-such.toml"][..], "no-such.toml: No such file"),
+        (&["-c", "/dev/zero"], "/dev/zero: expected a regular file of at most 1 MiB"),
+        (&["-c", "fifo"], "fifo: expected a regular file"),
+        (&["-c", "huge.toml"], "huge.toml: expected a regular file of at most 1 MiB"),
+        (&["-c", "latin.toml"], "latin.toml: stream did not contain valid UTF-8"),
         (&["--set", "relay.web"], "--set: 'relay.web': expected KEY=VALUE"),
         (&["--set", "up.silent-after=soon"], "--set: up.silent-after 'soon': "),
         (&["--set", "relay.a.listen=x", "--set", "relay=3"], "--set: relay is a number"),
