@@ -225,3 +225,45 @@ fn root_a_device_that_comes_later_is_taken_then() {
     }
     drop(backend);
 }
+
+/// How a container engine has it: 500 joins and leaves a minute, or more where the kernel is that fast.
+#[test]
+fn root_containers_that_come_and_go_are_followed() {
+    if !root("root_containers_that_come_and_go_are_followed") {
+        return;
+    }
+    const CONTAINERS: usize = 80;
+    let stage = Stage::new("upchurn");
+    stage.scene.write("[bridge.containers]\nnames = [\"br*\"]\n");
+    let mut daemon = stage.scene.start(&[]);
+    let pid = stage.scene.pid("bridge.containers");
+    let host = &stage.bridge.own.host;
+    let [a, b] = [&stage.bridge.members[0], &stage.bridge.members[1]];
+    let flow = Flow::start("beside containers", &a.host, b);
+    let before = stage.counter("bridge.straight");
+    let start = std::time::Instant::now();
+    for number in 0..CONTAINERS {
+        let [port, inner] = ["port", "in"].map(|name| format!("{name}{number}"));
+        host.ip(["link", "add", &port, "type", "veth", "peer", "name", &inner]).expect("root may");
+        host.ip(["link", "set", &port, "master", "br0", "up"]).expect("root may");
+        host.ip(["link", "set", &inner, "up"]).expect("root may");
+        if number >= 8 {
+            host.ip(["link", "del", &format!("port{}", number - 8)]).expect("root may");
+        }
+    }
+    let rate = 2.0 * CONTAINERS as f64 / start.elapsed().as_secs_f64() * 60.0;
+    println!("{rate:.0} joins and leaves a minute");
+    let ports = || {
+        let check = stage.scene.run(&["bridge", "br0", "--check", "--json"]);
+        let check: Value = serde_json::from_slice(&check.stdout).expect("JSON");
+        let ports = check["ports"].as_array().expect("ports").clone();
+        ports.iter().filter(|port| port["attached"] == true).count()
+    };
+    assert!(comes_true(|| ports() == 10), "{}: {}", ports(), daemon.log());
+    assert_eq!(stage.scene.pid("bridge.containers"), pid, "{}", daemon.log());
+    assert!(stage.counter("bridge.straight") > before, "the fast path goes on meanwhile");
+    let (sent, lost) = flow.end();
+    assert!(sent > 100 && lost == 0, "{lost} of {sent}: {}", daemon.log());
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+}
