@@ -2,142 +2,14 @@
 
 mod common;
 
-use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::net::TcpListener;
 
-use common::daemon::{Daemon, Scene};
+use common::daemon::Daemon;
+use common::stage::{Flow, Stage};
 use common::text;
 use lab::testing::{comes_true, root};
-use lab::{Bridge, BridgeOptions, End, Host, Lab, Link, LinkOptions};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A host with a bridge of two members, and two devices at which a neighbour sends to it.
-struct Stage {
-    scene: Scene,
-    bridge: Bridge,
-    steered: Link,
-    lent: Link,
-    _lab: Lab,
-}
-
-impl Stage {
-    fn new(name: &str) -> Stage {
-        let lab = Lab::new(name).expect("a lab");
-        let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).expect("a host"));
-        let bridge = lab.bridge("host", &[&a, &b], BridgeOptions::default()).expect("a bridge");
-        let host = bridge.own.host.clone();
-        for table in ["iptables", "ip6tables", "arptables"] {
-            let name = format!("net.bridge.bridge-nf-call-{table}");
-            host.set_sysctl(&name, "0").expect("br_netfilter is there");
-        }
-        let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
-        let steered = lab.link(&c, &host, options.clone()).expect("a link");
-        let lent = lab.link(&c, &host, options).expect("a link");
-        let mut scene = Scene::new("");
-        scene.host = Some(host);
-        scene.write(&format!(
-            "[bridge.all]\nnames = [\"br*\"]\n[steer.in]\ninterface = \"{}\"\nforce = true\n\
-             [lend.dns]\ninterface = \"{}\"\nsocket = \"dns.lend\"\nudp-port = 53\nframes = 4096\n",
-            steered.b.device, lent.b.device
-        ));
-        Stage { scene, bridge, steered, lent, _lab: lab }
-    }
-
-    /// A counter of the one process of this kind.
-    fn counter(&self, name: &str) -> u64 {
-        let output = self.scene.run(&["knob", "list", "--counters", "--json"]);
-        let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let processes = list["processes"].as_array().expect("processes");
-        let all = processes.iter().flat_map(|one| one["counters"].as_array().into_iter().flatten());
-        all.filter(|one| one["name"] == name).filter_map(|one| one["value"].as_u64()).sum()
-    }
-
-    fn flows(&self) -> [Flow; 3] {
-        let [a, b] = [&self.bridge.members[0], &self.bridge.members[1]];
-        [
-            Flow::start("bridged", &a.host, b),
-            Flow::start("steered", &self.steered.a.host, &self.steered.b),
-            Flow::start("by the lender", &self.lent.a.host, &self.lent.b),
-        ]
-    }
-}
-
-/// Numbered datagrams, a thousand a second, and those that arrive.
-struct Flow {
-    what: &'static str,
-    stop: Arc<AtomicBool>,
-    arrived: Arc<AtomicU64>,
-    send: JoinHandle<u64>,
-    receive: JoinHandle<HashSet<u64>>,
-}
-
-impl Flow {
-    fn start(what: &'static str, from: &Host, to: &End) -> Flow {
-        let at: SocketAddr = (to.v4, 0).into();
-        let bound = move || UdpSocket::bind(at);
-        let receiver = to.host.run(bound).expect("the host").expect("a port is free");
-        let at = receiver.local_addr().expect("an address");
-        let bound = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
-        let sender = from.run(bound).expect("the host").expect("a port is free");
-        sender.connect(at).expect("a route");
-        receiver.connect(sender_address(&sender)).expect("a route");
-        receiver.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
-        let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let over = Arc::clone(&stop);
-        let send = move || {
-            let mut next = 0_u64;
-            while !over.load(Relaxed) {
-                sender.send(&next.to_ne_bytes()).expect("it is sent");
-                next += 1;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            next
-        };
-        let count = Arc::clone(&arrived);
-        let over = Arc::clone(&stop);
-        let receive = move || {
-            let mut seen = HashSet::new();
-            let mut number = [0; 8];
-            loop {
-                match receiver.recv(&mut number) {
-                    Ok(8) => {
-                        assert!(seen.insert(u64::from_ne_bytes(number)), "{number:?} came twice");
-                        count.store(seen.len() as u64, Relaxed);
-                    }
-                    // Nothing has come for a second.
-                    _ if over.load(Relaxed) => return seen,
-                    _ => {}
-                }
-            }
-        };
-        let (send, receive) = (std::thread::spawn(send), std::thread::spawn(receive));
-        Flow { what, stop, arrived, send, receive }
-    }
-
-    /// Whether more arrive from now on.
-    fn goes_on(&self) -> bool {
-        let before = self.arrived.load(Relaxed);
-        comes_true(|| self.arrived.load(Relaxed) > before + 100)
-    }
-
-    /// How many were sent, and how many of them were lost.
-    fn end(self) -> (u64, u64) {
-        self.stop.store(true, Relaxed);
-        let sent = self.send.join().expect("no panic");
-        let arrived = self.receive.join().expect("no panic").len() as u64;
-        println!("{}: {sent} sent, {} lost", self.what, sent - arrived);
-        (sent, sent - arrived)
-    }
-}
-
-fn sender_address(sender: &UdpSocket) -> SocketAddr {
-    sender.local_addr().expect("it is connected")
-}
 
 #[test]
 fn root_a_daemon_takes_the_place_of_another_and_no_packet_is_lost() {
