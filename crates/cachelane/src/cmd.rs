@@ -13,6 +13,7 @@ mod lend;
 mod man;
 mod relay;
 mod steer;
+mod top;
 mod trial;
 mod undo;
 mod xsk;
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Lend(Box<lend::Args>),
     Borrow(borrow::Args),
     Knob(knob::Args),
+    Top(top::Args),
     Undo(undo::Args),
     #[cfg(feature = "measure")]
     Bench(bench::Args),
@@ -67,6 +69,7 @@ pub(crate) fn run(command: Command, quiet: bool) -> anyhow::Result<Exit> {
         Command::Lend(args) => lend::run(&args, quiet),
         Command::Borrow(args) => borrow::run(&args, quiet),
         Command::Knob(args) => knob::run(args),
+        Command::Top(args) => top::run(&args),
         Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-pub(crate) use view::{Log, View};
+pub(crate) use view::{HeldLog, Log, View, hold_log};
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
