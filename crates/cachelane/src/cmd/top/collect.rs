@@ -115,8 +115,8 @@ impl Collector {
         self.search = knobs::search()?;
         let mut found = self.search.processes.clone();
         found.retain(|process| self.select.may_be(process));
-        let (at, cpus) = (self.start.elapsed(), host::cpus()?);
-        let own_cpu = host::cpu_time(std::process::id()).unwrap_or_default();
+        let (at, cpus) = (self.now(), host::cpus()?);
+        let own_cpu = host::cpu_time(std::process::id()).map(micros).unwrap_or_default();
         let mut seen = Vec::new();
         let mut asking = Vec::new();
         let mut asked: HashMap<PathBuf, Asked> = self.heard_aside();
@@ -149,11 +149,16 @@ impl Collector {
 
     /// How long ago a sample was taken.
     pub(super) fn since(&self, at: Duration) -> Duration {
-        self.start.elapsed().saturating_sub(at)
+        self.now().saturating_sub(at)
+    }
+
+    fn now(&self) -> Duration {
+        micros(self.start.elapsed())
     }
 
     fn usage(&self, process: &knobs::Process, stat: Stat) -> Option<Usage> {
-        let (at, cpu) = (self.start.elapsed(), host::cpu_time(process.pid).ok()?);
+        let (at, cpu) = (self.now(), host::cpu_time(process.pid).ok()?);
+        let cpu = micros(cpu);
         Some(Usage { at, cpu, rss: stat.rss, threads: stat.threads })
     }
 
@@ -178,7 +183,7 @@ impl Collector {
             uid: process.uid,
             started: stat.map(|stat| stat.started),
         };
-        let now = self.start.elapsed();
+        let now = self.now();
         let known = self.known.entry(process.path.clone());
         let known = known.or_insert_with(|| Known::new(key.clone()));
         if known.key != key {
@@ -228,7 +233,7 @@ impl Collector {
         usage: Option<Usage>,
         asked: Option<Asked>,
     ) -> Option<Process> {
-        let now = self.start.elapsed();
+        let now = self.now();
         let kept = self.known.len() <= KEPT;
         let known = self.known.get_mut(&process.path)?;
         let answer = match asked {
@@ -236,7 +241,7 @@ impl Collector {
                 known.client = client.filter(|_| kept);
                 known.silent = None;
                 known.name = words.name.clone().or(known.name.take());
-                let at = words.at.saturating_duration_since(self.start);
+                let at = micros(words.at.saturating_duration_since(self.start));
                 let list = known.list;
                 let (meters_id, meters) = intern(&mut self.lists, list, &words.readings);
                 known.list = Some(meters_id);
@@ -280,6 +285,11 @@ impl Known {
     fn new(key: Key) -> Known {
         Known { key, name: None, client: None, silent: None, list: None }
     }
+}
+
+/// A time as a recording has it, so that a replay shows the same figures.
+fn micros(time: Duration) -> Duration {
+    Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// The number of the list of these counters, which is most likely the one that it was before.

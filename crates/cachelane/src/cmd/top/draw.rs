@@ -27,6 +27,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, colour: bool) {
     for line in cpus(&app.facts, &app.model, app.marks, width, lines) {
         canvas.put(&line, Style::new());
     }
+    if height >= 12 {
+        canvas.line += 1;
+    }
     let rows = height.saturating_sub(canvas.line + 1);
     if app.help {
         help(&mut canvas, app, width, rows);

@@ -16,21 +16,21 @@ pub(super) struct Marks {
     is_ascii: bool,
 }
 
-const UTF8: Marks = Marks {
-    levels: &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
-    full: '█',
-    cut: '…',
-    is_ascii: false,
-};
-
-const ASCII: Marks = Marks {
-    levels: &['_', '.', ':', '-', '=', '+', '*', '#'],
-    full: '#',
-    cut: '~',
-    is_ascii: true,
-};
-
 impl Marks {
+    pub(super) const UTF8: Marks = Marks {
+        levels: &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
+        full: '█',
+        cut: '…',
+        is_ascii: false,
+    };
+
+    pub(super) const ASCII: Marks = Marks {
+        levels: &['_', '.', ':', '-', '=', '+', '*', '#'],
+        full: '#',
+        cut: '~',
+        is_ascii: true,
+    };
+
     /// As the environment says, the first of these that is set to something.
     pub(super) fn of_locale() -> Marks {
         Marks::of(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os))
@@ -39,7 +39,7 @@ impl Marks {
     fn of(locale: [Option<OsString>; 3]) -> Marks {
         let locale = locale.into_iter().flatten().find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_string_lossy().to_lowercase();
-        if locale.contains("utf-8") || locale.contains("utf8") { UTF8 } else { ASCII }
+        if locale.contains("utf-8") || locale.contains("utf8") { Marks::UTF8 } else { Marks::ASCII }
     }
 
     /// The last values of a history, each by its share of the largest that is shown.
@@ -90,6 +90,32 @@ impl Marks {
         fitted
     }
 
+    /// The same, but what is cut is in the middle: both ends of a name tell it from others.
+    pub(super) fn fit_middle(self, text: &str, width: usize) -> String {
+        if columns(text) <= width {
+            return self.fit(text, width);
+        }
+        let room = width.saturating_sub(1);
+        let end = room / 2;
+        let tail: Vec<char> = text.chars().rev().collect();
+        let tail: String = Marks::fitting(tail.into_iter(), end).chars().rev().collect();
+        let head = Marks::fitting(text.chars(), room - columns(&tail));
+        self.fit(&format!("{head}{}{tail}", self.cut), width)
+    }
+
+    /// As many of the characters as fit.
+    fn fitting(text: impl Iterator<Item = char>, width: usize) -> String {
+        let (mut fitting, mut used) = (String::new(), 0);
+        for character in text {
+            used += columns(character.encode_utf8(&mut [0; 4]));
+            if used > width {
+                break;
+            }
+            fitting.push(character);
+        }
+        fitting
+    }
+
     /// The same with blanks before it.
     pub(super) fn fit_right(self, text: &str, width: usize) -> String {
         let cut = self.at_most(text, width);
@@ -102,16 +128,8 @@ impl Marks {
         if columns(text) <= width {
             return text.to_owned();
         }
-        let (mut cut, mut used) = (String::new(), 0);
-        for character in text.chars() {
-            let wide = columns(character.encode_utf8(&mut [0; 4]));
-            // One for the mark.
-            if used + wide + 1 > width {
-                break;
-            }
-            used += wide;
-            cut.push(character);
-        }
+        // One for the mark.
+        let mut cut = Marks::fitting(text.chars(), width.saturating_sub(1));
         if width > 0 {
             cut.push(self.cut);
         }
@@ -127,6 +145,9 @@ pub(super) fn columns(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const UTF8: Marks = Marks::UTF8;
+    const ASCII: Marks = Marks::ASCII;
 
     #[test]
     fn the_first_locale_that_is_set_says_which_characters_there_are() {
@@ -153,6 +174,9 @@ mod tests {
         assert_eq!(UTF8.fit("日本語", 5), "日本…");
         assert_eq!(UTF8.fit("日本語", 4), "日… ");
         assert_eq!(UTF8.fit("ab", 4), "ab  ");
+        assert_eq!(UTF8.fit_middle("relay 127.0.0.1:8080", 15), "relay 1….1:8080");
+        assert_eq!(UTF8.fit_middle("日本語日本", 6), "日…本 ");
+        assert_eq!((UTF8.fit_middle("abc", 1), UTF8.fit_middle("abc", 0)), ("…".into(), "".into()));
         assert_eq!(UTF8.fit_right("ab", 4), "  ab");
         assert_eq!(ASCII.at_most("abc", 0), "");
         assert_eq!(ASCII.at_most("abc", 1), "~");

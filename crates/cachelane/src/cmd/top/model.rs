@@ -11,6 +11,9 @@ use crate::figures::rate_over;
 /// How many rates are remembered of each counter that ever moved.
 pub(super) const HISTORY: usize = 120;
 
+/// The least time between samples of which rates are made.
+const LEAST: Duration = Duration::from_millis(80);
+
 /// Rates in their order, with gaps where there was none.
 pub(super) type History = VecDeque<Option<f64>>;
 
@@ -92,6 +95,10 @@ impl Model {
     /// Takes the next sample.
     pub(super) fn take(&mut self, sample: Sample) {
         let Sample { unix_ms, at, cpus, own_cpu, processes } = sample;
+        if self.last.as_ref().is_some_and(|(before, ..)| at.saturating_sub(*before) < LEAST) {
+            processes.iter().for_each(|process| self.learn(process));
+            return;
+        }
         if let Some((before, own, old)) = &self.last {
             let old: HashMap<usize, &Cpu> = old.iter().map(|cpu| (cpu.cpu, cpu)).collect();
             let share = |now: &Cpu| CpuShare::between(old.get(&now.cpu)?, now);
@@ -110,6 +117,14 @@ impl Model {
             let mut track = track.unwrap_or_else(|| Track::new(process.clone()));
             track.take(process);
             self.tracks.insert(track.process.key.clone(), track);
+        }
+    }
+
+    /// Takes what was asked for between two samples.
+    fn learn(&mut self, process: &Process) {
+        let track = self.tracks.get_mut(&process.key);
+        if let (Some(track), Answer::Said(said)) = (track, &process.answer) {
+            track.learn(said);
         }
     }
 
@@ -170,13 +185,18 @@ impl Track {
         self.figures = telling(&said, &self.rates);
         let rate = self.main_rate();
         push(&mut self.history, rate);
+        self.learn(&said);
+        self.said = Some(said);
+    }
+
+    /// Takes what is not asked for each time.
+    fn learn(&mut self, said: &Said) {
         if !said.knobs.is_empty() {
             self.knobs.clone_from(&said.knobs);
         }
         if !said.relays.is_empty() {
             self.ends = ends(&self.ends, &said.relays, said.at);
         }
-        self.said = Some(said);
     }
 
     /// The first figure, if that is by second.

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::Event;
 use crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
@@ -33,10 +33,7 @@ impl Screen {
     pub(super) fn take() -> anyhow::Result<Screen> {
         give_back_on_panic();
         let area = area();
-        let options = TerminalOptions { viewport: Viewport::Fixed(area) };
-        let backend = CrosstermBackend::new(out::Screen::default());
-        let terminal =
-            Terminal::with_options(backend, options).context("cannot use the terminal")?;
+        let terminal = terminal(area)?;
         let mut screen = Screen { terminal, area, _log: hold_log() };
         screen.enter()?;
         Ok(screen)
@@ -49,8 +46,8 @@ impl Screen {
             "cannot set the terminal to raw mode (--once prints one view without a terminal)",
         )?;
         IS_TAKEN.store(true, SeqCst);
-        crossterm::execute!(out::Screen::default(), EnterAlternateScreen, Hide)
-            .context("cannot print to the terminal")?;
+        let mut to = out::Screen::default();
+        crossterm::execute!(to, EnterAlternateScreen, Hide).context(CANNOT_PRINT)?;
         self.redraw_all()
     }
 
@@ -70,15 +67,18 @@ impl Screen {
         let area = area();
         if area != self.area {
             self.area = area;
-            self.terminal.resize(area).context("cannot print to the terminal")?;
+            self.redraw_all()?;
         }
-        self.terminal.draw(draw).context("cannot print to the terminal")?;
+        self.terminal.draw(draw).context(CANNOT_PRINT)?;
         Ok(())
     }
 
-    /// Has the next drawing draw all of it.
+    /// Has the next drawing draw all of it. The terminal's own way to do so asks it where the cursor
+    /// is, and the thread that reads the keys would get the answer.
     fn redraw_all(&mut self) -> anyhow::Result<()> {
-        self.terminal.clear().context("cannot print to the terminal")
+        self.terminal = terminal(self.area)?;
+        let mut to = out::Screen::default();
+        crossterm::execute!(to, Clear(ClearType::All)).context(CANNOT_PRINT)
     }
 }
 
@@ -86,6 +86,14 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
+}
+
+const CANNOT_PRINT: &str = "cannot print to the terminal";
+
+fn terminal(area: Rect) -> anyhow::Result<Terminal<CrosstermBackend<out::Screen>>> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+    let backend = CrosstermBackend::new(out::Screen::default());
+    Terminal::with_options(backend, options).context("cannot use the terminal")
 }
 
 /// The whole terminal; as many do, one that does not know its size is taken to have 80x24.
@@ -99,7 +107,8 @@ fn area() -> Rect {
 fn give_back() {
     if IS_TAKEN.swap(false, SeqCst) {
         // If the terminal is lost, there is nothing to give back.
-        let _ = crossterm::execute!(out::Screen::default(), LeaveAlternateScreen, Show);
+        let mut to = out::Screen::default();
+        let _ = crossterm::execute!(to, LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }
 }

@@ -127,9 +127,10 @@ impl Columns {
     fn line(&self, [name, kind, pid, cpu, rss, figures]: [String; 6], history: &str) -> String {
         let marks = self.marks;
         let left = |text: &str, width| (width, marks.fit(text, width));
+        let middle = |text: &str, width| (width, marks.fit_middle(text, width));
         let right = |text: &str, width| (width, marks.fit_right(text, width));
         let cells = [
-            left(&name, self.name),
+            middle(&name, self.name),
             left(&kind, self.kind),
             right(&pid, self.pid),
             right(&cpu, CPU),
@@ -197,7 +198,8 @@ pub(super) fn first(
     marks.at_most(&format!("{left}{}{right}", " ".repeat(blanks)), width)
 }
 
-/// The CPUs by lane, in at most so many lines: each by itself or, if there are too many, each lane.
+/// The CPUs by lane, in at most so many lines: each by itself or, if there are too many, each lane, or
+/// all together.
 pub(super) fn cpus(
     facts: &Facts,
     model: &Model,
@@ -215,29 +217,29 @@ pub(super) fn cpus(
     let per_line = (width.saturating_sub(columns(&label(0))) / CELL).max(1);
     let needed: usize = lanes.iter().map(|cpus| cpus.len().div_ceil(per_line)).sum();
     let mut text = Vec::new();
-    for (lane, cpus) in lanes.iter().enumerate() {
-        if needed <= lines {
+    if needed <= lines {
+        for (lane, cpus) in lanes.iter().enumerate() {
             for (at, some) in cpus.chunks(per_line).enumerate() {
                 let label = if at == 0 { label(lane) } else { " ".repeat(columns(&label(lane))) };
                 let cells: String = some.iter().map(|cpu| cell(cpu, marks)).collect();
-                text.push(marks.at_most((label + &cells).trim_end(), width));
+                text.push(label + &cells);
             }
-        } else if !cpus.is_empty() {
-            let each: String = cpus.iter().map(|cpu| marks.level(cpu.busy())).collect();
-            let [user, system, softirq] = mean(cpus);
-            let shares = shares(user, system, softirq);
-            let line = format!("{}{:>4} CPUs {shares}  {each}", label(lane), cpus.len());
-            text.push(marks.at_most(&line, width));
         }
+    } else if lanes.len() <= lines {
+        let there = lanes.iter().enumerate().filter(|(_, cpus)| !cpus.is_empty());
+        text.extend(there.map(|(lane, cpus)| label(lane) + &together(cpus, marks)));
+    } else if lines > 0 && needed > 0 {
+        text.push(format!("{:<8}", "all") + &together(&lanes.concat(), marks));
     }
-    let all = text.len();
-    if all > lines {
-        text.truncate(lines.saturating_sub(1));
-        let more = all - text.len();
-        text.push(marks.at_most(&format!("and {more} more lanes"), width));
-        text.truncate(lines);
-    }
-    text
+    text.iter().map(|line| marks.at_most(line.trim_end(), width)).collect()
+}
+
+/// Several CPUs, which are not none: what they did on average, and how busy each was.
+fn together(cpus: &[CpuShare], marks: Marks) -> String {
+    let each: String = cpus.iter().map(|cpu| marks.level(cpu.busy())).collect();
+    let [user, system, softirq] = mean(cpus);
+    let plural = if cpus.len() == 1 { " " } else { "s" };
+    format!("{:>4} CPU{plural} {}  {each}", cpus.len(), shares(user, system, softirq))
 }
 
 fn cell(cpu: &CpuShare, marks: Marks) -> String {
@@ -255,4 +257,55 @@ fn shares(user: f64, system: f64, softirq: f64) -> String {
 fn mean(cpus: &[CpuShare]) -> [f64; 3] {
     let sum = |of: fn(&CpuShare) -> f64| cpus.iter().map(of).sum::<f64>() / cpus.len() as f64;
     [sum(|cpu| cpu.user), sum(|cpu| cpu.system), sum(|cpu| cpu.softirq)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(cpus: usize) -> Model {
+        let share = |cpu| CpuShare { cpu, user: 0.5, system: 0.0, softirq: 0.25 };
+        let mut model = Model::default();
+        model.cpus = (0..cpus).map(share).collect();
+        model
+    }
+
+    fn facts(lanes: usize, each: usize) -> Facts {
+        let lane = |lane: usize| (lane * each..(lane + 1) * each).collect();
+        Facts { host: "h".into(), lanes: (0..lanes).map(lane).collect() }
+    }
+
+    #[test]
+    fn cpus_are_shown_each_by_lane_or_all_together_as_there_is_room() {
+        let shown = |lanes, each, width, lines| {
+            cpus(&facts(lanes, each), &model(lanes * each), Marks::ASCII, width, lines)
+        };
+        let each = shown(2, 3, 80, 4);
+        assert_eq!(
+            each[0],
+            "lane 0    0 ######    75% us 50 sy  0 si 25   1 ######    75% us 50 sy  0 si 25"
+        );
+        assert_eq!(each[1], "          2 ######    75% us 50 sy  0 si 25");
+        assert_eq!(each.len(), 4);
+        let lanes = shown(2, 16, 80, 4);
+        assert_eq!(lanes[1], "lane 1    16 CPUs  75% us 50 sy  0 si 25  ################");
+        assert_eq!(lanes.len(), 2);
+        let all = shown(8, 32, 80, 4);
+        assert_eq!(
+            all[0],
+            format!("all      256 CPUs  75% us 50 sy  0 si 25  {}~", "#".repeat(36))
+        );
+        assert_eq!(all.len(), 1);
+        assert!(shown(2, 2, 80, 0).is_empty() && shown(1, 0, 80, 4).is_empty());
+    }
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        for (bytes, text) in [(0, "0K"), (12 << 20, "12M"), (3 << 29, "1.5G"), (1 << 20, "1M")] {
+            assert_eq!(memory(bytes), text);
+        }
+        assert_eq!(seconds(Duration::from_millis(3_661_900)), "1h1m1s");
+        assert_eq!(seconds(Duration::from_millis(900)), "0s");
+        assert_eq!((percent(Some(0.4321)), percent(None)), ("43.2".into(), "-".into()));
+    }
 }
