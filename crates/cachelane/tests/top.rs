@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -323,77 +325,94 @@ struct Terminal {
     slave: OwnedFd,
     /// How the terminal was before.
     mode: Termios,
-    shown: Arc<parking_lot::Mutex<Vec<u8>>>,
+    screen: Arc<Mutex<vt100::Parser>>,
     reader: Option<thread::JoinHandle<()>>,
 }
 
-/// What leaves the alternate screen.
-const LEAVE: &str = "\u{1b}[?1049l";
-const SHOW_CURSOR: &str = "\u{1b}[?25h";
-
 impl Terminal {
     fn start(dir: &Path, columns: u16, rows: u16, args: &[&str]) -> Terminal {
+        let mut command = cachelane(dir, &["top"]);
+        command.args(args);
+        Terminal::start_by(command, columns, rows)
+    }
+
+    /// Takes the command, which has the terminal open for as long as it is there.
+    fn start_by(mut command: Command, columns: u16, rows: u16) -> Terminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
-        resize(&master, columns, rows);
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(lines(rows), lines(columns), 0)));
         let mode = tcgetattr(&slave).unwrap();
-        let mut command = cachelane(dir, &["top", "--interval", "100ms"]);
         let end = || slave.try_clone().unwrap();
-        let child = command.args(args).stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let shown = Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
+        set_size(&master, columns, rows);
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&screen));
         let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(got @ 1..) = from.read(&mut chunk) {
-                to.lock().extend_from_slice(&chunk[..got]);
+                to.lock().process(&chunk[..got]);
             }
         });
-        Terminal { child, master, slave, mode, shown, reader: Some(reader) }
+        Terminal { child, master, slave, mode, screen, reader: Some(reader) }
     }
 
-    fn await_that(&self, words: &str) {
+    fn await_that(&self, is_so: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + SOON;
-        while !text(&self.shown.lock()).contains(words) {
-            let shown = text(&self.shown.lock());
-            assert!(Instant::now() < deadline, "{words:?} is not in {shown:?}");
+        loop {
+            let shown = self.screen.lock().screen().contents();
+            if is_so(&shown) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "it is not on the screen:\n{shown}");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    fn await_words(&self, words: &str) {
+        self.await_that(|shown| shown.contains(words));
     }
 
     fn press(&self, keys: &[u8]) {
         rustix::io::write(&self.master, keys).unwrap();
     }
 
-    /// Waits for its end, and asserts that the terminal is as it was; its code and all that was shown.
+    fn resize(&self, columns: u16, rows: u16) {
+        self.screen.lock().screen_mut().set_size(lines(rows), lines(columns));
+        set_size(&self.master, columns, rows);
+    }
+
+    /// Waits for its end, and asserts that the terminal is as it was; its code, and what is seen then.
     fn end(mut self) -> (Option<i32>, String) {
         wait(|| self.child.try_wait().unwrap().is_some());
         let status = self.child.wait().unwrap();
-        assert_eq!(tcgetattr(&self.slave).unwrap().local_modes, self.mode.local_modes);
-        assert_eq!(tcgetattr(&self.slave).unwrap().input_modes, self.mode.input_modes);
+        let now = tcgetattr(&self.slave).unwrap();
+        assert_eq!(now.local_modes, self.mode.local_modes);
+        assert_eq!(now.input_modes, self.mode.input_modes);
+        assert_eq!(now.output_modes, self.mode.output_modes);
         // With the last slave the reader ends.
         let reader = self.reader.take().unwrap();
-        let Terminal { slave, shown, .. } = self;
+        let Terminal { slave, screen, .. } = self;
         drop(slave);
         reader.join().unwrap();
-        let shown = text(&shown.lock());
-        (status.code(), shown)
+        let screen = screen.lock();
+        let screen = screen.screen();
+        assert!(!screen.alternate_screen() && !screen.hide_cursor(), "{}", screen.contents());
+        (status.code(), screen.contents())
     }
 }
 
-fn resize(master: &OwnedFd, columns: u16, rows: u16) {
+fn lines(count: u16) -> NonZero<u16> {
+    NonZero::new(count).unwrap()
+}
+
+fn set_size(master: &OwnedFd, columns: u16, rows: u16) {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(master, size).unwrap();
 }
 
-/// What is shown behind the view.
-fn behind(shown: &str) -> &str {
-    let (_, behind) = shown.rsplit_once(LEAVE).unwrap_or_else(|| panic!("it stays: {shown:?}"));
-    assert!(behind.contains(SHOW_CURSOR), "the cursor stays hidden: {behind:?}");
-    behind
-}
+const FAST: [&str; 2] = ["--interval", "100ms"];
 
 #[test]
 fn the_terminal_is_given_back_on_every_way_out() {
@@ -415,68 +434,81 @@ fn the_terminal_is_given_back_on_every_way_out() {
         ("Ctrl-C", Box::new(by_key(b"\x03"))),
     ];
     for (name, end) in ways {
-        let terminal = Terminal::start(dir.path(), 80, 24, &[]);
-        terminal.await_that("the web");
-        assert!(text(&terminal.shown.lock()).contains("\u{1b}[?1049h"), "{name}");
+        let terminal = Terminal::start(dir.path(), 80, 24, &FAST);
+        terminal.await_words("the web");
+        assert!(terminal.screen.lock().screen().alternate_screen(), "{name}");
+        assert!(terminal.screen.lock().screen().hide_cursor(), "{name}");
+        assert!(!tcgetattr(&terminal.slave).unwrap().local_modes.contains(LocalModes::ICANON));
         end(&terminal);
-        let (code, shown) = terminal.end();
-        assert_eq!(code, Some(0), "{name}: {shown:?}");
-        behind(&shown);
+        assert_eq!(terminal.end(), (Some(0), String::new()), "{name}");
     }
 }
 
 #[test]
 fn an_error_is_said_behind_the_view() {
     let dir = TempDir::new().unwrap();
-    let terminal = Terminal::start(dir.path(), 80, 24, &["--record", "/dev/full"]);
-    let (code, shown) = terminal.end();
-    assert_eq!(code, Some(1), "{shown:?}");
-    // The recorder fails before there is a view.
-    assert!(shown.contains("cannot write the recording /dev/full"), "{shown:?}");
-    let terminal = Terminal::start(dir.path(), 80, 24, &["--replay", "/no/such/file"]);
-    let (code, shown) = terminal.end();
-    assert_eq!(code, Some(1), "{shown:?}");
-    assert!(shown.contains("cannot read /no/such/file"), "{shown:?}");
-    assert!(!shown.contains("\u{1b}[?1049h"), "{shown:?}");
+    for (args, words) in [
+        (["--record", "/dev/full"], "cannot write the recording /dev/full"),
+        (["--replay", "/no/such/file"], "cannot read /no/such/file"),
+    ] {
+        let (code, shown) = Terminal::start(dir.path(), 120, 24, &args).end();
+        assert_eq!(code, Some(1), "{shown}");
+        assert!(shown.contains(words), "{shown}");
+    }
+    // The recording fails while the view is there: the file may not grow.
+    let file = dir.path().join("recording");
+    let script = "ulimit -f 8; trap '' XFSZ; exec \"$0\" top --interval 100ms --record \"$1\"";
+    let _relay = Relay::start(dir.path(), "the web");
+    let command = cachelane(dir.path(), &[]);
+    let program = command.get_program().to_owned();
+    let mut limited = Command::new("bash");
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.args(["-c", script]).arg(program).arg(file);
+    let (code, shown) = Terminal::start_by(limited, 120, 24).end();
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("cannot write the recording "), "{shown}");
 }
 
 #[test]
 fn the_view_follows_the_terminals_size_down_to_one_place() {
     let dir = TempDir::new().unwrap();
     let _relay = Relay::start(dir.path(), "the web");
-    let mut terminal = Terminal::start(dir.path(), 80, 24, &[]);
-    terminal.await_that("the web");
-    for (columns, rows) in [(1, 1), (40, 10), (2, 3), (200, 60)] {
-        terminal.shown.lock().clear();
-        resize(&terminal.master, columns, rows);
-        // Who has no controlling terminal is not told, but looks each time.
-        terminal.await_that("\u{1b}[2J");
-        assert!(terminal.child.try_wait().unwrap().is_none(), "it has ended");
-    }
-    // Only so wide a line has it.
-    terminal.await_that("HISTORY");
+    let mut terminal = Terminal::start(dir.path(), 80, 24, &FAST);
+    terminal.await_words("HISTORY");
+    // Who has no controlling terminal is not told, but looks each time.
+    terminal.resize(40, 10);
+    terminal.await_that(|shown| shown.contains("q:quit") && !shown.contains("HISTORY"));
+    terminal.resize(1, 1);
+    // Of it there is but the mark of what is cut.
+    terminal.await_that(|shown| shown == "~");
+    assert!(terminal.child.try_wait().unwrap().is_none(), "it has ended");
+    terminal.resize(200, 60);
+    terminal.await_that(|shown| {
+        shown.lines().any(|line| line.starts_with("PROCESS") && line.len() == 200)
+    });
     terminal.press(b"\r");
-    terminal.await_that("Bytes forwarded, both ways. (bytes)");
-    terminal.press(b"q");
-    terminal.press(b"q");
-    let (code, shown) = terminal.end();
-    assert_eq!(code, Some(0), "{shown:?}");
-    behind(&shown);
+    terminal.await_words("Bytes forwarded, both ways. (bytes)");
+    terminal.press(b"qq");
+    assert_eq!(terminal.end(), (Some(0), String::new()));
 }
 
 #[test]
 fn a_stopped_relay_does_not_stop_the_view() {
     let dir = TempDir::new().unwrap();
     let relays = ["the mail", "the web"].map(|name| Relay::start(dir.path(), name));
-    let terminal = Terminal::start(dir.path(), 120, 24, &[]);
-    terminal.await_that("the web");
+    let terminal = Terminal::start(dir.path(), 120, 24, &FAST);
+    let row = |shown: &str, name: &str| {
+        shown.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
+    };
+    terminal.await_that(|shown| row(shown, "the mail").contains("B/s"));
     relays[0].stop();
-    terminal.await_that("silent since ");
-    terminal.shown.lock().clear();
-    terminal.await_that("B/s");
+    terminal.await_that(|shown| row(shown, "the mail").contains("silent since 1s, was "));
+    // The other is asked on: its figures change.
+    let before = row(&terminal.screen.lock().screen().contents(), "the web");
+    terminal.await_that(|shown| row(shown, "the web") != before);
     // The detail of the silent one, which is the first.
     terminal.press(b"\r");
-    terminal.await_that("what follows is old");
+    terminal.await_words("what follows is old");
     terminal.press(b"qq");
     assert_eq!(terminal.end().0, Some(0));
 }
@@ -491,15 +523,16 @@ fn a_recording_is_replayed_on_the_terminal_and_stepped_through() {
     let live = printed(&top(dir.path(), &args));
     let samples = live.lines().count() + 1;
     let terminal = Terminal::start(dir.path(), 120, 24, &["--replay", file, "--speed", "0.01"]);
-    terminal.await_that(&format!("REPLAY 1 of {samples}, x0.01"));
+    terminal.await_words(&format!("REPLAY 1 of {samples}, x0.01"));
     terminal.press(b" ");
-    terminal.await_that("PAUSED");
+    terminal.await_words(&format!("REPLAY, PAUSED 1 of {samples}"));
+    terminal.press(b"\x1b[C");
+    terminal.await_words(&format!("PAUSED 2 of {samples}"));
     terminal.press(b">");
-    // Only what has changed is drawn: the place.
-    terminal.await_that("the web");
+    terminal.await_words(&format!("PAUSED {samples} of {samples}"));
+    terminal.await_that(|shown| shown.lines().any(|line| line.starts_with("the web")));
     terminal.press(b"\x1b[D");
+    terminal.await_words(&format!("PAUSED {} of {samples}", samples - 1));
     terminal.press(b"q");
-    let (code, shown) = terminal.end();
-    assert_eq!(code, Some(0), "{shown:?}");
-    behind(&shown);
+    assert_eq!(terminal.end(), (Some(0), String::new()));
 }

@@ -107,6 +107,7 @@ fn list(canvas: &mut Canvas<'_, '_>, app: &mut App, width: usize, rows: usize) {
     let shown = ordered(&app.model, app.sort, app.reverse, &app.filter);
     if shown.is_empty() {
         let why = match app.filter.is_empty() {
+            true if app.model.unix_ms == 0 => "looking for processes",
             true => "no cachelane process runs",
             false => "no process has this in its name",
         };

@@ -130,7 +130,8 @@ impl Model {
 
     /// The share of a CPU that all processes take together.
     pub(super) fn share(&self) -> f64 {
-        self.tracks.values().filter_map(|track| track.share).sum()
+        // Not sum(), which is -0 of nothing.
+        self.tracks.values().filter_map(|track| track.share).fold(0.0, |sum, share| sum + share)
     }
 }
 

@@ -112,7 +112,10 @@ fn the_smallest_screens_show_what_fits() {
 
 #[test]
 fn nothing_that_runs_is_said() {
-    let mut empty = app([]);
+    assert!(drawn(&mut app([]), 80, 24).concat().contains("looking for processes"));
+    let mut empty = app([sample(0, vec![])]);
+    let first = &drawn(&mut empty, 80, 24)[0];
+    assert!(first.contains("0 processes 0.0% of a CPU"), "{first}");
     assert!(drawn(&mut empty, 80, 24).concat().contains("no cachelane process runs"));
     let mut app = relays([8080]);
     press_all(&mut app, "/zzz");
