@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -221,6 +222,30 @@ fn a_relay_that_is_stopped_for_a_while_keeps_its_figures_and_comes_back() {
     await_that(&|process| process["silent"].is_null() && moves(process));
 }
 
+#[test]
+fn a_process_that_takes_connections_and_never_answers_delays_a_sample_once() {
+    let dir = TempDir::new().unwrap();
+    let _relay = Relay::start(dir.path(), "the web");
+    // Of this process, which runs and is not stopped.
+    let socket = dir.path().join(format!("lend-{}.sock", std::process::id()));
+    let _stuck = UnixListener::bind(socket).unwrap();
+    let args = ["top", "--json", "--interval", "100ms"];
+    let mut watching = Ended(cachelane(dir.path(), &args).stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(watching.0.stdout.take().unwrap()).lines();
+    let mut objects = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let first = objects.next().unwrap();
+    let [stuck, relay] = &first["processes"].as_array().unwrap()[..] else { panic!("{first}") };
+    assert_eq!(stuck["silent"]["why"], "it does not answer");
+    assert_eq!((&stuck["process"], &relay["silent"]), (&"lend".into(), &Value::Null));
+    // If it were waited for each time, these would take half a second each.
+    let started = Instant::now();
+    let last = objects.nth(39).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    let silent = last["processes"][0]["silent"]["seconds"].as_f64().unwrap();
+    assert!(silent > 3.0, "{silent}");
+    assert!(value(&last["processes"][1], "relay.bytes") > value(relay, "relay.bytes"));
+}
+
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -414,33 +439,32 @@ fn set_size(master: &OwnedFd, columns: u16, rows: u16) {
 
 const FAST: [&str; 2] = ["--interval", "100ms"];
 
+/// How it is ended.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Signal(Signal),
+    Keys(&'static [u8]),
+}
+
 #[test]
 fn the_terminal_is_given_back_on_every_way_out() {
     let dir = TempDir::new().unwrap();
     let _relay = Relay::start(dir.path(), "the web");
-    let by_signal = |signal| {
-        move |terminal: &Terminal| {
-            kill_process(Pid::from_child(&terminal.child), signal).unwrap();
-        }
-    };
-    let by_key = |key: &'static [u8]| move |terminal: &Terminal| terminal.press(key);
-    let ways: [(&str, Box<dyn Fn(&Terminal)>); 7] = [
-        ("SIGTERM", Box::new(by_signal(Signal::TERM))),
-        ("SIGINT", Box::new(by_signal(Signal::INT))),
-        ("SIGHUP", Box::new(by_signal(Signal::HUP))),
-        ("SIGQUIT", Box::new(by_signal(Signal::QUIT))),
-        ("q", Box::new(by_key(b"q"))),
-        ("Esc", Box::new(by_key(b"\x1b"))),
-        ("Ctrl-C", Box::new(by_key(b"\x03"))),
-    ];
-    for (name, end) in ways {
+    let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].map(Way::Signal);
+    let keys = [b"q", b"\x1b", b"\x03"].map(|key| Way::Keys(key));
+    for way in signals.into_iter().chain(keys) {
         let terminal = Terminal::start(dir.path(), 80, 24, &FAST);
         terminal.await_words("the web");
-        assert!(terminal.screen.lock().screen().alternate_screen(), "{name}");
-        assert!(terminal.screen.lock().screen().hide_cursor(), "{name}");
+        assert!(terminal.screen.lock().screen().alternate_screen());
+        assert!(terminal.screen.lock().screen().hide_cursor());
         assert!(!tcgetattr(&terminal.slave).unwrap().local_modes.contains(LocalModes::ICANON));
-        end(&terminal);
-        assert_eq!(terminal.end(), (Some(0), String::new()), "{name}");
+        match way {
+            Way::Keys(keys) => terminal.press(keys),
+            Way::Signal(signal) => {
+                kill_process(Pid::from_child(&terminal.child), signal).unwrap();
+            }
+        }
+        assert_eq!(terminal.end(), (Some(0), String::new()), "{way:?}");
     }
 }
 

@@ -135,6 +135,10 @@ impl App {
                 _ => Action::None,
             };
         }
+        // No key of ours; a terminal says so, too, of a key that comes at once behind Esc.
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            return Action::None;
+        }
         if self.is_typing {
             self.write_filter(key.code);
             return Action::None;

@@ -128,10 +128,15 @@ impl Model {
         }
     }
 
-    /// The share of a CPU that all processes take together.
+    /// The share of a CPU that all processes take together. One may have several control sockets.
     pub(super) fn share(&self) -> f64 {
+        let shares = self.tracks.values().filter_map(|track| {
+            let process = &track.process;
+            Some(((process.pid, process.key.started), track.share?))
+        });
+        let shares: HashMap<_, f64> = shares.collect();
         // Not sum(), which is -0 of nothing.
-        self.tracks.values().filter_map(|track| track.share).fold(0.0, |sum, share| sum + share)
+        shares.values().fold(0.0, |sum, share| sum + share)
     }
 }
 

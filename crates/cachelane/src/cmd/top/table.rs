@@ -61,8 +61,8 @@ pub(super) fn ordered<'a>(
             Sort::Cpu => descending(a.share, b.share),
             Sort::Rate => descending(a.main_rate(), b.main_rate()),
         };
-        let name = |track: &Track| (track.process.name.clone(), track.process.pid);
-        by.then_with(|| name(a).cmp(&name(b)))
+        let (a, b) = (&a.process, &b.process);
+        by.then_with(|| a.name.cmp(&b.name)).then_with(|| a.pid.cmp(&b.pid))
     });
     if reverse {
         tracks.reverse();
@@ -96,7 +96,7 @@ impl Columns {
         };
         let rss = if width < 60 { 0 } else { 5 };
         let history = if width < 70 { 0 } else { (width / 10).min(super::model::HISTORY) };
-        let most = (width / 4).clamp(8, 40);
+        let most = (width / 5).clamp(8, 40);
         let name = widest(|track| columns(&track.process.name), 7, most);
         let others = [name, kind, pid, CPU, rss, history].into_iter().filter(|w| *w > 0);
         let used: usize = others.map(|width| width + 1).sum();
@@ -288,12 +288,12 @@ mod tests {
         assert_eq!(each[1], "          2 ######    75% us 50 sy  0 si 25");
         assert_eq!(each.len(), 4);
         let lanes = shown(2, 16, 80, 4);
-        assert_eq!(lanes[1], "lane 1    16 CPUs  75% us 50 sy  0 si 25  ################");
+        assert_eq!(lanes[1], "lane 1    16 CPUs  75% us 50 sy  0 si 25  ****************");
         assert_eq!(lanes.len(), 2);
         let all = shown(8, 32, 80, 4);
         assert_eq!(
             all[0],
-            format!("all      256 CPUs  75% us 50 sy  0 si 25  {}~", "#".repeat(36))
+            format!("all      256 CPUs  75% us 50 sy  0 si 25  {}~", "*".repeat(37))
         );
         assert_eq!(all.len(), 1);
         assert!(shown(2, 2, 80, 0).is_empty() && shown(1, 0, 80, 4).is_empty());

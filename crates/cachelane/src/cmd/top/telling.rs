@@ -61,11 +61,7 @@ const TELLING: [(&str, &[Pick]); 5] = [
     ),
     (
         "lend",
-        &[
-            rate(&["lent"], " lent/s"),
-            now(&["on_loan"], " on loan"),
-            now(&["borrowers"], " borrowers"),
-        ],
+        &[rate(&["lent"], " lent/s"), now(&["on_loan"], " out"), now(&["borrowers"], " borrowers")],
     ),
     ("xsk", &[rate(&["rx_packets"], " rx/s"), rate(&["tx_packets"], " tx/s")]),
 ];

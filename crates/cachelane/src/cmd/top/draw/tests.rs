@@ -93,8 +93,8 @@ fn the_smallest_screens_show_what_fits() {
     let rows: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
     assert_eq!(rows[0], "cachelane top  host  23:00:02Z  every 1…");
     assert_eq!(rows[1], "all        2 CPUs  50% us 12 sy 12 si 2…");
-    assert_eq!(rows[2], "PROCESS     PID  CPU% RATES");
-    assert_eq!(rows[3], "relay…8080 8080  50.0 8.08MB/s 10 conn/…");
+    assert_eq!(rows[2], "PROCESS   PID  CPU% RATES");
+    assert_eq!(rows[3], "rela…080 8080  50.0 8.08MB/s 10 conn/s …");
     assert!(rows[9].starts_with("q:quit"), "{rows:?}");
     for (width, height) in [(1, 1), (1, 2), (2, 1), (3, 5), (0, 0), (0, 5), (5, 0), (300, 3)] {
         let lines = drawn(&mut app, width, height);
