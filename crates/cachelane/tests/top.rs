@@ -297,6 +297,7 @@ fn what_cannot_be_done_is_refused_with_what_would_help() {
         (&["--replay", "x", "--speed", "0"], 2, "a number from 0.01 to 1000"),
         (&["--replay", "x", "--record", "y"], 2, "cannot be used with"),
         (&["--speed", "2"], 2, "--replay"),
+        (&["--once", "--for", "1s"], 2, "cannot be used with"),
         (&["--once", "--pid", "1"], 1, "no cachelane process with process id 1 runs (searched: "),
         (&["--once", "--name", "nobody"], 1, "named 'nobody' runs"),
         (&["--once", "--replay", "/no/such/file"], 1, "cannot read /no/such/file"),

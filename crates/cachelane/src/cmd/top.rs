@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Print one view as text and end; it takes one interval, for the rates
-    #[arg(long)]
+    #[arg(long, conflicts_with = "time")]
     once: bool,
     /// Print JSON: one object with --once, else an object on a line of its own each interval
     #[arg(long)]

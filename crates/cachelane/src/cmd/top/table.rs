@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::marks::{Marks, columns};
-use super::model::{CpuShare, Model, Track};
+use super::model::{CpuShare, HISTORY, Model, Track};
 use super::telling::Figure;
 
 /// Where the figures are from.
@@ -95,7 +95,11 @@ impl Columns {
             _ => widest(|track| columns(&track.process.kind), 4, 8),
         };
         let rss = if width < 60 { 0 } else { 5 };
-        let history = if width < 70 { 0 } else { (width / 10).min(super::model::HISTORY) };
+        let history = match width {
+            0..70 => 0,
+            // A wide screen has room for more than the figures.
+            _ => (width / 10).max(width.saturating_sub(130)).min(HISTORY),
+        };
         let most = (width / 5).clamp(8, 40);
         let name = widest(|track| columns(&track.process.name), 7, most);
         let others = [name, kind, pid, CPU, rss, history].into_iter().filter(|w| *w > 0);
