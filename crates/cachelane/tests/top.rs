@@ -346,7 +346,7 @@ fn a_reader_that_goes_is_a_quiet_end_and_a_full_disk_is_an_error() {
 
 /// The view on a terminal of its own.
 struct Terminal {
-    child: Child,
+    child: Ended,
     master: OwnedFd,
     slave: OwnedFd,
     /// How the terminal was before.
@@ -364,16 +364,13 @@ impl Terminal {
 
     /// Takes the command, which has the terminal open for as long as it is there.
     fn start_by(mut command: Command, columns: u16, rows: u16) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
+        let (master, slave) = pty();
         let screen = Arc::new(Mutex::new(vt100::Parser::new(lines(rows), lines(columns), 0)));
         let mode = tcgetattr(&slave).unwrap();
         let end = || slave.try_clone().unwrap();
         set_size(&master, columns, rows);
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let child = Ended(child);
         let (mut from, to) = (File::from(master.try_clone().unwrap()), Arc::clone(&screen));
         let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
@@ -411,8 +408,8 @@ impl Terminal {
 
     /// Waits for its end, and asserts that the terminal is as it was; its code, and what is seen then.
     fn end(mut self) -> (Option<i32>, String) {
-        wait(|| self.child.try_wait().unwrap().is_some());
-        let status = self.child.wait().unwrap();
+        wait(|| self.child.0.try_wait().unwrap().is_some());
+        let status = self.child.0.wait().unwrap();
         let now = tcgetattr(&self.slave).unwrap();
         assert_eq!(now.local_modes, self.mode.local_modes);
         assert_eq!(now.input_modes, self.mode.input_modes);
@@ -427,6 +424,17 @@ impl Terminal {
         assert!(!screen.alternate_screen() && !screen.hide_cursor(), "{}", screen.contents());
         (status.code(), screen.contents())
     }
+}
+
+/// The two ends of a terminal, which no other process has.
+fn pty() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = File::options().read(true).write(true).open(name).unwrap();
+    (master, slave.into())
 }
 
 fn lines(count: u16) -> NonZero<u16> {
@@ -462,11 +470,36 @@ fn the_terminal_is_given_back_on_every_way_out() {
         match way {
             Way::Keys(keys) => terminal.press(keys),
             Way::Signal(signal) => {
-                kill_process(Pid::from_child(&terminal.child), signal).unwrap();
+                kill_process(Pid::from_child(&terminal.child.0), signal).unwrap();
             }
         }
         assert_eq!(terminal.end(), (Some(0), String::new()), "{way:?}");
     }
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
+    let dir = TempDir::new().unwrap();
+    let _relay = Relay::start(dir.path(), "the web");
+    let (master, slave) = pty();
+    set_size(&master, 200, 60);
+    let end = || slave.try_clone().unwrap();
+    let mut command = cachelane(dir.path(), &["top", "--interval", "100ms"]);
+    let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    let mut child = Ended(child);
+    drop(command);
+    // Until no more fits.
+    let mut before = 0;
+    wait(|| {
+        let waiting = rustix::io::ioctl_fionread(&master).unwrap();
+        let is_full = waiting > 0 && waiting == std::mem::replace(&mut before, waiting);
+        thread::sleep(Duration::from_secs(1));
+        is_full
+    });
+    kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
+    wait(|| child.0.try_wait().unwrap().is_some());
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert!(tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ICANON));
 }
 
 #[test]
@@ -506,7 +539,7 @@ fn the_view_follows_the_terminals_size_down_to_one_place() {
     terminal.resize(1, 1);
     // Of it there is but the mark of what is cut.
     terminal.await_that(|shown| shown == "~");
-    assert!(terminal.child.try_wait().unwrap().is_none(), "it has ended");
+    assert!(terminal.child.0.try_wait().unwrap().is_none(), "it has ended");
     terminal.resize(200, 60);
     terminal.await_that(|shown| {
         shown.lines().any(|line| line.starts_with("PROCESS") && line.len() == 200)

@@ -190,7 +190,11 @@ impl Followed for Live {
 impl Live {
     fn draw(&mut self) -> anyhow::Result<()> {
         let (app, colour) = (&mut self.app, self.colour);
-        self.screen.draw(|frame| draw(frame, app, colour))
+        match self.screen.draw(|frame| draw(frame, app, colour)) {
+            // A terminal that takes nothing, or is lost, is no error to whoever ends this.
+            Err(_) if run::is_asked_to_end() => Ok(()),
+            drawn => drawn,
+        }
     }
 
     /// Does what a message asks for; whether there is something new to draw.
