@@ -488,13 +488,22 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
     let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
     let mut child = Ended(child);
     drop(command);
-    // Until no more fits.
-    let mut before = 0;
+    // Until no more fits: it draws all of a screen of another size, and has written nothing for long.
+    let task = format!("/proc/{0}/task/{0}/io", child.0.id());
+    let written = || {
+        let io = fs::read_to_string(&task).unwrap();
+        io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse::<u64>().unwrap()
+    };
+    let (mut before, mut rounds) = (0, 0);
     wait(|| {
-        let waiting = rustix::io::ioctl_fionread(&master).unwrap();
-        let is_full = waiting > 0 && waiting == std::mem::replace(&mut before, waiting);
-        thread::sleep(Duration::from_secs(1));
-        is_full
+        rounds += 1;
+        set_size(&master, 200 - rounds % 2, 60);
+        thread::sleep(Duration::from_millis(150));
+        let now = written();
+        if now != before {
+            (before, rounds) = (now, rounds % 2);
+        }
+        before > 4096 && rounds > 20
     });
     kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
     wait(|| child.0.try_wait().unwrap().is_some());

@@ -1,5 +1,6 @@
 //! The terminal while the view is on it: taken, given back on every way out, and what is typed on it.
 
+use std::io::{self, Write};
 use std::panic;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -22,7 +23,7 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal, with the view on it. When this is dropped, the terminal is as it was before.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<out::Screen>>,
+    terminal: Terminal<CrosstermBackend<WhileTaken>>,
     area: Rect,
     /// Logs come after the view.
     _log: HeldLog,
@@ -88,11 +89,27 @@ impl Drop for Screen {
     }
 }
 
+/// The terminal while it is ours. Later it takes all and prints nothing: at its end ratatui shows the
+/// cursor, which it has been already, and complains on stderr where that fails. A terminal that takes
+/// nothing would hold that up for ever.
+#[derive(Debug, Default)]
+struct WhileTaken(out::Screen);
+
+impl Write for WhileTaken {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if IS_TAKEN.load(SeqCst) { self.0.flush() } else { Ok(()) }
+    }
+}
+
 const CANNOT_PRINT: &str = "cannot print to the terminal";
 
-fn terminal(area: Rect) -> anyhow::Result<Terminal<CrosstermBackend<out::Screen>>> {
+fn terminal(area: Rect) -> anyhow::Result<Terminal<CrosstermBackend<WhileTaken>>> {
     let options = TerminalOptions { viewport: Viewport::Fixed(area) };
-    let backend = CrosstermBackend::new(out::Screen::default());
+    let backend = CrosstermBackend::new(WhileTaken::default());
     Terminal::with_options(backend, options).context("cannot use the terminal")
 }
 
@@ -126,7 +143,7 @@ fn give_back_on_panic() {
 }
 
 /// Reads what is typed, and that the size has changed, until the terminal is lost.
-pub(super) fn read(mut tell: impl FnMut(std::io::Result<Event>) -> bool) {
+pub(super) fn read(mut tell: impl FnMut(io::Result<Event>) -> bool) {
     loop {
         let event = crossterm::event::read();
         let is_over = event.is_err();
