@@ -15,6 +15,7 @@ mod man;
 mod metrics;
 mod relay;
 mod steer;
+mod top;
 mod trial;
 mod undo;
 mod up;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Config(config::Args),
     Knob(knob::Args),
     Metrics(metrics::Args),
+    Top(top::Args),
     Undo(undo::Args),
     #[cfg(feature = "measure")]
     Bench(bench::Args),
@@ -96,6 +98,7 @@ pub(crate) fn run(command: Command, quiet: bool, verbose: u8) -> anyhow::Result<
         Command::Config(args) => config::run(&args),
         Command::Knob(args) => knob::run(args),
         Command::Metrics(args) => metrics::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Undo(args) => undo::run(&args),
         #[cfg(feature = "measure")]
         Command::Bench(args) => bench::run(args, quiet),

@@ -57,6 +57,22 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
+/// A terminal that a view is drawn on: what is written goes out when it is flushed.
+#[derive(Debug, Default)]
+pub(crate) struct Screen(Vec<u8>);
+
+impl io::Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.0);
+        bytes.chunks(PIPE_BUF).try_for_each(write)
+    }
+}
+
 /// Says on stderr that something is wrong, in lines that do nothing to a terminal. Where nobody reads
 /// that any more, nobody is told.
 pub(crate) fn complain(text: &str) {

@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use sd_notify::NotifyState;
 
 use crate::{member, passed};
-pub(crate) use view::{Log, View};
+pub(crate) use view::{HeldLog, Log, View, hold_log};
 
 /// Why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,6 +51,7 @@ fn every_subcommand_gets_a_manual_page() {
         ("cachelane-borrow.1", "\\-\\-pcap"),
         ("cachelane-knob.1", "cachelane\\-knob\\-set"),
         ("cachelane-metrics.1", "\\-\\-once"),
+        ("cachelane-top.1", "\\-\\-replay"),
         ("cachelane-bench-relay.1", "\\-\\-rounds"),
         ("cachelane-completions.1", "bash"),
         ("cachelane-man.1", "DIR"),

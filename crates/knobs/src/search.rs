@@ -42,6 +42,8 @@ pub struct Process {
     pub uid: u32,
     /// Its socket.
     pub path: PathBuf,
+    /// Whether the process id is as it is seen here: what `/proc` says of it is of this process.
+    pub is_visible: bool,
 }
 
 impl Process {
@@ -66,6 +68,9 @@ impl Process {
 
     /// Whether it is stopped, as by SIGSTOP or a debugger, and so answers nobody.
     pub fn is_stopped(&self) -> bool {
+        if !self.is_visible {
+            return false;
+        }
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // The name before it may have anything in it.
         let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -230,7 +235,8 @@ fn list(dir: &Path, uid: u32, bound: &mut Bound) -> Result<Vec<Process>> {
         }
         bound.processes -= 1;
         let seen = peer.map(|peer| peer.pid).filter(|pid| *pid != 0);
-        processes.push(Process { kind, pid: seen.unwrap_or(pid), uid, path });
+        let (pid, is_visible) = (seen.unwrap_or(pid), seen.is_some());
+        processes.push(Process { kind, pid, uid, path, is_visible });
     }
     Ok(processes)
 }
@@ -320,7 +326,13 @@ mod tests {
 
     #[test]
     fn answers_come_in_the_processes_order_however_many_there_are() {
-        let process = |pid| Process { kind: "x".into(), pid, uid: 0, path: PathBuf::new() };
+        let process = |pid| Process {
+            kind: "x".into(),
+            pid,
+            uid: 0,
+            path: PathBuf::new(),
+            is_visible: false,
+        };
         let processes: Vec<_> = (0..1000).map(process).collect();
         let answers = ask_each(&processes, |process| Ok(process.pid));
         let pids: Vec<_> = answers.into_iter().map(Result::unwrap).collect();

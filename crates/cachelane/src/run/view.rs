@@ -108,6 +108,11 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(held) = HELD.lock().as_mut() {
+            let room = HELD_MOST.saturating_sub(held.len());
+            held.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            return Ok(bytes.len());
+        }
         let live = LIVE.lock().clone();
         match live {
             Some(bar) => bar.suspend(|| io::stderr().write(bytes)),
@@ -117,5 +122,29 @@ impl Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+/// What is logged while something else has the terminal, and how much of that is kept.
+static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+const HELD_MOST: usize = 64 * 1024;
+
+/// Holds logs back until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldLog(());
+
+/// Holds logs back from a terminal that something else is drawn on. A file gets them at once.
+pub(crate) fn hold_log() -> HeldLog {
+    if io::stderr().is_terminal() {
+        *HELD.lock() = Some(Vec::new());
+    }
+    HeldLog(())
+}
+
+impl Drop for HeldLog {
+    fn drop(&mut self) {
+        let held = HELD.lock().take();
+        // A log that nobody reads any more is no reason to fail.
+        let _ = io::stderr().write_all(&held.unwrap_or_default());
     }
 }
