@@ -60,6 +60,14 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Whether both are to listen on one address at least.
+    pub(crate) fn shares_address_with(&self, other: &Member) -> bool {
+        let listens = |(key, _): &&(String, String)| key == "listen";
+        let theirs = || other.values.iter().filter(listens);
+        let mut ours = self.values.iter().filter(listens);
+        ours.any(|(_, one)| theirs().any(|(_, other)| one == other))
+    }
+
     /// What a key was set to; none if it was not, or if it is a list.
     pub(crate) fn value(&self, key: &str) -> Option<String> {
         let mut all = self.values.iter().filter(|(name, _)| name == key);
@@ -129,7 +137,8 @@ impl Sources {
                 let path = Path::new(path);
                 match is_folder {
                     true if path.is_dir() => files.extend(folder(path, &mut troubles)),
-                    false if path.exists() => files.push(path.to_owned()),
+                    // One that is there and cannot be read is not passed over.
+                    false if fs::symlink_metadata(path).is_ok() => files.push(path.to_owned()),
                     _ => {}
                 }
             }

@@ -14,12 +14,8 @@ pub(crate) const NAME: &str = "CACHELANE_MEMBER";
 /// Names the process that has started it.
 pub(crate) const OF: &str = "CACHELANE_MEMBER_OF";
 
-static MEMBER: LazyLock<Option<String>> = LazyLock::new(|| {
-    let of: i32 = std::env::var(OF).ok()?.parse().ok()?;
-    // It is inherited by what members start, which are none.
-    let is_child = getppid().is_some_and(|parent| parent.as_raw_pid() == of);
-    std::env::var(NAME).ok().filter(|_| is_child)
-});
+static MEMBER: LazyLock<Option<String>> =
+    LazyLock::new(|| std::env::var(OF).and_then(|_| std::env::var(NAME)).ok());
 
 /// What this process is called in the configuration, if it is in one.
 pub(crate) fn name() -> Option<&'static str> {
@@ -32,10 +28,11 @@ pub(crate) fn join() {
     if name().is_none() {
         return;
     }
-    let parent = getppid();
     let bound = set_parent_process_death_signal(Some(Signal::KILL));
     // It may have died before it could be bound to.
-    if bound.is_err() || getppid() != parent {
+    let of = std::env::var(OF).ok().and_then(|pid| pid.parse().ok());
+    let is_there = getppid().is_some_and(|parent| Some(parent.as_raw_pid()) == of);
+    if bound.is_err() || !is_there {
         std::process::exit(Exit::Failed as i32);
     }
     let kind = name().map_or("", |name| name.split('.').next().unwrap_or_default());

@@ -2,6 +2,7 @@
 //! things stand.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -34,29 +35,48 @@ fn passed(name: Option<String>, socket: OwnedFd) -> anyhow::Result<Passed> {
     Ok(Passed { name, socket })
 }
 
-/// Tells the service manager, if there is one that wants to know.
+/// Tells the service manager, if there is one that wants to know. One that does not read, because it is
+/// stopped, is waited for a moment.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("the service manager cannot be told {states:?}: {error}");
+    const LOOKS: u32 = 50;
+    let text: String = states.iter().map(|state| format!("{state}\n")).collect();
+    let mut sent = send(&text);
+    for _ in 0..LOOKS {
+        match sent {
+            Ok(true) => return,
+            Err(error) => {
+                return tracing::warn!("the service manager cannot be told {states:?}: {error}");
+            }
+            Ok(false) => {}
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        sent = send(&text);
+    }
+    if !sent.is_ok_and(|sent| sent) {
+        tracing::warn!("the service manager does not read {states:?}");
     }
 }
 
-/// Tells the service manager, if it wants to know, that this process is not stuck. That is not worth
-/// waiting for: a manager that does not read may be stopped itself.
+/// Tells it that this process is not stuck, which is not worth waiting for.
 pub(crate) fn notify_alive() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let send = || {
-        let path = path.as_encoded_bytes();
-        let addr = match path.strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        socket.set_nonblocking(true)?;
-        socket.send_to_addr(b"WATCHDOG=1", &addr)
-    };
-    if let Err(error) = send() {
+    if let Err(error) = send("WATCHDOG=1\n") {
         tracing::debug!("the service manager is not told that this process is alive: {error}");
+    }
+}
+
+/// Whether it was sent: not, if it would have to wait. Not by sd-notify, which would wait.
+fn send(text: &str) -> io::Result<bool> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(true) };
+    let path = path.as_encoded_bytes();
+    let addr = match path.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    match socket.send_to_addr(text.as_bytes(), &addr) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        sent => sent.map(|_| true),
     }
 }
 

@@ -8,12 +8,12 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
-use common::clients::{PATIENCE, echo};
+use common::clients::echo;
 use common::daemon::{Daemon, Scene};
 use common::{PROGRAM, Place, text};
 use lab::testing::{comes_true, root};
 use lab::{BridgeOptions, Lab, LinkOptions};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const UNIT: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/cachelane.service");
@@ -177,9 +177,15 @@ fn the_service_manager_is_told_how_it_stands() {
     socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
     let mut manager = Manager { socket, heard: Vec::new() };
     let start = |more: &[&str]| {
-        let mut command = scene.command(&[&["up", "-c", "up.toml"], more].concat());
-        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
-        Daemon::of(command.spawn().expect("it starts"))
+        // As systemd does it: WATCHDOG_PID is the main process, and is inherited by its children.
+        let script = "WATCHDOG_PID=$$ exec \"$0\" up -c up.toml \"$@\"";
+        let mut command = scene.command(&[]);
+        let mut shell = scene.place.wrapped("sh".as_ref(), &["-c", script, PROGRAM]);
+        shell.args(more);
+        for (name, value) in command.env("WATCHDOG_USEC", "400000").get_envs() {
+            value.map(|value| shell.env(name, value));
+        }
+        Daemon::of(shell.env("NOTIFY_SOCKET", &path).spawn().expect("it starts"))
     };
     let mut daemon = start(&[]);
     for words in ["READY=1", "STATUS=1 of 1 members run", "WATCHDOG=1"] {
@@ -189,13 +195,18 @@ fn the_service_manager_is_told_how_it_stands() {
     let runs = manager.heard.iter().position(|line| line.starts_with("STATUS=1 of 1"));
     assert!(runs < ready, "ready once it is known how all fare: {:?}", manager.heard);
 
-    // Of the one that is the main process until then.
-    let mut next = start(&["--replace"]);
-    let main = format!("MAINPID={}", next.child.id());
-    assert!(manager.hears(&main), "{:?}\n{}", manager.heard, next.log());
+    daemon.signal(Signal::USR2);
+    assert!(manager.hears("MAINPID="), "{:?}\n{}", manager.heard, daemon.log());
     assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
     assert!(!manager.heard.iter().any(|line| line == "STOPPING=1"), "{:?}", manager.heard);
-    next.signal(Signal::TERM);
+    // The one that has its place does as it did.
+    let main = manager.heard.iter().find_map(|line| line.strip_prefix("MAINPID=")).expect("said");
+    let main = Pid::from_raw(main.parse().expect("a pid")).expect("a pid");
+    manager.heard.clear();
+    for words in ["STATUS=1 of 1 members run", "WATCHDOG=1"] {
+        assert!(manager.hears(words), "{words}: {:?}\n{}", manager.heard, daemon.log());
+    }
+    kill_process(main, Signal::TERM).expect("it runs");
     assert!(manager.hears("STOPPING=1"), "{:?}", manager.heard);
-    assert_eq!(next.ended(), Some(0), "within {PATIENCE:?}: {}", next.log());
+    assert!(comes_true(|| scene.place.processes().is_empty()), "{:?}", scene.place.processes());
 }

@@ -5,37 +5,15 @@ mod common;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use common::clients::{PATIENCE, Storm, ask, echo};
-use common::daemon::{Scene, Status};
+use common::daemon::{Scene, Status, free, is_there, relay, send, serves};
 use common::{Place, ends_within, text};
 use lab::testing::comes_true;
-use rustix::process::{Pid, Signal, kill_process};
-
-/// An address that nobody has now.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
-}
-
-fn relay(name: &str, listen: SocketAddr, to: SocketAddr, more: &str) -> String {
-    format!("[relay.{name}]\nlisten = \"{listen}\"\nto = \"{to}\"\n{more}\n")
-}
-
-fn serves(addr: SocketAddr) -> bool {
-    TcpStream::connect(addr).is_ok_and(|client| ask(&client).is_ok())
-}
-
-fn send(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
-    kill_process(pid, signal).expect("it is there");
-}
-
-fn is_there(pid: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
-}
+use rustix::process::Signal;
 
 #[test]
 fn one_member_that_fails_takes_no_other_down_and_is_tried_again() {

@@ -6,6 +6,7 @@ use crate::args::SourceArgs;
 use crate::config::{Loaded, default_file, dump, dump_json, origin, schema};
 use crate::exit::Exit;
 use crate::out;
+use crate::terminal::clean;
 
 /// Check and show the configuration of `cachelane up`
 #[derive(clap::Args, Debug)]
@@ -77,15 +78,16 @@ fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
             .map(|one| json!({"at": one.origin.as_ref().map(origin), "message": one.message}))
             .collect();
         let members: Vec<_> = config.members.iter().map(|member| &member.name).collect();
+        let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
         out::lines([json!({"schema": 1, "files": files, "members": members, "errors": errors})])?;
     } else if troubles.is_empty() {
         let names: Vec<_> = config.members.iter().map(|member| member.name.as_str()).collect();
         let names = if names.is_empty() { "nothing to run".into() } else { names.join(", ") };
         let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-        out::lines([format!("{}: {names}", files.join(", "))])?;
+        out::lines([clean(&format!("{}: {names}", files.join(", ")))])?;
     } else {
         // As compilers say it, for editors to jump there.
-        out::lines(troubles)?;
+        out::lines(troubles.iter().map(|trouble| clean(&trouble.to_string())))?;
     }
     Ok(if troubles.is_empty() { Exit::Ok } else { Exit::Usage })
 }

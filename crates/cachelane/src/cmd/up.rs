@@ -14,10 +14,16 @@ mod process;
 mod status;
 mod succession;
 
+use std::fs::DirBuilder;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use knobs::{ProcessName, runtime_dir};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGINT;
 
@@ -100,7 +106,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let mut loudness = if quiet { vec!["-q"] } else { Vec::new() };
     loudness.extend(std::iter::repeat_n("-v", verbose.into()));
     if args.dry_run {
-        return dry_run(&config);
+        return dry_run(&config, Predecessor::find(&args.name)?.is_some());
     }
     if config.members.is_empty() {
         tracing::warn!("the configuration asks for nothing");
@@ -109,6 +115,8 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     if let Some(missing) = privileges::missing_for(kinds) {
         tracing::warn!("some members will fail: they need root, or {missing}");
     }
+    let dir = runtime_dir();
+    let only_one = only_one(&dir).with_context(|| format!("cannot lock {}", dir.display()))?;
     let predecessor = Predecessor::find(&args.name)?;
     if let (Some(other), false) = (&predecessor, args.replace) {
         return Err(usage(format!(
@@ -123,7 +131,8 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let control =
         open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
     let control = control.context("cachelane up cannot do without its control socket")?;
-    let inbox = Inbox::open(&runtime_dir())?;
+    drop(only_one);
+    let inbox = Inbox::open(&dir)?;
     foreground.wake_on(inbox.socket().context("cannot duplicate a file")?);
     let starter = Starter::new(inbox.path().to_owned(), loudness);
     let settings = Settings {
@@ -138,6 +147,16 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     }
     daemon.begin(config, predecessor, args.replace);
     end(&mut daemon, &mut foreground)
+}
+
+/// Keeps others from starting until it is dropped: whoever looks whether a daemon of its name runs is to
+/// find one that starts.
+fn only_one(dir: &Path) -> std::io::Result<OwnedFd> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+    rustix::fs::flock(&dir, FlockOperation::LockExclusive)?;
+    Ok(dir)
 }
 
 /// What the configuration asks for, if nothing is wrong with it.
@@ -161,12 +180,13 @@ fn end(daemon: &mut Daemon, foreground: &mut Foreground) -> anyhow::Result<Exit>
 }
 
 /// Has each member say what it would do.
-fn dry_run(config: &Config) -> anyhow::Result<Exit> {
+fn dry_run(config: &Config, replaces: bool) -> anyhow::Result<Exit> {
     let mut exit = Exit::Ok;
     for member in &config.members {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut command = std::process::Command::new(program);
+        let mut command = std::process::Command::new(process::program());
+        command.arg0("cachelane");
         command.arg("-q").arg(member.kind.name).args(["--name", &member.name, "--dry-run"]);
+        command.args((replaces && member.kind.is_replaced()).then_some("--replace"));
         let said = command.args(&member.args).output();
         let said = said.with_context(|| format!("{}: cannot be asked", member.name))?;
         let of = if said.status.success() { &said.stdout } else { &said.stderr };

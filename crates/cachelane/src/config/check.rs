@@ -193,15 +193,14 @@ impl Checker {
             options.push("--".into());
         }
         options.append(&mut words);
-        if self.troubles.len() > before {
+        if self.troubles.len() > before || !enabled {
             return;
         }
         match parse(&command, &options) {
-            Ok(_) if enabled => {
+            Ok(_) => {
                 let origin = node.origin.clone();
                 self.config.members.push(Member { name, kind, args: options, values, origin });
             }
-            Ok(_) => {}
             Err(error) => {
                 let message = format!("{name}: {}", together(&error, &keys));
                 self.say(&node.origin, message);
@@ -233,8 +232,10 @@ impl Checker {
                 }
                 (Value::Bool(false), Takes::Flag) => continue,
                 (Value::Bool(flag), Takes::OnOff) => if *flag { "on" } else { "off" }.to_owned(),
-                (Value::Number(text) | Value::Text(text), Takes::Text | Takes::Number)
-                | (Value::Text(text), Takes::OnOff) => text.clone(),
+                (Value::Number(text), Takes::Number) => decimal(text),
+                // A file's mode, in octal; an Ethernet type, in hexadecimal.
+                (Value::Number(text), Takes::Text) => text.trim_start_matches("0o").to_owned(),
+                (Value::Text(text), _) if !matches!(key.takes(), Takes::Flag) => text.clone(),
                 (other, _) => {
                     let what = other.what();
                     self.say(&node.origin, format!("{full} is {what} (expected {expected})"));
@@ -267,6 +268,7 @@ impl Checker {
                     continue;
                 }
                 match seen.iter().find(|(kind, other, _)| (*kind, *other) == (of, value)) {
+                    Some((.., other)) if *other == member.name => {}
                     Some((.., other)) => troubles.push(Trouble {
                         origin: Some(member.origin.clone()),
                         message: format!(
@@ -281,6 +283,18 @@ impl Checker {
         }
         self.troubles.append(&mut troubles);
     }
+}
+
+/// A number as options take it.
+fn decimal(text: &str) -> String {
+    let read = |digits, radix| u64::from_str_radix(digits, radix).ok();
+    let number = match text.split_at_checked(2) {
+        Some(("0x", digits)) => read(digits, 16),
+        Some(("0o", digits)) => read(digits, 8),
+        Some(("0b", digits)) => read(digits, 2),
+        _ => None,
+    };
+    number.map_or_else(|| text.to_owned(), |number| number.to_string())
 }
 
 fn is_name(name: &str) -> bool {

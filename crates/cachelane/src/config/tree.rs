@@ -54,7 +54,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Bool(bool),
-    /// A number, as it is passed on.
+    /// A number, as it is written, without underscores.
     Number(String),
     Text(String),
     List(Vec<Node>),
@@ -157,10 +157,11 @@ impl File<'_> {
     fn value(&self, value: &Spanned<DeValue<'_>>) -> Value {
         match value.get_ref() {
             DeValue::Boolean(flag) => Value::Bool(*flag),
-            // As options take them: an octal number is a file's mode.
+            // As it is written.
             DeValue::Integer(number) => Value::Number(match number.radix() {
                 16 => format!("0x{}", number.as_str()),
-                2 => i128::from_str_radix(number.as_str(), 2).unwrap_or(i128::MAX).to_string(),
+                8 => format!("0o{}", number.as_str()),
+                2 => format!("0b{}", number.as_str()),
                 _ => number.as_str().to_owned(),
             }),
             DeValue::Float(number) => Value::Number(number.as_str().to_owned()),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::Place;
+use super::clients::ask;
 
 /// A folder with a configuration.
 pub(crate) struct Scene {
@@ -152,4 +154,26 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// An address that nobody has now.
+pub(crate) fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
+}
+
+pub(crate) fn relay(name: &str, listen: SocketAddr, to: SocketAddr, more: &str) -> String {
+    format!("[relay.{name}]\nlisten = \"{listen}\"\nto = \"{to}\"\n{more}\n")
+}
+
+pub(crate) fn serves(addr: SocketAddr) -> bool {
+    TcpStream::connect(addr).is_ok_and(|client| ask(&client).is_ok())
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
+    kill_process(pid, signal).expect("it is there");
+}
+
+pub(crate) fn is_there(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -8,13 +8,13 @@ use knobs::Server;
 use rustix::process::Signal;
 use sd_notify::NotifyState;
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Word};
 use super::live;
 use super::member::{Member, Patience};
 use super::process::{Starter, State};
 use super::status::{Asked, Board};
 use super::succession::{Heir, Predecessor};
-use crate::config::{Config, Sources};
+use crate::config::{Config, Sources, Trouble};
 use crate::passed;
 use crate::run::{Ended, Followed};
 
@@ -22,6 +22,9 @@ use crate::run::{Ended, Followed};
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const RETRY_AT_MOST: Duration = Duration::from_secs(60);
+
+/// After this long the daemon counts as started, whatever has become of its members.
+const READY_AFTER: Duration = Duration::from_secs(30);
 
 /// What the daemon is at.
 #[derive(Debug)]
@@ -59,6 +62,15 @@ pub(super) struct Daemon {
     predecessor: Option<Predecessor>,
     /// The service manager is to be told that this is the process now.
     is_new_main: bool,
+    /// It was said that the predecessor is not told for the time being.
+    is_held_up: bool,
+    started: Instant,
+    /// It was known how all fare, or that took too long.
+    was_ready: bool,
+    /// When the next turn is to come.
+    due: Option<Instant>,
+    /// When what was told to end at once is killed.
+    kill_at: Option<Instant>,
 }
 
 impl Daemon {
@@ -87,6 +99,11 @@ impl Daemon {
             announced: String::new(),
             predecessor: None,
             is_new_main: false,
+            is_held_up: false,
+            started: Instant::now(),
+            was_ready: false,
+            due: None,
+            kill_at: None,
         }
     }
 
@@ -107,13 +124,25 @@ impl Daemon {
         if !self.is_tried() {
             return;
         }
+        let failing = self.members.iter().find(|member| member.is_failing_relay());
+        if let (Some(member), true) = (failing, self.predecessor.is_some()) {
+            // What it has there goes on until then.
+            if !std::mem::replace(&mut self.is_held_up, true) {
+                tracing::warn!("the process before this one serves until {} runs", member.name);
+            }
+            return;
+        }
         if std::mem::take(&mut self.is_new_main) {
             passed::notify(&[NotifyState::MainPid(std::process::id())]);
         }
         let Some(predecessor) = &self.predecessor else { return };
         let took_over = self.members.iter().flat_map(|member| member.took_over.clone());
         match predecessor.taken(&took_over.collect::<Vec<_>>()) {
-            Ok(()) => self.predecessor = None,
+            Ok(()) => {
+                self.predecessor = None;
+                // To be said again, now that the service manager listens to this process.
+                self.announced.clear();
+            }
             Err(error) => tracing::warn!("asking again: {error:#}"),
         }
     }
@@ -134,6 +163,7 @@ impl Daemon {
         crate::log::set_filter(config.log.as_deref().unwrap_or("info"));
         self.starter.filter = config.log.clone();
         let is_wanted = |member: &Member| config.members.iter().any(|one| one.name == member.name);
+        let before: Vec<_> = self.members.iter().filter_map(|one| one.wanted.clone()).collect();
         let all = std::mem::take(&mut self.members);
         let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
         self.members = kept;
@@ -141,7 +171,12 @@ impl Daemon {
         for wanted in &config.members {
             let there = self.members.iter_mut().find(|member| member.name == wanted.name);
             match there {
-                None => self.members.push(Member::new(wanted.clone(), replaces)),
+                None => {
+                    // One that goes, or goes elsewhere, may serve its address.
+                    let replaces =
+                        replaces || before.iter().any(|one| one.shares_address_with(wanted));
+                    self.members.push(Member::new(wanted.clone(), replaces));
+                }
                 Some(member)
                     if member.wanted.as_ref().is_some_and(|old| old.args == wanted.args) => {}
                 Some(member) => live::change(member, wanted),
@@ -154,7 +189,13 @@ impl Daemon {
     /// Reads the configuration anew. One that is wrong changes nothing.
     fn reload(&mut self) {
         passed::notify(&[NotifyState::Reloading]);
-        let loaded = self.sources.load();
+        let mut loaded = self.sources.load();
+        let is_right = loaded.troubles.is_empty();
+        if is_right && loaded.config.members.is_empty() && !self.members.is_empty() {
+            // Such as a file that is being written.
+            let message = "it asks for nothing (expected a member; to end all, end this process)";
+            loaded.troubles.push(Trouble { origin: None, message: message.into() });
+        }
         if loaded.troubles.is_empty() {
             let before: Vec<_> = self.members.iter().map(|one| one.name.clone()).collect();
             self.apply(loaded.config, false);
@@ -167,21 +208,51 @@ impl Daemon {
             let count = loaded.troubles.len();
             tracing::error!("nothing is changed: the configuration has {count} errors");
         }
-        // Files that they have open or have read.
-        for member in &self.members {
-            let Some(wanted) = &member.wanted else { continue };
-            let runs = member.process.iter().filter(|one| one.state == State::Running);
-            let is_same = |args: &Vec<String>| *args == wanted.args;
-            for process in runs.filter(|one| wanted.kind.heeds_hangup() && is_same(&one.of.args)) {
+        // Files that they have open or have read; one that starts is about to.
+        for process in self.members.iter().chain(&self.retiring).flat_map(Member::processes) {
+            if process.of.kind.heeds_hangup() && process.state != State::Starting {
                 process.signal(Signal::HUP);
             }
         }
-        passed::notify(&[NotifyState::Ready]);
+        if self.was_ready {
+            passed::notify(&[NotifyState::Ready]);
+        }
     }
 
     /// Whether all members have been tried, so that it is known how each fares.
     fn is_tried(&self) -> bool {
         self.members.iter().all(Member::is_tried)
+    }
+
+    /// Lets every member do what is due, and takes leave of those that are gone. When to look again.
+    fn turn_members(&mut self, now: Instant) -> Option<Instant> {
+        let Daemon { starter, patience, members, retiring, .. } = self;
+        for retired in retiring.iter_mut() {
+            if !members.iter().any(|one| one.may_take_over_from(retired)) {
+                retired.end(Signal::TERM);
+            }
+        }
+        // What the kernel does meanwhile has one place each, and what retires may have that.
+        let leaving: Vec<_> = retiring.iter().filter_map(|one| one.processes().next()).collect();
+        let kinds: Vec<_> = leaving.iter().map(|process| process.of.kind).collect();
+        let mut next = None;
+        for member in members.iter_mut() {
+            let kind = member.wanted.as_ref().map(|wanted| wanted.kind);
+            let may_start = kind.is_none_or(|kind| kind.is_replaced() || !kinds.contains(&kind));
+            let at = member.turn(starter, *patience, may_start, now);
+            next = [next, at].into_iter().flatten().min();
+        }
+        for member in retiring.iter_mut() {
+            let at = member.turn(starter, *patience, false, now);
+            next = [next, at].into_iter().flatten().min();
+        }
+        for gone in retiring.extract_if(.., |member| member.is_gone()) {
+            self.past.0 += gone.starts;
+            self.past.1 += gone.failures_in_all;
+            // A member that waited for it may start now.
+            next = Some(now);
+        }
+        next
     }
 
     fn everybody(&mut self) -> impl Iterator<Item = &mut Member> {
@@ -190,9 +261,35 @@ impl Daemon {
 
     /// Has all members end; with `at_once`, connections too.
     pub(super) fn end(&mut self, at_once: bool) {
+        /// How long that may take one that does not heed it.
+        const PATIENCE: Duration = Duration::from_secs(5);
         self.phase = Phase::Ending;
+        if at_once {
+            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+        }
         for member in self.everybody() {
-            if at_once { member.end_at_once() } else { member.end(Signal::TERM) }
+            match at_once {
+                true => member.end_at_once(Signal::INT),
+                false => member.end(Signal::TERM),
+            }
+        }
+    }
+
+    /// Kills what does not end at once though it was told to. When to look again.
+    fn kill_late(&mut self, now: Instant) -> Option<Instant> {
+        let at = self.kill_at?;
+        if now >= at {
+            self.everybody().for_each(|member| member.end_at_once(Signal::KILL));
+        }
+        (now < at).then_some(at)
+    }
+
+    /// A process that was stopped itself has not heard the others meanwhile, and their words are lost where
+    /// they had no room.
+    fn forgive_silence(&mut self, now: Instant) {
+        const LATE: Duration = Duration::from_secs(1);
+        if self.due.is_some_and(|due| now > due + LATE) {
+            self.everybody().for_each(|member| member.forgive_silence(now));
         }
     }
 
@@ -226,6 +323,7 @@ impl Daemon {
         if heir.is_gone() {
             tracing::error!("what was to take the place of this process is gone: going on");
             self.phase = Phase::Running;
+            self.board.forget_heir();
             let config = self.config.clone();
             self.members.iter_mut().for_each(|member| member.wanted = None);
             for wanted in config.members {
@@ -284,38 +382,41 @@ impl Followed for Daemon {
         const LOOK: Duration = Duration::from_millis(200);
         let now = Instant::now();
         // In this order: what a process has said before its end is heard before that counts.
+        self.forgive_silence(now);
         self.everybody().for_each(Member::look);
         for said in self.inbox.take() {
             let known = self.everybody().any(|member| member.hear(&said));
+            for word in &said.words {
+                if let Word::TookOver(Some(from)) = word {
+                    self.everybody().for_each(|member| member.was_replaced(*from));
+                }
+            }
             if !known {
                 tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
             }
         }
         self.give_way();
-        let (starter, patience) = (self.starter.clone(), self.patience);
-        let next = self.everybody().filter_map(|one| one.turn(&starter, patience, now)).min();
-        if !self.members.iter().any(Member::is_taking_over) {
-            self.retiring.iter_mut().for_each(|member| member.end(Signal::TERM));
-        }
-        for gone in self.retiring.extract_if(.., |member| member.is_gone()) {
-            self.past.0 += gone.starts;
-            self.past.1 += gone.failures_in_all;
-        }
+        let next = [self.turn_members(now), self.kill_late(now)].into_iter().flatten().min();
         let has_given_way = self.has_given_way();
         self.board.show(self.members.iter().chain(&self.retiring), self.past, has_given_way, now);
         self.announce();
         self.end_predecessor();
-        let pause = next.map(|at| at.saturating_duration_since(Instant::now()));
-        let waits = matches!(self.phase, Phase::GivingWay(_)) || self.predecessor.is_some();
-        let look = waits.then_some(LOOK);
+        let is_late = now >= self.started + READY_AFTER;
+        self.was_ready |= is_late || self.is_tried();
         if self.is_over() {
             return Ok(Some(Duration::ZERO));
         }
-        Ok([pause, look].into_iter().flatten().min())
+        let ready = (!self.was_ready).then(|| self.started + READY_AFTER);
+        let next = next.into_iter().chain(ready).min();
+        let pause = next.map(|at| at.saturating_duration_since(Instant::now()));
+        let waits = matches!(self.phase, Phase::GivingWay(_)) || self.predecessor.is_some();
+        let pause = pause.into_iter().chain(waits.then_some(LOOK)).min();
+        self.due = pause.map(|pause| Instant::now() + pause);
+        Ok(pause)
     }
 
     fn is_ready(&self) -> bool {
-        self.is_tried()
+        self.was_ready
     }
 
     fn log(&mut self) -> anyhow::Result<()> {
@@ -336,6 +437,9 @@ impl Followed for Daemon {
     }
 
     fn upgrade(&mut self) {
+        if self.successor.is_some() || !matches!(self.phase, Phase::Running) {
+            return tracing::warn!("another process is about to take this one's place already");
+        }
         match self.starter.start_successor() {
             Ok(child) => {
                 tracing::info!("started process {} to take the place of this one", child.id());

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,7 @@ impl Inbox {
             sweep(dir);
             let _ = fs::remove_file(&path);
             let socket = UnixDatagram::bind(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
             socket.set_nonblocking(true)?;
             setsockopt(&socket, sockopt::PassCred, &true)?;
             Ok::<_, std::io::Error>(socket)

@@ -12,10 +12,7 @@ pub(super) fn change(member: &mut Member, wanted: &Wanted) {
     match by_knobs(member, wanted) {
         Some(Ok(set)) => {
             tracing::info!("{name}: set {set}");
-            if let Some(process) = &mut member.process {
-                process.of = wanted.clone();
-            }
-            member.wanted = Some(wanted.clone());
+            member.serves(wanted.clone());
         }
         Some(Err(error)) => {
             // Held by a trial, say. What is wanted stays as it was, so the next reload tries again.
@@ -75,7 +72,10 @@ fn set_all(pid: u32, all: &[(&'static str, String)]) -> knobs::Result<()> {
     let processes = knobs::discover()?;
     let process = processes.into_iter().find(|process| process.pid == pid);
     let none = || knobs::Search::default().none(&knobs::Select { pid: Some(pid), name: None });
-    let mut client = process.ok_or_else(none)?.connect_timeout(PATIENCE)?;
+    let process = process.ok_or_else(none)?;
+    // One that is stopped is not waited for.
+    let patience = if process.is_stopped() { PATIENCE / 20 } else { PATIENCE };
+    let mut client = process.connect_timeout(patience)?;
     for (knob, value) in all {
         client.set(knob, value)?;
     }

@@ -90,13 +90,19 @@ impl Member {
         serves || self.trouble.is_some() || self.wanted.is_none()
     }
 
-    /// Whether something may yet take over from another one.
-    pub(super) fn is_taking_over(&self) -> bool {
-        let starts = |one: &Process| one.state == State::Starting;
-        let is_replaced = self.wanted.as_ref().is_some_and(|wanted| wanted.kind.is_replaced());
-        is_replaced
-            && (self.next.is_some() || self.process.as_ref().is_none_or(starts))
-            && !self.is_tried()
+    /// Whether it is about to take over from `other`, a relay that serves one of its addresses.
+    pub(super) fn may_take_over_from(&self, other: &Member) -> bool {
+        let serves = self.process.as_ref().is_some_and(|one| one.state == State::Running);
+        let is_pending = self.next.is_some() || !serves;
+        let wanted = self.wanted.as_ref().filter(|_| is_pending && self.trouble.is_none());
+        let theirs = other.process.as_ref().map(|process| &process.of);
+        wanted.zip(theirs).is_some_and(|(ours, theirs)| ours.shares_address_with(theirs))
+    }
+
+    /// A relay that is wanted and has failed: what it is to take over from serves its clients until then.
+    pub(super) fn is_failing_relay(&self) -> bool {
+        let is_relay = self.wanted.as_ref().is_some_and(|wanted| wanted.kind.is_replaced());
+        is_relay && self.trouble.is_some()
     }
 
     /// What a process of its has said.
@@ -108,10 +114,7 @@ impl Member {
         let is_next = self.next.as_ref().is_some_and(|next| next.pid() == said.pid);
         for word in &said.words {
             match word {
-                Word::TookOver(Some(from)) => {
-                    self.took_over.push(*from);
-                    self.was_replaced(*from);
-                }
+                Word::TookOver(Some(from)) => self.took_over.push(*from),
                 Word::Ready => self.is_ready(is_next),
                 _ => {}
             }
@@ -123,7 +126,7 @@ impl Member {
     pub(super) fn was_replaced(&mut self, pid: u32) {
         if self.process.as_ref().is_some_and(|one| one.pid() == pid) {
             self.old.extend(self.process.take().map(|mut one| {
-                one.enter(State::Ending);
+                one.enter(State::Replaced);
                 one
             }));
         }
@@ -138,9 +141,16 @@ impl Member {
             }
             self.process = self.next.take();
         }
-        self.trouble = None;
-        self.retry_at = None;
+        (self.trouble, self.retry_at, self.replaces) = (None, None, false);
         tracing::info!("{}: runs", self.name);
+    }
+
+    /// Its process does what is wanted now, without having been started anew.
+    pub(super) fn serves(&mut self, wanted: Wanted) {
+        if let Some(process) = &mut self.process {
+            process.of = wanted.clone();
+        }
+        self.want(wanted);
     }
 
     /// Sees which of its processes have ended.
@@ -153,6 +163,7 @@ impl Member {
         &mut self,
         starter: &Starter,
         patience: Patience,
+        may_start: bool,
         now: Instant,
     ) -> Option<Instant> {
         let silent = self.end_silent(starter.silent_after, now);
@@ -170,11 +181,20 @@ impl Member {
             if lasted {
                 self.failures = 0;
             }
-            if was != State::Ending && self.wanted.is_some() {
-                self.failed(ending, patience, now);
+            let why = match was {
+                State::Ending => None,
+                // By one of ours, which has not said so yet.
+                State::Replaced if self.next.is_some() => None,
+                State::Replaced => Some("a process of somebody else has taken over from it".into()),
+                _ => Some(ending),
+            };
+            if let Some(why) = why.filter(|_| self.wanted.is_some()) {
+                self.failed(why, patience, now);
             }
         }
-        self.start(starter, patience, now);
+        if may_start {
+            self.start(starter, patience, now);
+        }
         [silent, self.retry_at.filter(|at| *at > now)].into_iter().flatten().min()
     }
 
@@ -193,18 +213,18 @@ impl Member {
 
     fn start(&mut self, starter: &Starter, patience: Patience, now: Instant) {
         let Some(wanted) = &self.wanted else { return };
-        if self.retry_at.is_some_and(|at| at > now) {
+        if self.next.is_some() || self.retry_at.is_some_and(|at| at > now) {
             return;
         }
         let started = match &mut self.process {
             None if self.old.is_empty() || wanted.kind.is_replaced() => {
                 starter.start(wanted, self.replaces && wanted.kind.is_replaced())
             }
-            Some(process) if process.of.args != wanted.args && process.state != State::Ending => {
+            Some(process)
+                if process.of.args != wanted.args
+                    && matches!(process.state, State::Starting | State::Running) =>
+            {
                 if wanted.kind.is_replaced() && process.state == State::Running {
-                    if self.next.is_some() {
-                        return;
-                    }
                     starter.start(wanted, true)
                 } else {
                     process.end(Signal::TERM);
@@ -248,15 +268,25 @@ impl Member {
     pub(super) fn end(&mut self, signal: Signal) {
         self.wanted = None;
         self.retry_at = None;
-        for process in self.processes_mut().filter(|one| one.state != State::Ending) {
-            process.end(signal);
+        for process in self.processes_mut() {
+            match process.state {
+                // It may be stuck, and has nobody to serve yet.
+                State::Starting => process.end(Signal::KILL),
+                State::Running => process.end(signal),
+                State::Ending | State::Replaced => {}
+            }
         }
     }
 
     /// Has everything of it end at once.
-    pub(super) fn end_at_once(&mut self) {
+    pub(super) fn end_at_once(&mut self, signal: Signal) {
         self.wanted = None;
-        self.processes_mut().for_each(|one| one.end(Signal::INT));
+        self.processes_mut().for_each(|one| one.end(signal));
+    }
+
+    /// Nobody could have heard its processes until now.
+    pub(super) fn forgive_silence(&mut self, now: Instant) {
+        self.processes_mut().for_each(|one| one.heard = now);
     }
 
     /// Wants something else of it from now on, and tries at once. One that is about to take over with what

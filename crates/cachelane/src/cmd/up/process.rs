@@ -42,17 +42,20 @@ impl Starter {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         // A terminal's signals are for the daemon.
         command.process_group(0);
-        command.env("NOTIFY_SOCKET", &self.inbox).env_remove("WATCHDOG_PID");
+        command.env("NOTIFY_SOCKET", &self.inbox);
         command.env(member::NAME, &of.name).env(member::OF, std::process::id().to_string());
         match self.silent_after {
             // Often enough that one that is late now and then is not taken for silent.
             Some(silent) => command.env("WATCHDOG_USEC", (silent / 4).as_micros().to_string()),
             None => command.env_remove("WATCHDOG_USEC"),
         };
-        for variable in ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+        for variable in PER_PROCESS {
             command.env_remove(variable);
         }
-        if let Some(filter) = &self.filter {
+        // What the user says is over what the configuration does.
+        if let (Some(filter), true) = (&self.filter, self.loudness.is_empty())
+            && std::env::var_os(crate::log::FILTER).is_none()
+        {
             command.env(crate::log::FILTER, filter);
         }
         let child = command.spawn()?;
@@ -72,16 +75,23 @@ impl Starter {
     pub(super) fn start_successor(&self) -> std::io::Result<Child> {
         let mut command = Command::new(&self.path);
         command.args(std::env::args_os().skip(1).filter(|arg| arg != "--replace")).arg("--replace");
+        // Those of the process that they name.
+        for variable in PER_PROCESS {
+            command.env_remove(variable);
+        }
         command.stdin(Stdio::null()).spawn()
     }
 }
+
+/// What a service manager says to one process alone.
+const PER_PROCESS: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 /// Leads to the program of whoever reads it, also after it was removed.
 const SELF: &str = "/proc/self/exe";
 
 /// This very program, which members are to be of, too: by its path, which gives processes their name, if
 /// that still leads to it.
-fn program() -> PathBuf {
+pub(super) fn program() -> PathBuf {
     use std::os::unix::fs::MetadataExt as _;
 
     let id = |path: &std::path::Path| path.metadata().map(|meta| (meta.dev(), meta.ino()));
@@ -97,8 +107,11 @@ fn program() -> PathBuf {
 pub(super) enum State {
     Starting,
     Running,
-    /// It was told to end, or another process has taken over from it.
+    /// It was told to end.
     Ending,
+    /// Another process has taken over from it, so it ends by itself. Told to end, it would end at once, as
+    /// on a second signal.
+    Replaced,
 }
 
 /// A process of a member. It is killed when this is dropped.
@@ -129,8 +142,7 @@ impl Process {
             match word {
                 Word::Ready if self.state == State::Starting => self.enter(State::Running),
                 Word::Status(why) => self.said = Some(why.clone()),
-                // It ends by itself, and told to end, it would end at once, as on a second signal.
-                Word::MainPid(pid) if *pid != self.pid() => self.enter(State::Ending),
+                Word::MainPid(pid) if *pid != self.pid() => self.enter(State::Replaced),
                 _ => {}
             }
         }
@@ -149,7 +161,10 @@ impl Process {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        // It is a child that nobody has waited for, so the number is its own.
+        // The number is its own for as long as nobody has waited for it.
+        if self.status.is_some() {
+            return;
+        }
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 

@@ -40,6 +40,8 @@ struct Shown {
     /// Starts and failures of members that are gone.
     past: (u64, u64),
     has_given_way: bool,
+    /// The first process that has asked this one to give way, and is not gone.
+    heir: Option<u32>,
 }
 
 /// How one member fares.
@@ -70,7 +72,13 @@ impl Board {
         now: Instant,
     ) {
         let members = members.map(|member| Status::of(member, now)).collect();
-        *self.shown.lock() = Shown { members, past, has_given_way };
+        let mut shown = self.shown.lock();
+        (shown.members, shown.past, shown.has_given_way) = (members, past, has_given_way);
+    }
+
+    /// The process that was to take the place of this one is gone.
+    pub(super) fn forget_heir(&self) {
+        self.shown.lock().heir = None;
     }
 
     pub(super) fn take_asked(&self) -> Vec<Asked> {
@@ -86,9 +94,15 @@ impl Board {
         })?;
         let to = Arc::clone(board);
         registry.on_request(GIVE_WAY, move |_: &Value, peer: Peer| {
-            let value = json!({"has_given_way": to.shown.lock().has_given_way});
+            let mut shown = to.shown.lock();
+            let heir = *shown.heir.get_or_insert(peer.pid);
+            let value = json!({"has_given_way": shown.has_given_way});
+            drop(shown);
+            if heir != peer.pid {
+                return Err(format!("process {heir} is about to take its place"));
+            }
             to.ask(Asked::GiveWay(peer.pid));
-            Ok::<_, String>(Answer { value, files: Vec::new() })
+            Ok(Answer { value, files: Vec::new() })
         })?;
         let to = Arc::clone(board);
         registry.on_request(TAKEN, move |with: &Value, _: Peer| {
@@ -166,7 +180,7 @@ impl Status {
             (Some(State::Running), _) if member.next.is_some() => "being replaced",
             (Some(State::Running), _) => "running",
             (Some(State::Starting), _) => "starting",
-            (Some(State::Ending), _) => "ending",
+            (Some(State::Ending | State::Replaced), _) => "ending",
             (None, _) if member.wanted.is_none() => "ending",
             (None, Some(at)) if at > now => "waiting",
             (None, _) => "starting",
@@ -204,20 +218,24 @@ impl Status {
 pub(super) fn print(name: &ProcessName, json: bool) -> anyhow::Result<Exit> {
     let search = knobs::search()?;
     let mut all = search.processes.clone();
-    all.retain(|process| process.kind == "up");
+    // Others' could say anything.
+    let user = rustix::process::geteuid().as_raw();
+    all.retain(|process| process.kind == "up" && process.uid == user);
     let answers = knobs::ask_each(&all, |one| {
         let mut client = one.connect()?;
         Ok((client.listing()?.name, client.ask(MEMBERS, json!({}))?.value))
     });
-    let mut found = None;
+    let (mut found, mut silent) = (None, None);
     for answer in answers {
-        let (theirs, members) = answer?;
-        if theirs == name.as_str() {
-            found = Some(members);
+        match answer {
+            Ok((theirs, members)) if theirs == name.as_str() => found = Some(members),
+            Ok(_) => {}
+            Err(error) => silent = Some(error),
         }
     }
     let select = knobs::Select { pid: None, name: Some(name.to_string()) };
-    let members = found.ok_or_else(|| search.none(&select))?;
+    let none = || silent.unwrap_or_else(|| search.none(&select));
+    let members = found.ok_or_else(none)?;
     if json {
         out::lines([json!({"schema": 1, "name": name.as_str(), "members": members})])?;
     } else {

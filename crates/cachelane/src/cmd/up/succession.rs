@@ -80,9 +80,12 @@ impl Predecessor {
         const PAUSE: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
-            let answer = self.ask(GIVE_WAY, json!({}))?;
-            if answer["has_given_way"] == true {
-                return Ok(());
+            match self.ask(GIVE_WAY, json!({})) {
+                Ok(answer) if answer["has_given_way"] == true => return Ok(()),
+                Ok(_) => {}
+                // It has ended.
+                Err(error) if is_gone(&error) => return Ok(()),
+                Err(error) => return Err(error),
             }
             if is_asked_to_end() {
                 bail!("told to end while process {} gave way", self.pid());

@@ -1,0 +1,193 @@
+//! `cachelane up` where several things happen at once, or something stands still.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use common::clients::{Storm, echo};
+use common::daemon::{Scene, free, relay, send, serves};
+use lab::testing::comes_true;
+use rustix::process::Signal;
+
+#[test]
+fn of_two_that_start_at_once_one_runs() {
+    let to = echo();
+    let scene = Scene::new(&relay("web", free(), to, ""));
+    let mut both = [scene.spawn(&[]), scene.spawn(&[])];
+    let mut ended = [None; 2];
+    assert!(comes_true(|| {
+        ended = both.each_mut().map(|daemon| daemon.child.try_wait().expect("a child"));
+        ended.iter().any(Option::is_some)
+    }));
+    assert!(comes_true(|| scene.all_run()), "{}{}", both[0].log(), both[1].log());
+    let codes = ended.map(|status| status.and_then(|status| status.code()));
+    assert!(codes == [Some(2), None] || codes == [None, Some(2)], "{codes:?}");
+}
+
+#[test]
+fn of_several_successors_one_takes_the_place() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let mut daemon = scene.start(&[]);
+    let storm = Storm::on(addr);
+    for round in 0..3 {
+        let mut all: Vec<_> = (0..3).map(|_| scene.spawn(&["--replace"])).collect();
+        daemon.signal(Signal::USR2);
+        daemon.signal(Signal::USR2);
+        assert_eq!(daemon.ended(), Some(0), "{round}: {}", daemon.log());
+        // One runs: of these, or the one that the daemon has started.
+        assert!(comes_true(|| scene.all_run()), "{round}: {:?}", scene.status());
+        let ups = || {
+            let all = scene.place.processes();
+            all.into_iter()
+                .filter(|(_, line)| line.contains(" up "))
+                .map(|(pid, _)| pid)
+                .collect::<Vec<_>>()
+        };
+        let alone = comes_true(|| {
+            all.iter_mut().for_each(|one| drop(one.child.try_wait()));
+            ups().len() == 1
+        });
+        assert!(alone, "{round}: {:?}", scene.place.processes());
+        // It goes on with the process that it has.
+        let pid = scene.pid("relay.web");
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(scene.pid("relay.web"), pid, "{round}");
+        all.retain_mut(|one| one.child.try_wait().expect("a child").is_none());
+        match all.pop() {
+            Some(next) => daemon = next,
+            None => {
+                send(ups()[0], Signal::TERM);
+                assert!(comes_true(|| ups().is_empty()));
+                break;
+            }
+        }
+    }
+    let tally = storm.end();
+    assert!(tally.served > 0 && (tally.refused, tally.reset) == (0, 0), "{tally:?}");
+}
+
+#[test]
+fn members_of_a_daemon_that_was_stopped_are_not_taken_for_silent() {
+    let (to, addrs) = (echo(), [free(), free(), free()]);
+    let config: String =
+        ["a", "b", "c"].iter().zip(addrs).map(|(name, at)| relay(name, at, to, "")).collect();
+    let scene = Scene::new(&config);
+    let daemon = scene.start(&["--silent-after", "3s"]);
+    let pids = scene.status();
+    let relays: Vec<_> = pids.values().filter_map(|one| one.pid).collect();
+    // All of them, and the daemon goes on first.
+    relays.iter().for_each(|pid| send(*pid, Signal::STOP));
+    daemon.signal(Signal::STOP);
+    thread::sleep(Duration::from_secs(5));
+    daemon.signal(Signal::CONT);
+    thread::sleep(Duration::from_millis(500));
+    relays.iter().for_each(|pid| send(*pid, Signal::CONT));
+    // Long enough for one that is late to be killed.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(scene.status(), pids, "{}", daemon.log());
+    // The daemon alone.
+    daemon.signal(Signal::STOP);
+    thread::sleep(Duration::from_secs(5));
+    assert!(addrs.iter().all(|addr| serves(*addr)), "members go on without it");
+    daemon.signal(Signal::CONT);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(scene.status(), pids, "{}", daemon.log());
+}
+
+#[test]
+fn a_relay_goes_on_while_its_successor_fails_also_in_another_daemon() {
+    let (to, addr, other) = (echo(), free(), free());
+    let good = relay("web", addr, to, "") + &relay("other", other, to, "");
+    let scene = Scene::new(&good);
+    let mut daemon = scene.start(&[]);
+    let storms = [Storm::on(addr), Storm::on(other)];
+    let bad = "access-log = \"/no/such/folder/x.log\"";
+    scene.write(&(relay("web", addr, to, bad) + &relay("other", other, to, "")));
+    let next = scene.spawn(&["--replace", "--retry-after", "100ms", "--retry-at-most", "200ms"]);
+    assert!(next.says("the process before this one serves until relay.web runs"), "{}", next.log());
+    thread::sleep(Duration::from_millis(500));
+    assert!(daemon.child.try_wait().expect("a child").is_none(), "{}", daemon.log());
+    // Once that is mended, it gets it.
+    scene.write(&good);
+    next.signal(Signal::HUP);
+    assert_eq!(daemon.ended(), Some(0), "{}\n{}", daemon.log(), next.log());
+    assert!(comes_true(|| scene.all_run()), "{}", next.log());
+    for storm in storms {
+        let tally = storm.end();
+        assert!(
+            tally.served > 0 && (tally.refused, tally.reset) == (0, 0),
+            "{tally:?}\n{}",
+            next.log()
+        );
+    }
+}
+
+#[test]
+fn addresses_go_from_one_relay_to_another_and_no_client_notices() {
+    let (to, addrs) = (echo(), [free(), free()]);
+    let of = |name: &str, listen: &[SocketAddr]| {
+        let all: Vec<_> = listen.iter().map(|addr| format!("\"{addr}\"")).collect();
+        format!("[relay.{name}]\nlisten = [{}]\nto = \"{to}\"\n", all.join(", "))
+    };
+    let [a, b] = addrs;
+    let scene = Scene::new(&(of("one", &[a]) + &of("two", &[b])));
+    let mut daemon = scene.start(&[]);
+    let storms = addrs.map(Storm::on);
+    for (what, config, members) in [
+        ("another name", of("uno", &[a]) + &of("two", &[b]), &["relay.uno", "relay.two"][..]),
+        ("swapped", of("uno", &[b]) + &of("two", &[a]), &["relay.uno", "relay.two"]),
+        ("split off", of("uno", &[b]) + &of("due", &[a]), &["relay.uno", "relay.due"]),
+    ] {
+        scene.write(&config);
+        daemon.signal(Signal::HUP);
+        let is_so = || {
+            let all = scene.status();
+            let runs = |name: &&str| all.get(*name).is_some_and(|one| one.state == "running");
+            all.len() == members.len() && members.iter().all(|name| runs(name))
+        };
+        // `running` is also what it was before it is replaced.
+        thread::sleep(Duration::from_millis(300));
+        assert!(comes_true(is_so), "{what}: {:?}\n{}", scene.status(), daemon.log());
+        assert!(addrs.iter().all(|addr| serves(*addr)), "{what}: {}", daemon.log());
+    }
+    for storm in storms {
+        let tally = storm.end();
+        assert!(
+            tally.served > 0 && (tally.refused, tally.reset) == (0, 0),
+            "{tally:?}\n{}",
+            daemon.log()
+        );
+    }
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+}
+
+#[test]
+fn a_file_that_is_being_written_ends_nothing() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let daemon = scene.start(&[]);
+    let before = scene.status();
+    scene.write("");
+    daemon.signal(Signal::HUP);
+    assert!(daemon.says("it asks for nothing"), "{}", daemon.log());
+    assert_eq!(scene.status(), before);
+}
+
+#[test]
+fn a_member_that_is_stuck_at_its_start_holds_up_no_end() {
+    let scene = Scene::new("");
+    let fifo = scene.place.path().join("never");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
+    let never = format!("allow = \"@{}\"", fifo.display());
+    scene.write(&relay("never", free(), echo(), &never));
+    let mut daemon = scene.spawn(&[]);
+    assert!(comes_true(|| scene.pid("relay.never").is_some()), "{}", daemon.log());
+    thread::sleep(Duration::from_millis(300));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
+    assert!(comes_true(|| scene.place.processes().is_empty()), "{:?}", scene.place.processes());
+}
