@@ -30,8 +30,12 @@ const SHOWN: [&str; 9] = [
 const SHOWN_OF_DEVICE: [&str; 3] =
     ["ethtool -k $dev", "tc filter show dev $dev ingress", "tc filter show dev $dev egress"];
 
-/// Files of /proc/sys and of a device that say what happens, not what is set.
-const FIGURES: [&str; 10] = [
+/// Files of /proc/sys and of a device that say what happens, not what is set. To read `stat_refresh` has
+/// every CPU work.
+const FIGURES: [&str; 13] = [
+    "stat_refresh",
+    "hung_task_detect_count",
+    "hung_task_warnings",
     "nf_conntrack_count",
     "pty",
     "ns_last_pid",

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lab::testing::comes_true;
 use lab::{End, Host};
 
+use crate::comes_true;
 use crate::stage::{Stage, TAKEN};
 
 /// How long anything waits before it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two packets, or two clients.
-const PACE: Duration = Duration::from_millis(2);
+/// Between two packets, or two clients. A little: there may be ten hosts at a time.
+const PACE: Duration = Duration::from_millis(10);
 
 /// Something that counts what arrives, until it is dropped.
 pub(crate) struct Traffic {
