@@ -36,12 +36,15 @@ pub struct Setting {
     place: Place,
 }
 
+/// In the place of its device number, the sysfs of the network namespace.
+const OWN_SYSFS: u64 = 0;
+
 /// Which file a setting is, whatever it was called: names and mounts may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Its path without links.
     pub(crate) path: PathBuf,
-    /// The file system. A network namespace has its own sysfs.
+    /// The file system, or [`OWN_SYSFS`].
     pub(crate) device: u64,
     /// The number of the network namespace that it was looked at from.
     pub(crate) namespace: u64,
@@ -123,7 +126,11 @@ impl Setting {
     pub(crate) fn identity(&self) -> Result<Identity> {
         let file = self.open(OFlags::RDONLY)?;
         let path = path::of_open(&file).map_err(|error| self.failed("look at", error))?;
-        let device = file.metadata().map_err(|error| self.failed("look at", error))?.dev();
+        let device = match path::is_of_own_sysfs(&file) {
+            Ok(true) => OWN_SYSFS,
+            Ok(false) => file.metadata().map_err(|error| self.failed("look at", error))?.dev(),
+            Err(error) => return Err(self.failed("look at", error.into())),
+        };
         let namespace = path::network_namespace();
         let namespace = namespace.map_err(|error| self.failed("look at", error))?;
         Ok(Identity { path, device, namespace })
@@ -194,7 +201,8 @@ impl Identity {
     /// What tells the file from all others: a file that shows another thing in another network
     /// namespace is another file there.
     pub(crate) fn key(&self) -> (&Path, u64, Option<u64>) {
-        let namespace = path::is_of_namespace(&self.path).then_some(self.namespace);
+        let is_of_namespace = self.device == OWN_SYSFS || path::is_of_namespace(&self.path);
+        let namespace = is_of_namespace.then_some(self.namespace);
         (&self.path, self.device, namespace)
     }
 

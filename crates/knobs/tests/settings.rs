@@ -4,7 +4,8 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::symlink;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
@@ -12,8 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use cachelane_knobs::{Error, ErrorKind, Held, Outcome, Reach, Setting, Subject, Undone, undo_in};
 use common::{child, work_of_child};
-use lab::testing::root;
+use lab::testing::{comes_true, root};
 use lab::{Host, Lab};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use tempfile::TempDir;
 
 /// Of a network namespace each, and used by nobody here.
@@ -327,6 +329,52 @@ fn root_files_of_sysfs_are_set_through_their_links() {
     assert_eq!(undone[0].outcome, Outcome::Elsewhere, "the machine's own is another: {undone:?}");
     let status = start("undoer", dir).wait().unwrap();
     assert_eq!((status.code(), place.journals().len()), (Some(0), 0));
+}
+
+/// As `ip netns exec` mounts it for each command.
+#[test]
+fn root_a_file_of_sysfs_is_restored_though_that_was_mounted_anew() {
+    if !root("root_a_file_of_sysfs_is_restored_though_that_was_mounted_anew") {
+        return;
+    }
+    let place = Place::new("anew");
+    let name = "file:/sys/class/net/lo/queues/rx-0/rps_cpus";
+    let dir = place.dir.path().to_str().unwrap();
+    let start = |test: &str, argument: &str, how: &str| {
+        let script = format!("mount -t sysfs none /sys && stat -c %d /sys && {how}");
+        let work = child(test, argument);
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.arg(work.get_program()).args(work.get_args());
+        command.envs(work.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdout(Stdio::piped());
+        place.within(|| command.spawn().unwrap())
+    };
+    let mut holder = start("setter", &format!("{dir} {name} 1"), "exec \"$@\"");
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let device = lines.next().unwrap();
+    assert!(lines.any(|line| line.ends_with("set")));
+    place.kill(holder);
+    // Something else has its number.
+    let mut taken = Vec::new();
+    assert!(comes_true(|| {
+        taken.push(tmpfs());
+        fs::metadata(format!("/proc/self/fd/{}", taken.last().unwrap().as_raw_fd()))
+            .is_ok_and(|it| it.dev().to_string() == device)
+    }));
+    let file = name.trim_start_matches("file:");
+    let undoer = start("undoer", dir, &format!("\"$@\" && echo && cat {file}"));
+    let output = undoer.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.lines().next() != Some(&device), "{said}");
+    assert_eq!((said.lines().last(), place.journals().len()), (Some("0"), 0), "{said}");
+}
+
+/// A file system that is mounted nowhere.
+fn tmpfs() -> OwnedFd {
+    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    fsconfig_create(&tmpfs).unwrap();
+    fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
 
 #[test]

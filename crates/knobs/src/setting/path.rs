@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2};
 use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 const SYSCTLS: &str = "/proc/sys";
 
@@ -94,6 +95,24 @@ impl Place {
 /// The path of an open file without links.
 pub(super) fn of_open(file: &File) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether an open file is of the sysfs of this thread's network namespace. That has another device
+/// number each time that it is mounted where it was mounted nowhere, as `ip netns exec` does for each
+/// command.
+pub(super) fn is_of_own_sysfs(file: &File) -> rustix::io::Result<bool> {
+    if fstatfs(file)?.f_type != libc::SYSFS_MAGIC {
+        return Ok(false);
+    }
+    let own = || {
+        let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&sysfs)?;
+        let flags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+        fstat(fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+    };
+    let device = fstat(file)?.st_dev;
+    // Who may not mount it has the one that is mounted.
+    Ok(own().is_ok_and(|own| own.st_dev == device))
 }
 
 /// Whether a file of this path without links shows another thing in another network namespace.

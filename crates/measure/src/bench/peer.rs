@@ -9,8 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use lab::Lab;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tempfile::TempDir;
 
 use super::experiment::Absent;
 
@@ -69,7 +69,7 @@ pub(super) const LEND_READER: Program =
 
 /// A folder in which programs are built.
 #[derive(Debug)]
-pub(super) struct Builder(TempDir);
+pub(super) struct Builder(Lab);
 
 /// A peer that runs until it is dropped.
 #[derive(Debug)]
@@ -92,21 +92,21 @@ fn dpdk_flags() -> Result<Vec<String>, String> {
 }
 
 impl Builder {
-    /// A new folder, which is gone with this.
+    /// A new folder, which is gone with this; that of a process that was killed goes when there is
+    /// another lab.
     pub(super) fn new() -> anyhow::Result<Builder> {
-        let dir = tempfile::Builder::new().prefix("cachelane-peers-").tempdir();
-        let dir = dir.context("cannot make a temporary folder")?;
+        let lab = Lab::new("peers").context("cannot make a temporary folder")?;
         for (name, text) in HEADERS {
-            let path = dir.path().join(name);
+            let path = lab.dir().join(name);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        Ok(Builder(dir))
+        Ok(Builder(lab))
     }
 
     /// Builds a program, or says why not.
     pub(super) fn build(&self, program: &Program) -> Result<PathBuf, String> {
         let dpdk = if program.dpdk { dpdk_flags()? } else { Vec::new() };
-        let binary = self.0.path().join(program.name);
+        let binary = self.0.dir().join(program.name);
         let source = binary.with_extension("c");
         fs::write(&source, program.source)
             .map_err(|error| format!("cannot write {}: {error}", source.display()))?;
@@ -208,7 +208,7 @@ impl Drop for Peer {
 mod tests {
     use std::time::Duration;
 
-    use lab::{Lab, LinkOptions};
+    use lab::LinkOptions;
 
     use super::*;
 

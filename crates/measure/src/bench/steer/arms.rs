@@ -82,7 +82,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
     /// Finds out what the kernel can, and says what it cannot.
     pub(super) fn new(hosts: H, found: &mut Found) -> anyhow::Result<Switch<H>> {
         let entries = FlowEntries::of_machine().map_err(|error| {
-            found.absent("kernel rfs", format!("{error:#}"));
+            found.absent("kernel rfs", error.to_string());
         });
         let cpus = mask(&hosts.cpus);
         let passing = PassProgram::load()?;
@@ -103,7 +103,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
 
     /// What was done to the machine, for the reader.
     pub(super) fn note(&self) -> Option<String> {
-        let found = &self.entries.as_ref()?.found;
+        let found = self.entries.as_ref()?.found();
         Some(format!(
             "For kernel RFS net.core.rps_sock_flow_entries, which is the whole machine's, was \
              {ADVISED} by turns, and {found} otherwise, as it was found."
@@ -118,7 +118,7 @@ impl<H: Deref<Target = Hosts>> Switch<H> {
             Arm::Kernel(kernel, _) => kernel,
         };
         let (rps, rfs) = (kernel != Kernel::Nothing, kernel == Kernel::Rfs);
-        if let Some(entries) = &self.entries {
+        if let Some(entries) = &mut self.entries {
             entries.set(rfs)?;
             self.attribute("rps_flow_cnt", if rfs { ADVISED } else { "0" })?;
         }
