@@ -1,7 +1,7 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb test test-slow lint fmt peers deps clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -11,6 +11,9 @@ deps:
 
 build: deps ## a release build of the command
 	cargo build --release --locked -p cachelane
+
+deb: deps ## a Debian package, in target/deb
+	scripts/deb
 
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 	-@scripts/deps peers
@@ -25,6 +28,8 @@ test: deps peers ## the test suite, at most 12 minutes on 2 cores from a warm bu
 test-slow: deps peers ## tests that run for a long time
 	scripts/models all
 	cargo test --workspace --locked --release --no-fail-fast -- --ignored
+	scripts/deb check
+	scripts/deb twice
 
 lint: deps ## the checks that CI runs before the tests
 	scripts/lint

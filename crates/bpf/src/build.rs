@@ -73,12 +73,18 @@ fn compile(name: &str, args: &[&str]) -> (SkeletonBuilder, PathBuf) {
     // Debian's clang does not look in the multiarch folder when the target is BPF.
     let system = format!("-I/usr/include/{arch}-linux-gnu");
     let ours = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    // The kernel is told of what file a line is; where that file was compiled is nobody's business, and
+    // would make another object of it elsewhere.
+    let here =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let crates = here.parent().expect("a crate has a folder around it").display();
+    let nameless = format!("-ffile-prefix-map={crates}/=");
     let source = format!("src/bpf/{name}.bpf.c");
     let mut builder = SkeletonBuilder::new();
     builder
         .source(&source)
         .obj(out.join(format!("{name}.o")))
-        .clang_args([&[system.as_str(), ours, "-Wall", "-Werror"], args].concat());
+        .clang_args([&[system.as_str(), ours, &nameless, "-Wall", "-Werror"], args].concat());
     if let Err(error) = builder.build() {
         panic!("building {source} failed (are clang and libelf-dev there?): {error:?}");
     }
