@@ -146,7 +146,7 @@ fn addresses_go_from_one_relay_to_another_and_no_client_notices() {
         let is_so = || {
             let all = scene.status();
             let runs = |name: &&str| all.get(*name).is_some_and(|one| one.state == "running");
-            all.len() == members.len() && members.iter().all(|name| runs(name))
+            all.len() == members.len() && members.iter().all(runs)
         };
         // `running` is also what it was before it is replaced.
         thread::sleep(Duration::from_millis(300));
