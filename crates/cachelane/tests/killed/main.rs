@@ -376,7 +376,7 @@ fn root_a_killed_xsk_leaves_nothing() {
     kill("root_a_killed_xsk_leaves_nothing", &names, 3);
 }
 
-/// Half an hour.
+/// A quarter of an hour.
 #[test]
 #[ignore = "long: several hundred kills"]
 fn root_of_hundreds_of_killed_commands_none_leaves_anything() {
