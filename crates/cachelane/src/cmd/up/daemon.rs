@@ -298,12 +298,14 @@ impl Daemon {
         for asked in self.board.take_asked() {
             match asked {
                 // It asks until this one has given way.
-                Asked::GiveWay(pid) => {
-                    if let (Phase::Running, Some(heir)) = (&self.phase, Heir::of(pid)) {
+                Asked::GiveWay(pid) => match Heir::of(pid) {
+                    Some(heir) if matches!(self.phase, Phase::Running) => {
                         tracing::info!("process {pid} takes the place of this one");
                         self.phase = Phase::GivingWay(heir);
                     }
-                }
+                    Some(_) => {}
+                    None => self.board.forget_heir(),
+                },
                 Asked::Taken(replaced) => {
                     tracing::info!("another process has taken the place of this one");
                     for pid in replaced {
@@ -423,6 +425,8 @@ impl Followed for Daemon {
         self.board.lines().iter().for_each(|line| tracing::info!("{line}"));
         self.everybody()
             .flat_map(|member| member.processes())
+            // One that starts does not catch it yet.
+            .filter(|one| one.state != State::Starting)
             .for_each(|one| one.signal(Signal::USR1));
         Ok(())
     }

@@ -136,7 +136,9 @@ impl Member {
         if is_next {
             // It had other addresses, or else it would have been taken over from.
             if let Some(mut one) = self.process.take() {
-                one.end(Signal::TERM);
+                if one.state != State::Replaced {
+                    one.end(Signal::TERM);
+                }
                 self.old.push(one);
             }
             self.process = self.next.take();
