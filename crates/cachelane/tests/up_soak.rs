@@ -203,9 +203,11 @@ impl Soak {
             6 => {
                 if let Some(backend) = self.backend.take() {
                     let addr = backend.addr;
-                    backend.kill();
-                    let start = move || Backend::start(addr);
-                    self.backend = Some(host.run(start).expect("the host"));
+                    let again = move || {
+                        backend.kill();
+                        Backend::start(addr)
+                    };
+                    self.backend = Some(host.run(again).expect("the host"));
                 }
                 "killed a backend"
             }
@@ -258,8 +260,10 @@ fn soak(time: Duration, name: &str) {
         lasting.iter().map(|name| soak.stage.scene.pid(name).expect("it runs")).collect();
     let spinners: Vec<_> = (0..6).map(|_| Spinner::start()).collect();
     let flows = soak.stage.flows();
-    let storm = host.run(move || Storm::on(steady)).expect("the host");
-    let rough_storm = host.run(move || Storm::on(rough)).expect("the host");
+    // No more than there are ports for: each is taken for a minute.
+    let pause = Duration::from_millis(20);
+    let storm = host.run(move || Storm::paced(steady, pause)).expect("the host");
+    let rough_storm = host.run(move || Storm::paced(rough, pause)).expect("the host");
     let start = Instant::now();
     let mut early = None;
     let mut acts = std::collections::BTreeMap::<_, u32>::new();

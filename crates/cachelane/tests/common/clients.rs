@@ -54,12 +54,18 @@ pub(crate) struct Tally {
 
 impl Storm {
     pub(crate) fn on(addr: SocketAddr) -> Storm {
+        Storm::paced(addr, Duration::ZERO)
+    }
+
+    /// Clients that pause for so long between two connections.
+    pub(crate) fn paced(addr: SocketAddr, pause: Duration) -> Storm {
         let over = Arc::new(AtomicBool::new(false));
         let client = |_| {
             let over = Arc::clone(&over);
             std::thread::spawn(move || {
                 let mut tally = Tally::default();
                 while !over.load(Relaxed) {
+                    std::thread::sleep(pause);
                     match TcpStream::connect(addr).map(|client| ask(&client)) {
                         Ok(Ok(())) => tally.served += 1,
                         Ok(Err(_)) => tally.reset += 1,
