@@ -35,9 +35,12 @@ const EXPLAINED: &[&str] = &[
     "steered all the same",
     "all CPUs share one cache",
     "are fewer than its CPUs",
-    // The bridge is looked at again after its ports have changed.
+    // Many short connections, each of which is a flow.
+    "displaced another flow's record",
+    // The bridge is looked at again after its ports have changed, which waits for those that change them;
+    // meanwhile the kernel forwards.
     "br0",
-    "a look takes",
+    "a look at the host takes",
 ];
 
 /// A server that can be killed, with all its connections.
