@@ -1,5 +1,5 @@
 //! This process as a member of `cachelane up`, which has started it: what it is called, that it does not
-//! outlive that, and that it may do no more than it needs. What the two say to each other is the protocol of `sd_notify`.
+//! outlive that, and that it may do no more than it needs. The two talk in the protocol of `sd_notify`.
 
 use std::sync::LazyLock;
 

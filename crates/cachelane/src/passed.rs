@@ -35,26 +35,28 @@ fn passed(name: Option<String>, socket: OwnedFd) -> anyhow::Result<Passed> {
     Ok(Passed { name, socket })
 }
 
+/// The error where `--listen fd:NAME` asks for a socket that is none of these.
+pub(crate) fn none_of_name(name: &str, passed: &[Passed]) -> anyhow::Error {
+    let names: Vec<_> = passed.iter().map(|one| one.name.as_str()).collect();
+    let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+    usage(format!("--listen fd:{name}: no such socket was passed (passed: {names})"))
+}
+
 /// Tells the service manager, if there is one that wants to know. One that does not read, because it is
 /// stopped, is waited for a moment.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     const LOOKS: u32 = 50;
     let text: String = states.iter().map(|state| format!("{state}\n")).collect();
-    let mut sent = send(&text);
     for _ in 0..LOOKS {
-        match sent {
+        match send(&text) {
             Ok(true) => return,
+            Ok(false) => std::thread::sleep(Duration::from_millis(10)),
             Err(error) => {
                 return tracing::warn!("the service manager cannot be told {states:?}: {error}");
             }
-            Ok(false) => {}
         }
-        std::thread::sleep(Duration::from_millis(10));
-        sent = send(&text);
     }
-    if !sent.is_ok_and(|sent| sent) {
-        tracing::warn!("the service manager does not read {states:?}");
-    }
+    tracing::warn!("the service manager does not read {states:?}");
 }
 
 /// Tells it that this process is not stuck, which is not worth waiting for.

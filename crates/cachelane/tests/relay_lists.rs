@@ -5,10 +5,9 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Child;
 use std::time::Duration;
 
-use common::{Place, ends_within, says, text};
+use common::{Ended, Place, ends_within, says, text};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,16 +54,6 @@ fn is_served(relay: SocketAddr, backend: &TcpListener) -> bool {
             }
             Ok(n) => panic!("{n} bytes from nowhere"),
         }
-    }
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,8 @@
 //! `cachelane top` with real processes: what it prints, records and replays, and that the terminal is
 //! as it was before, however it ends.
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::Ended;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -244,16 +247,6 @@ fn a_process_that_takes_connections_and_never_answers_delays_a_sample_once() {
     let silent = last["processes"][0]["silent"]["seconds"].as_f64().unwrap();
     assert!(silent > 3.0, "{silent}");
     assert!(value(&last["processes"][1], "relay.bytes") > value(relay, "relay.bytes"));
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::Ended;
 use common::clients::{Storm, ask, echo};
 use common::daemon::Daemon;
 use common::stage::Stage;
@@ -93,21 +94,10 @@ impl Backend {
 }
 
 /// A program that does nothing but take CPU time.
-struct Spinner(Child);
-
-impl Spinner {
-    fn start() -> Spinner {
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", "while :; do :; done"]).stdout(Stdio::null());
-        Spinner(command.spawn().expect("it starts"))
-    }
-}
-
-impl Drop for Spinner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn spin() -> Ended {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "while :; do :; done"]).stdout(Stdio::null());
+    Ended(command.spawn().expect("it starts"))
 }
 
 /// Resident memory in KiB, and open files.
@@ -261,7 +251,7 @@ fn soak(time: Duration, name: &str) {
     let lasting = ["bridge.all", "steer.in", "lend.dns", "metrics"];
     let pids: Vec<_> =
         lasting.iter().map(|name| soak.stage.scene.pid(name).expect("it runs")).collect();
-    let spinners: Vec<_> = (0..6).map(|_| Spinner::start()).collect();
+    let spinners: Vec<_> = (0..6).map(|_| spin()).collect();
     let flows = soak.stage.flows();
     // No more than there are ports for: each is taken for a minute.
     let pause = Duration::from_millis(20);

@@ -1,6 +1,8 @@
 //! What a configuration may say: the tables, and the keys in each. A key is an option of the subcommand
 //! that the table is for, so a new option of `cachelane relay` is a new key of `[relay.NAME]`.
 
+use std::sync::LazyLock;
+
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
 
 use crate::Cli;
@@ -92,10 +94,15 @@ pub(crate) fn keys_of_up() -> Vec<Key> {
     keys(&command("up"), |id| OF_UP.contains(&id))
 }
 
-fn command(name: &str) -> Command {
+/// All subcommands, which takes a while to put together.
+static ALL: LazyLock<Command> = LazyLock::new(|| {
     let mut all = Cli::command();
     all.build();
-    let found = all.find_subcommand(name).cloned();
+    all
+});
+
+fn command(name: &str) -> Command {
+    let found = ALL.find_subcommand(name).cloned();
     // The names are those of subcommands, as a test has it.
     found.unwrap_or_default()
 }

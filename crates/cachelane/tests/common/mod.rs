@@ -148,6 +148,17 @@ pub(crate) fn ends_within(child: Child, limit: Duration) -> Output {
     output
 }
 
+/// A process that is killed when it is dropped.
+pub(crate) struct Ended(pub(crate) Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts a command, and waits until its stderr says this. The rest of that is to be kept open.
 pub(crate) fn says(command: &mut Command, words: &str) -> (Child, impl io::Read + use<>) {
     let mut child = command.spawn().expect("it starts");

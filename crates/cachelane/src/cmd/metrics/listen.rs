@@ -15,8 +15,7 @@ use relay::Addr;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::exit::usage;
-use crate::passed::Passed;
+use crate::passed::{Passed, none_of_name};
 
 /// Where to listen, as users say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +33,10 @@ impl FromStr for Listen {
         if let Some(name) = text.strip_prefix("fd:") {
             return Ok(Listen::Passed(name.to_owned()));
         }
-        if let Some(port) = text.strip_prefix(':') {
-            let port: u16 =
-                port.parse().map_err(|_| format!("'{text}' has no port from 0 to 65535"))?;
-            let any: Addr =
-                std::net::SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port)).into();
+        if text.starts_with(':') {
+            let any = text.parse::<relay::Listen>().map_err(|error| error.to_string())?;
             // Of IPv4 alone where there is no IPv6.
-            return Ok(Listen::Address(relay::on_this_host(relay::Listen::from(any)).addr));
+            return Ok(Listen::Address(relay::on_this_host(any).addr));
         }
         text.parse().map(Listen::Address).map_err(|error: relay::Error| {
             format!("{error}; or :PORT for every address, or fd:NAME")
@@ -72,11 +68,7 @@ pub(super) fn open(asked: &[Listen], passed: Vec<Passed>) -> anyhow::Result<Vec<
         } else if let Listen::Passed(name) = listen
             && !passed.iter().any(|one| one.name == *name)
         {
-            let names: Vec<_> = passed.iter().map(|one| one.name.as_str()).collect();
-            let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-            return Err(usage(format!(
-                "--listen fd:{name}: no such socket was passed (passed: {names})"
-            )));
+            return Err(none_of_name(name, &passed));
         }
     }
     let is_asked = |one: &Passed| asked.contains(&Listen::Passed(one.name.clone()));

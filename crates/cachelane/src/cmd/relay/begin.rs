@@ -12,7 +12,7 @@ use relay::{Addr, Config, ErrorKind, Inherited, Predecessor, Relay, Target};
 
 use crate::exit::usage;
 use crate::member;
-use crate::passed::Passed;
+use crate::passed::{Passed, none_of_name};
 
 /// Where to listen, as users say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,11 +102,7 @@ pub(super) fn listeners(
                 let before = all.len();
                 all.extend(named.map(on));
                 if all.len() == before {
-                    let names: Vec<_> = passed.iter().map(|one| one.name.as_str()).collect();
-                    return Err(usage(format!(
-                        "--listen fd:{name}: no such socket was passed (passed: {})",
-                        if names.is_empty() { "none".into() } else { names.join(", ") }
-                    )));
+                    return Err(none_of_name(name, &passed));
                 }
             }
         }
