@@ -26,6 +26,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use kit::pulse::Pulse;
 use libbpf_rs::RingBuffer;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -165,9 +166,10 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let ring = shared.program.moved(&seen)?;
         let mut priority = Priority::new();
+        let pulse = Pulse::of_this_thread();
         loop {
             priority.review();
-            self.sleep()?;
+            pulse.wait(|| self.sleep())?;
             self.at_work = Instant::now();
             let followed = self.follow(&ring, &seen);
             self.bear(followed)?;

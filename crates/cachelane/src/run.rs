@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use kit::pulse::Watch;
 use knobs::{ProcessName, Registry, Server};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -112,6 +113,8 @@ pub(crate) struct Foreground {
     told: Option<Instant>,
     /// It was told that all has started.
     is_ready: bool,
+    /// Sees whether the threads get on.
+    watch: Watch,
 }
 
 impl Foreground {
@@ -134,6 +137,7 @@ impl Foreground {
                 alive_every,
                 told: None,
                 is_ready: false,
+                watch: Watch::default(),
             };
             [SIGINT, SIGTERM, SIGUSR1].into_iter().try_for_each(|s| foreground.wake_by(s))?;
             Ok::<_, std::io::Error>(foreground)
@@ -164,7 +168,7 @@ impl Foreground {
     pub(crate) fn heed(&mut self, followed: &mut dyn Followed) -> anyhow::Result<Option<i32>> {
         if self.alive_every.is_some_and(|every| self.told.is_none_or(|at| at.elapsed() >= every)) {
             self.told = Some(Instant::now());
-            passed::notify_alive();
+            self.say_how_it_is();
         }
         for signal in self.signals.pending() {
             match signal {
@@ -175,6 +179,21 @@ impl Foreground {
             }
         }
         Ok(None)
+    }
+
+    /// Tells the service manager that this process is alive, or that one of its threads is stuck.
+    fn say_how_it_is(&mut self) {
+        /// Looks at which a thread is in the same turn: `cachelane up` waits as long for one that says
+        /// nothing at all. Until all has started, a turn may last.
+        const LOOKS: u32 = 8;
+        match self.watch.look(LOOKS).filter(|_| self.is_ready) {
+            Some(thread) => {
+                let why = format!("its thread '{thread}' is stuck");
+                tracing::error!("{why}");
+                passed::notify(&[NotifyState::Status(&why), NotifyState::WatchdogTrigger]);
+            }
+            None => passed::notify_alive(),
+        }
     }
 
     /// Follows it until the first of: a signal, its own end, the time.

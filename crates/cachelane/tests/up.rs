@@ -213,21 +213,28 @@ fn a_daemon_that_is_to_upgrade_starts_its_successor_itself() {
 }
 
 #[test]
-fn a_daemon_goes_on_if_what_was_to_take_its_place_is_killed() {
+fn a_daemon_goes_on_if_what_was_to_take_its_place_is_killed_or_stopped() {
     let (to, addr) = (echo(), free());
-    let scene = Scene::new(&relay("web", addr, to, ""));
-    let mut daemon = scene.start(&[]);
-    // This one never gets so far as to say that it has the place: one of its members never starts.
+    let web = relay("web", addr, to, "");
+    let scene = Scene::new(&web);
+    let mut daemon = scene.start(&["--silent-after", "2s"]);
+    // The heir never gets so far as to say that it has the place: one of its members never starts.
     let fifo = scene.place.path().join("never");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
     let never = format!("allow = \"@{}\"", fifo.display());
-    scene.write(&(relay("web", addr, to, "") + &relay("never", free(), to, &never)));
-    let heir = scene.spawn(&["--replace"]);
-    assert!(heir.says("relay.web: runs"), "{}", heir.log());
-    heir.signal(Signal::KILL);
-    assert!(daemon.says("going on"), "{}", daemon.log());
-    scene.write(&relay("web", addr, to, ""));
-    assert!(comes_true(|| scene.all_run() && serves(addr)), "{}", daemon.log());
+    for (round, signal) in [Signal::KILL, Signal::STOP].into_iter().enumerate() {
+        scene.write(&(web.clone() + &relay("never", free(), to, &never)));
+        let heir = scene.spawn(&["--replace"]);
+        assert!(heir.says("relay.web: runs"), "{}", heir.log());
+        // However long that takes, one that is well is waited for.
+        thread::sleep(Duration::from_secs(10));
+        assert_eq!(daemon.log().matches("going on").count(), round, "{}", daemon.log());
+        heir.signal(signal);
+        let goes_on = || daemon.log().matches("going on").count() == round + 1;
+        assert!(comes_true(goes_on), "{}", daemon.log());
+        scene.write(&web);
+        assert!(comes_true(|| scene.all_run() && serves(addr)), "{}", daemon.log());
+    }
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.ended(), Some(0), "{}", daemon.log());
 }

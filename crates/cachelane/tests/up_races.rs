@@ -2,13 +2,17 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use common::clients::{Storm, echo};
 use common::daemon::{Scene, free, relay, send, serves};
 use lab::testing::comes_true;
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use rustix::process::Signal;
 
 #[test]
@@ -95,6 +99,49 @@ fn members_of_a_daemon_that_was_stopped_are_not_taken_for_silent() {
     daemon.signal(Signal::CONT);
     thread::sleep(Duration::from_secs(1));
     assert_eq!(scene.status(), pids, "{}", daemon.log());
+}
+
+/// Holds a thread of a process at the first system call that it makes for a client of this address.
+fn hold(pid: u32, thread: &str, addr: SocketAddr) -> nix::unistd::Pid {
+    /// `epoll_wait`, `epoll_pwait` and `epoll_pwait2`, in which it waits.
+    const WAITS: [&str; 4] = ["22", "232", "281", "441"];
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    let name = |task: &Path| fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let task = tasks.map(|task| task.path()).find(|task| name(task).trim() == thread);
+    let task = task.expect("it has the thread");
+    let tid = task.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number");
+    let tid = nix::unistd::Pid::from_raw(tid);
+    ptrace::seize(tid, ptrace::Options::empty()).expect("it may be traced");
+    ptrace::interrupt(tid).expect("it is traced");
+    let _client = TcpStream::connect(addr).expect("its socket listens");
+    loop {
+        waitpid(tid, Some(WaitPidFlag::__WALL)).expect("it is traced");
+        let call = fs::read_to_string(task.join("syscall")).expect("it is stopped");
+        if !WAITS.contains(&call.split(' ').next().unwrap_or_default()) {
+            return tid;
+        }
+        ptrace::syscall(tid, None).expect("it is stopped");
+    }
+}
+
+#[test]
+fn a_member_one_of_whose_threads_is_stuck_is_started_again() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, "cpus = \"0\"\n"));
+    let daemon = scene.start(&["--silent-after", "4s", "--retry-after", "50ms"]);
+    let pid = scene.pid("relay.web").expect("it runs");
+    let thread = hold(pid, "relay-0", addr);
+    // Its main loop says all the time that it is well.
+    let looks = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+    let is_killed = || {
+        let seen = waitpid(thread, Some(looks)).expect("it is traced");
+        matches!(seen, WaitStatus::Signaled(_, nix::sys::signal::Signal::SIGKILL, _))
+    };
+    assert!(comes_true(is_killed), "{}", daemon.log());
+    assert!(daemon.says("relay.web: its thread 'relay-0' is stuck: killed"), "{}", daemon.log());
+    let is_new = || scene.pid("relay.web").is_some_and(|now| now != pid) && scene.all_run();
+    assert!(comes_true(is_new), "{:?}\n{}", scene.status(), daemon.log());
+    assert!(serves(addr), "{}", daemon.log());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the libraries of cachelane have in common: how each declares its [`error!`], its
-//! [`counters!`] and [`reasons!`], [`or`] for its messages, hardware addresses ([`Mac`]), and, with
-//! the feature `netlink`, asking the kernel by netlink.
+//! [`counters!`] and [`reasons!`], [`or`] for its messages, hardware addresses ([`Mac`]), whether
+//! threads get on ([`pulse`]), and, with the feature `netlink`, asking the kernel by netlink.
 //!
 //! An error is opaque: it has a kind, a line that says what was being done to what, and what the
 //! system said. Each kind belongs to a [`Class`], from which a command makes its exit code without
@@ -36,6 +36,7 @@ mod error;
 mod mac;
 #[cfg(feature = "netlink")]
 pub mod netlink;
+pub mod pulse;
 
 pub use counters::{Count, Field};
 pub use error::{Class, Classed, class_of};

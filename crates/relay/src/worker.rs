@@ -23,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kit::pulse::Pulse;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use slab::Slab;
@@ -150,6 +151,7 @@ impl Worker {
     /// The worker's epoll failed.
     pub(crate) fn run(&mut self) -> Result<(), Error> {
         let mut events = Vec::with_capacity(256);
+        let pulse = Pulse::of_this_thread();
         loop {
             match self.shared.stage() {
                 Stage::Begin => {}
@@ -172,11 +174,8 @@ impl Worker {
             }
             events.clear();
             let timeout = self.timeout().and_then(|t| t.try_into().ok());
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match pulse.wait(|| epoll::wait(&self.epoll, room, timeout.as_ref())) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(Error::io("a worker's epoll failed", e)),
             }

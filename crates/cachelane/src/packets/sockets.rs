@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use frames::LaneCache;
+use kit::pulse::Pulse;
 use xsk::{Packet, Socket};
 
 use super::idle::Patience;
@@ -100,7 +101,9 @@ pub(crate) trait Handler: Sized + Send + 'static {
     fn work(mut self) -> Work {
         Box::new(move |context| {
             let mut patience = Patience::default();
+            let pulse = Pulse::of_this_thread();
             while !context.control.is_over() {
+                pulse.beat();
                 let now = Instant::now();
                 let moved = self.turn(context, now)?;
                 let sockets = self.sockets();

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use frames::{Accounting, FramePool};
 use kit::Count;
+use kit::pulse::Pulse;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
@@ -104,8 +105,9 @@ enum Source {
 impl ControlThread {
     /// Until the lender ends.
     pub(super) fn run(mut self) {
+        let pulse = Pulse::of_this_thread();
         loop {
-            let ready = self.wait();
+            let ready = pulse.wait(|| self.wait());
             if ready.contains(&Source::Mail) && !self.mail() {
                 return self.end();
             }

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crossbeam_utils::CachePadded;
+use kit::pulse::Pulse;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -168,7 +169,8 @@ fn most_connections() -> usize {
 
 fn gather(asked: &Receiver<Vec<Form>>, tell: &Sender<Texts>, mut waker: &UnixStream) {
     let mut gatherer = Gatherer::new(true);
-    for forms in asked {
+    let pulse = Pulse::of_this_thread();
+    while let Ok(forms) = pulse.wait(|| asked.recv()) {
         let gathered = gatherer.gather().map_err(anyhow::Error::from);
         let texts = gathered.and_then(|families| families.encode(&forms));
         let texts = texts.inspect_err(|error| tracing::error!("no metrics: {error:#}")).ok();
@@ -200,11 +202,12 @@ struct Clients {
 }
 
 fn serve(mut clients: Clients, mut rounds: Rounds, mut wake: UnixStream) -> io::Result<()> {
+    let pulse = Pulse::of_this_thread();
     loop {
         if !rounds.runs {
             clients.begin(&mut rounds)?;
         }
-        let ready = clients.wait(&wake)?;
+        let ready = pulse.wait(|| clients.wait(&wake))?;
         let now = Instant::now();
         if ready.first().is_some_and(|ready| !ready.is_empty()) {
             match wake.read(&mut [0; 64]) {

@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 
 use super::inbox::{Inbox, Word};
 use super::live;
-use super::member::{Member, Patience};
+use super::member::{Member, Patience, SLOW};
 use super::process::{Starter, State};
 use super::status::{Asked, Board};
 use super::succession::{Heir, Predecessor};
@@ -60,6 +60,8 @@ pub(super) struct Daemon {
     announced: String,
     /// The daemon whose place this one takes, until it is told so.
     predecessor: Option<Predecessor>,
+    /// When that is told again that this process is well.
+    keep_waiting_at: Instant,
     /// The service manager is to be told that this is the process now.
     is_new_main: bool,
     /// It was said that the predecessor is not told for the time being.
@@ -98,6 +100,7 @@ impl Daemon {
             successor: None,
             announced: String::new(),
             predecessor: None,
+            keep_waiting_at: Instant::now(),
             is_new_main: false,
             is_held_up: false,
             started: Instant::now(),
@@ -120,7 +123,15 @@ impl Daemon {
     }
 
     /// Ends what is left of the predecessor, once it is known how all fare.
-    fn end_predecessor(&mut self) {
+    fn end_predecessor(&mut self, now: Instant) {
+        /// How often it is told that this process is well.
+        const EVERY: Duration = Duration::from_secs(1);
+        if let Some(predecessor) = &self.predecessor
+            && now >= self.keep_waiting_at
+        {
+            predecessor.keep_waiting();
+            self.keep_waiting_at = now + EVERY;
+        }
         if !self.is_tried() {
             return;
         }
@@ -290,21 +301,25 @@ impl Daemon {
         const LATE: Duration = Duration::from_secs(1);
         if self.due.is_some_and(|due| now > due + LATE) {
             self.everybody().for_each(|member| member.forgive_silence(now));
+            if let Phase::GivingWay(heir) = &mut self.phase {
+                heir.heard = now;
+            }
         }
     }
 
     /// Gives way to another daemon, step by step, or goes on if that is gone.
-    fn give_way(&mut self) {
+    fn give_way(&mut self, now: Instant) {
         for asked in self.board.take_asked() {
             match asked {
-                // It asks until this one has given way.
-                Asked::GiveWay(pid) => match Heir::of(pid) {
-                    Some(heir) if matches!(self.phase, Phase::Running) => {
+                // It asks until it has taken the place of this one.
+                Asked::GiveWay(pid) => match (&mut self.phase, Heir::of(pid)) {
+                    (Phase::Running, Some(heir)) => {
                         tracing::info!("process {pid} takes the place of this one");
                         self.phase = Phase::GivingWay(heir);
                     }
-                    Some(_) => {}
-                    None => self.board.forget_heir(),
+                    (Phase::GivingWay(heir), _) => heir.heard = now,
+                    (Phase::Ending, Some(_)) => {}
+                    (_, None) => self.board.forget_heir(),
                 },
                 Asked::Taken(replaced) => {
                     tracing::info!("another process has taken the place of this one");
@@ -321,7 +336,10 @@ impl Daemon {
                 }
             }
         }
-        let Phase::GivingWay(heir) = &self.phase else { return };
+        let Phase::GivingWay(heir) = &mut self.phase else { return };
+        if let Some(after) = self.starter.silent_after {
+            heir.end_silent(after * SLOW, now);
+        }
         if heir.is_gone() {
             tracing::error!("what was to take the place of this process is gone: going on");
             self.phase = Phase::Running;
@@ -397,12 +415,12 @@ impl Followed for Daemon {
                 tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
             }
         }
-        self.give_way();
+        self.give_way(now);
         let next = [self.turn_members(now), self.kill_late(now)].into_iter().flatten().min();
         let has_given_way = self.has_given_way();
         self.board.show(self.members.iter().chain(&self.retiring), self.past, has_given_way, now);
         self.announce();
-        self.end_predecessor();
+        self.end_predecessor(now);
         let is_late = now >= self.started + READY_AFTER;
         self.was_ready |= is_late || self.is_tried();
         if self.is_over() {

@@ -19,6 +19,8 @@ use nix::sys::socket::{
 pub(super) enum Word {
     Ready,
     Alive,
+    /// It is stuck, and is to be ended for that; its status says why.
+    Stuck,
     /// Which process does its work: another one has taken over from it if it is not the one that says so.
     MainPid(u32),
     /// Why it is about to fail.
@@ -119,6 +121,7 @@ fn words(text: &str) -> Vec<Word> {
         let (key, value) = line.split_once('=')?;
         Some(match key {
             "READY" => Word::Ready,
+            "WATCHDOG" if value == "trigger" => Word::Stuck,
             "WATCHDOG" => Word::Alive,
             "MAINPID" => Word::MainPid(value.parse().ok()?),
             "STATUS" => Word::Status(value.to_owned()),
@@ -135,13 +138,15 @@ mod tests {
 
     #[test]
     fn words_are_read_and_others_passed_over() {
-        let text = "READY=1\nSTATUS=a=b\nREPLACED=7\nREPLACED=0\nX=1\nWATCHDOG=1\nnothing";
+        let text =
+            "READY=1\nSTATUS=a=b\nREPLACED=7\nREPLACED=0\nX=1\nWATCHDOG=1\nWATCHDOG=trigger\nno";
         let expected = [
             Word::Ready,
             Word::Status("a=b".into()),
             Word::TookOver(Some(7)),
             Word::TookOver(None),
             Word::Alive,
+            Word::Stuck,
         ];
         assert_eq!(words(text), expected);
     }

@@ -12,6 +12,10 @@ use super::inbox::{Said, Word};
 use super::process::{Process, Starter, State};
 use crate::config::Member as Wanted;
 
+/// While it comes or goes, a process may say nothing for so many times as long: a bridge may have a thousand
+/// ports.
+pub(super) const SLOW: u32 = 4;
+
 /// How soon to try again what has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Patience {
@@ -252,8 +256,7 @@ impl Member {
         let name = self.name.clone();
         let mut next = None;
         for process in self.processes_mut() {
-            // Where there are a thousand ports, coming and going take a while.
-            let after = after * if process.state == State::Running { 1 } else { 4 };
+            let after = after * if process.state == State::Running { 1 } else { SLOW };
             if process.heard + after <= now {
                 let why = format!("said nothing for {}", humantime::format_duration(after));
                 tracing::error!("{name}: process {} {why}, and is killed", process.pid());

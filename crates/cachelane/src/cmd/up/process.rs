@@ -142,6 +142,10 @@ impl Process {
             match word {
                 Word::Ready if self.state == State::Starting => self.enter(State::Running),
                 Word::Status(why) => self.said = Some(why.clone()),
+                Word::Stuck => {
+                    let why = self.said.take().unwrap_or_else(|| "it is stuck".into());
+                    self.kill(why);
+                }
                 Word::MainPid(pid) if *pid != self.pid() => self.enter(State::Replaced),
                 _ => {}
             }

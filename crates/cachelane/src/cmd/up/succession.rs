@@ -3,8 +3,9 @@
 //! The new one asks the old one to give way. That ends all members but the relays, whose work the kernel
 //! does until the new ones have started, and says when they are gone. Then the new one starts its own
 //! members, and its relays take over from the old one's by themselves. At last it says which ones they
-//! have taken over from, and the old daemon ends: so do its relays, once their connections have ended. If
-//! the new one dies before that, the old one starts its members again.
+//! have taken over from, and the old daemon ends: so do its relays, once their connections have ended. Until
+//! then it asks again and again, by which the old one knows that it is well. If it dies before, the old one
+//! starts its members again; if it says nothing for too long, the old one kills it first.
 
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use knobs::{Process, ProcessName};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
 use crate::member::pid as pid_of;
@@ -28,17 +29,34 @@ pub(super) const TAKEN: &str = "up.taken";
 pub(super) struct Heir {
     pub(super) pid: u32,
     file: OwnedFd,
+    /// When it last asked.
+    pub(super) heard: Instant,
 }
 
 impl Heir {
     pub(super) fn of(pid: u32) -> Option<Heir> {
         let file = pidfd_open(pid_of(pid)?, PidfdFlags::empty()).ok()?;
-        Some(Heir { pid, file })
+        Some(Heir { pid, file, heard: Instant::now() })
     }
 
     pub(super) fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
         poll(&mut polled, Some(&Default::default())).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl Heir {
+    /// Kills it if it has said nothing for so long: it is stuck, or somebody has stopped it.
+    pub(super) fn end_silent(&mut self, after: Duration, now: Instant) {
+        if self.heard + after <= now {
+            let (pid, after) = (self.pid, humantime::format_duration(after));
+            tracing::error!(
+                "process {pid}, which was to take the place of this one, has said \
+                nothing for {after}, and is killed"
+            );
+            let _ = pidfd_send_signal(&self.file, Signal::KILL);
+            self.heard = now;
+        }
     }
 }
 
@@ -94,6 +112,13 @@ impl Predecessor {
                 bail!("process {} did not give way within {PATIENCE:?}", self.pid());
             }
             thread::sleep(PAUSE);
+        }
+    }
+
+    /// Has it know that this process is well.
+    pub(super) fn keep_waiting(&self) {
+        if let Err(error) = self.ask(GIVE_WAY, json!({})) {
+            tracing::debug!("{error:#}");
         }
     }
 
