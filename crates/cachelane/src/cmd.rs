@@ -71,9 +71,9 @@ impl Command {
         false
     }
 
-    /// Whether what it reads may say what is logged.
+    /// Whether a configuration may say what is logged.
     pub(crate) fn sets_filter(&self) -> bool {
-        matches!(self, Command::Up(_))
+        matches!(self, Command::Up(_)) || member::name().is_some()
     }
 }
 

@@ -15,6 +15,9 @@ use tracing_subscriber::EnvFilter;
 use crate::cmd::Command;
 use crate::{member, run};
 
+/// What is logged where nobody says what.
+pub(crate) const DEFAULT: &str = "info";
+
 /// Lines that wait to be written at most.
 const QUEUE: usize = 4096;
 
@@ -43,10 +46,13 @@ pub(crate) fn to_stderr(quiet: bool, verbose: u8, of: &Command) -> Log {
     let level = match (quiet, verbose) {
         (true, _) => "error",
         (false, 0) if of.is_bench() => "warn",
-        (false, 0) => "info",
+        (false, 0) => DEFAULT,
         (false, 1) => "debug",
         (false, _) => "trace",
     };
+    // What the user says is over what a configuration does.
+    let is_set = quiet || verbose > 0 || std::env::var_os(FILTER).is_some();
+    let level = member::filter().filter(|_| !is_set).unwrap_or_else(|| level.into());
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (queue, lines) = sync_channel(QUEUE);
@@ -64,10 +70,9 @@ pub(crate) fn to_stderr(quiet: bool, verbose: u8, of: &Command) -> Log {
     if !of.sets_filter() {
         subscriber.init();
     } else {
-        // It takes a lock for each line, so not where packets are moved.
         let subscriber = subscriber.with_filter_reloading();
         let handle = subscriber.reload_handle();
-        if !quiet && verbose == 0 && std::env::var_os(FILTER).is_none() {
+        if !is_set {
             let set = move |filter: &str| drop(handle.reload(EnvFilter::new(filter)));
             // It is the first and only one.
             let _ = SET_FILTER.set(Box::new(set));

@@ -3,16 +3,24 @@
 
 use std::sync::LazyLock;
 
+use knobs::{Answer, Peer, Registry};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use sd_notify::NotifyState;
+use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::{out, passed, privileges};
+use crate::{log, out, passed, privileges};
 
 /// Names the member that a process is.
 pub(crate) const NAME: &str = "CACHELANE_MEMBER";
 /// Names the process that has started it.
 pub(crate) const OF: &str = "CACHELANE_MEMBER_OF";
+
+/// What it is to log, unless its user says otherwise: a filter.
+pub(crate) const FILTER: &str = "CACHELANE_MEMBER_LOG";
+
+/// The request by which it is told anew: a filter.
+pub(crate) const SET_FILTER: &str = "log.filter";
 
 static MEMBER: LazyLock<Option<String>> =
     LazyLock::new(|| std::env::var(OF).and_then(|_| std::env::var(NAME)).ok());
@@ -20,6 +28,22 @@ static MEMBER: LazyLock<Option<String>> =
 /// What this process is called in the configuration, if it is in one.
 pub(crate) fn name() -> Option<&'static str> {
     MEMBER.as_deref()
+}
+
+/// What it is to log by the configuration, if it is in one that says so.
+pub(crate) fn filter() -> Option<String> {
+    name().and_then(|_| std::env::var(FILTER).ok())
+}
+
+/// Lets `cachelane up` say what this process is to log, if that has started it.
+pub(crate) fn register(registry: &Registry) -> Result<(), knobs::Error> {
+    if name().is_none() {
+        return Ok(());
+    }
+    registry.on_request(SET_FILTER, |filter: &Value, _: Peer| {
+        log::set_filter(filter.as_str().ok_or("expected a filter")?);
+        Ok::<_, &str>(Answer::default())
+    })
 }
 
 /// Has this process be killed when `cachelane up` dies, if that has started it: until it

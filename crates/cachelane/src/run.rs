@@ -260,7 +260,8 @@ pub(crate) fn open_control(
     register: impl FnOnce(&Registry) -> Result<(), knobs::Error>,
 ) -> Option<Server> {
     let registry = Registry::named(process, name);
-    let opened = register(&registry).and_then(|()| Server::bind(registry));
+    let registered = register(&registry).and_then(|()| member::register(&registry));
+    let opened = registered.and_then(|()| Server::bind(registry));
     match &opened {
         Ok(server) => tracing::debug!("control socket {}", server.path().display()),
         Err(error) => tracing::warn!("no control socket, so no knobs: {error}"),

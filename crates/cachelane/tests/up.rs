@@ -90,6 +90,31 @@ fn a_new_configuration_touches_what_differs_and_nothing_else() {
 }
 
 #[test]
+fn what_is_logged_follows_the_configuration_while_members_run() {
+    let (to, addr) = (echo(), free());
+    let scene = Scene::new(&relay("web", addr, to, ""));
+    let daemon = scene.start(&[]);
+    let pid = scene.pid("relay.web");
+    // On SIGUSR1 the daemon logs how its members fare, and each of these what it has counted.
+    let says = |whose: &str| {
+        let lines = || daemon.log().lines().filter(|line| line.contains(whose)).count();
+        let before = lines();
+        daemon.signal(Signal::USR1);
+        thread::sleep(Duration::from_millis(500));
+        lines() > before
+    };
+    for (level, is_heard) in [("info", true), ("error", false), ("info", true)] {
+        let log = format!("[log]\nlevel = \"{level}\"\n");
+        scene.write(&(log + &relay("web", addr, to, "")));
+        daemon.signal(Signal::HUP);
+        for whose in ["INFO Stats", "INFO relay.web running"] {
+            assert!(comes_true(|| says(whose) == is_heard), "{level}: {whose}\n{}", daemon.log());
+        }
+    }
+    assert_eq!(scene.pid("relay.web"), pid, "it was started anew");
+}
+
+#[test]
 fn a_wrong_configuration_changes_nothing_and_says_all_that_is_wrong() {
     let (to, addr) = (echo(), free());
     let scene = Scene::new(&relay("web", addr, to, ""));

@@ -15,8 +15,8 @@ use super::process::{Starter, State};
 use super::status::{Asked, Board};
 use super::succession::{Heir, Predecessor};
 use crate::config::{Config, Sources, Trouble};
-use crate::passed;
 use crate::run::{Ended, Followed};
+use crate::{log, passed};
 
 /// What `[up]` may change.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
@@ -171,8 +171,11 @@ impl Daemon {
             first: of(cli.retry_after, file.retry_after, RETRY_AFTER),
             most: of(cli.retry_at_most, file.retry_at_most, RETRY_AT_MOST),
         };
-        crate::log::set_filter(config.log.as_deref().unwrap_or("info"));
-        self.starter.filter = config.log.clone();
+        let filter = config.log.as_deref().unwrap_or(log::DEFAULT);
+        if filter != self.starter.filter {
+            self.starter.filter = filter.into();
+            log::set_filter(filter);
+        }
         let is_wanted = |member: &Member| config.members.iter().any(|one| one.name == member.name);
         let before: Vec<_> = self.members.iter().filter_map(|one| one.wanted.clone()).collect();
         let all = std::mem::take(&mut self.members);
@@ -414,6 +417,9 @@ impl Followed for Daemon {
             if !known {
                 tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
             }
+        }
+        for member in self.members.iter_mut().chain(&mut self.retiring) {
+            member.processes_mut().for_each(|one| live::log(one, &self.starter.filter));
         }
         self.give_way(now);
         let next = [self.turn_members(now), self.kill_late(now)].into_iter().flatten().min();

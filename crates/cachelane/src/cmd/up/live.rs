@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use knobs::Client;
+
 use super::member::Member;
-use super::process::State;
+use super::process::{Process, State};
 use crate::config::Member as Wanted;
+use crate::member;
 
 /// A member is to be another one: by its knobs if these are all that differs, or else anew.
 pub(super) fn change(member: &mut Member, wanted: &Wanted) {
@@ -19,6 +22,23 @@ pub(super) fn change(member: &mut Member, wanted: &Wanted) {
             tracing::error!("{name}: stays as it was until the next reload: {error}");
         }
         None => member.want(wanted.clone()),
+    }
+}
+
+/// Has a process log what this filter lets through, if it does not yet. It is told once.
+pub(super) fn log(process: &mut Process, filter: &str) {
+    if process.state != State::Running || process.filter == filter {
+        return;
+    }
+    process.filter = filter.into();
+    // Metrics has nothing by which to be told, and says little.
+    if !process.of.kind.is_controlled() {
+        return;
+    }
+    let told =
+        connect(process.pid()).and_then(|mut client| client.ask(member::SET_FILTER, filter.into()));
+    if let Err(error) = told {
+        tracing::error!("{} logs as before: {error}", process.of.name);
     }
 }
 
@@ -67,6 +87,14 @@ fn arguments_beside(member: &Wanted) -> Vec<&String> {
 }
 
 fn set_all(pid: u32, all: &[(&'static str, String)]) -> knobs::Result<()> {
+    let mut client = connect(pid)?;
+    for (knob, value) in all {
+        client.set(knob, value)?;
+    }
+    Ok(())
+}
+
+fn connect(pid: u32) -> knobs::Result<Client> {
     /// The daemon waits so long for one that does not answer.
     const PATIENCE: Duration = Duration::from_secs(2);
     let processes = knobs::discover()?;
@@ -75,9 +103,5 @@ fn set_all(pid: u32, all: &[(&'static str, String)]) -> knobs::Result<()> {
     let process = process.ok_or_else(none)?;
     // One that is stopped is not waited for.
     let patience = if process.is_stopped() { PATIENCE / 20 } else { PATIENCE };
-    let mut client = process.connect_timeout(patience)?;
-    for (knob, value) in all {
-        client.set(knob, value)?;
-    }
-    Ok(())
+    process.connect_timeout(patience)
 }

@@ -84,7 +84,7 @@ impl Member {
         self.process.iter().chain(&self.next).chain(&self.old)
     }
 
-    fn processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+    pub(super) fn processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
         self.process.iter_mut().chain(&mut self.next).chain(&mut self.old)
     }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::inbox::Word;
 use crate::config::Member;
-use crate::member;
+use crate::{log, member};
 
 /// How the daemon starts processes.
 #[derive(Clone, Debug)]
@@ -20,8 +20,8 @@ pub(super) struct Starter {
     pub(super) inbox: PathBuf,
     /// How long one may say nothing.
     pub(super) silent_after: Option<Duration>,
-    /// What it logs.
-    pub(super) filter: Option<String>,
+    /// What it logs by the configuration.
+    pub(super) filter: String,
     /// `-q` or `-v`, as this process was given it.
     pub(super) loudness: Vec<&'static str>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Starter {
 impl Starter {
     pub(super) fn new(inbox: PathBuf, loudness: Vec<&'static str>) -> Starter {
         let path = program();
-        Starter { path, inbox, silent_after: None, filter: None, loudness }
+        Starter { path, inbox, silent_after: None, filter: log::DEFAULT.into(), loudness }
     }
 
     /// Starts a process for a member, which takes over from its predecessor if it `replaces` one.
@@ -52,17 +52,13 @@ impl Starter {
         for variable in PER_PROCESS {
             command.env_remove(variable);
         }
-        // What the user says is over what the configuration does.
-        if let (Some(filter), true) = (&self.filter, self.loudness.is_empty())
-            && std::env::var_os(crate::log::FILTER).is_none()
-        {
-            command.env(crate::log::FILTER, filter);
-        }
+        command.env(member::FILTER, &self.filter);
         let child = command.spawn()?;
         let now = Instant::now();
         Ok(Process {
             child,
             of: of.clone(),
+            filter: self.filter.clone(),
             state: State::Starting,
             since: now,
             heard: now,
@@ -120,6 +116,8 @@ pub(super) struct Process {
     child: Child,
     /// What it was started for.
     pub(super) of: Member,
+    /// What it logs by the configuration.
+    pub(super) filter: String,
     pub(super) state: State,
     /// When it came to be in its state.
     pub(super) since: Instant,
