@@ -558,6 +558,28 @@ fn of_three_successors_at_once_one_is_left() {
 }
 
 #[test]
+fn a_successor_that_wants_an_address_of_somebody_else_says_so_at_once() {
+    let dir = TempDir::new().expect("a directory");
+    let to = echo();
+    let relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));
+    let other = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let taken = other.local_addr().expect("an address").to_string();
+    let own = relay.addr.to_string();
+    let more = ["--replace", "--listen", &taken];
+    let start = std::time::Instant::now();
+    let output = command(dir.path(), &own, to, &more).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("{taken}: Address already in use")), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(8), "after {:?}", start.elapsed());
+    // The one that is there goes on, and the next one takes over from it.
+    ask(&TcpStream::connect(relay.addr).expect("it listens")).expect("it serves");
+    let next = Relay::start(&mut command(dir.path(), &own, to, &["--replace"]));
+    assert_eq!(next.addr, relay.addr);
+    assert!(relay.end().0);
+}
+
+#[test]
 fn a_predecessor_that_is_stopped_stays_in_charge_and_the_successor_says_so() {
     let (dir, to) = (runtime_dir(), echo());
     let relay = Relay::start(&mut command(dir.path(), "127.0.0.1:0", to, &[]));

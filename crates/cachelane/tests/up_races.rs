@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::clients::{Storm, echo};
-use common::daemon::{Scene, free, relay, send, serves};
+use common::daemon::{Daemon, Scene, free, relay, send, serves};
 use lab::testing::comes_true;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -35,8 +35,8 @@ fn of_several_successors_one_takes_the_place() {
     let (to, addr) = (echo(), free());
     let scene = Scene::new(&relay("web", addr, to, ""));
     let mut daemon = scene.start(&[]);
-    let storm = Storm::on(addr);
     for round in 0..3 {
+        let storm = Storm::on(addr);
         let mut all: Vec<_> = (0..3).map(|_| scene.spawn(&["--replace"])).collect();
         daemon.signal(Signal::USR2);
         daemon.signal(Signal::USR2);
@@ -54,11 +54,20 @@ fn of_several_successors_one_takes_the_place() {
             all.iter_mut().for_each(|one| drop(one.child.try_wait()));
             ups().len() == 1
         });
-        assert!(alone, "{round}: {:?}", scene.place.processes());
+        let logs: Vec<_> = all.iter().map(Daemon::log).collect();
+        assert!(
+            alone,
+            "{round}: {:?}\n{}\n{}",
+            scene.place.processes(),
+            daemon.log(),
+            logs.join("\n--\n")
+        );
         // It goes on with the process that it has.
         let pid = scene.pid("relay.web");
         thread::sleep(Duration::from_millis(500));
         assert_eq!(scene.pid("relay.web"), pid, "{round}");
+        let tally = storm.end();
+        assert!(tally.served > 0 && (tally.refused, tally.reset) == (0, 0), "{round}: {tally:?}");
         all.retain_mut(|one| one.child.try_wait().expect("a child").is_none());
         match all.pop() {
             Some(next) => daemon = next,
@@ -69,8 +78,6 @@ fn of_several_successors_one_takes_the_place() {
             }
         }
     }
-    let tally = storm.end();
-    assert!(tally.served > 0 && (tally.refused, tally.reset) == (0, 0), "{tally:?}");
 }
 
 #[test]

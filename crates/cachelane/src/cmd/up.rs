@@ -21,7 +21,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use knobs::{ProcessName, runtime_dir};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use sd_notify::NotifyState;
@@ -31,7 +31,7 @@ use self::daemon::Daemon;
 use self::inbox::Inbox;
 use self::process::Starter;
 use self::status::Board;
-use self::succession::Predecessor;
+use self::succession::{Gave, Predecessor};
 use crate::args::{SourceArgs, duration};
 use crate::config::{Config, Settings};
 use crate::exit::{Exit, usage};
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
         tracing::warn!("some members will fail: they need root, or {missing}");
     }
     let dir = runtime_dir();
-    let only_one = only_one(&dir).with_context(|| format!("cannot lock {}", dir.display()))?;
+    let lock = only_one(&dir)?;
     let predecessor = Predecessor::find(&args.name)?;
     if let (Some(other), false) = (&predecessor, args.replace) {
         return Err(usage(format!(
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let control =
         open_control("up", args.name.clone(), |registry| Board::register(&board, registry));
     let control = control.context("cachelane up cannot do without its control socket")?;
-    drop(only_one);
+    drop(lock);
     let inbox = Inbox::open(&dir)?;
     foreground.wake_on(inbox.socket().context("cannot duplicate a file")?);
     let starter = Starter::new(inbox.path().to_owned(), loudness);
@@ -143,7 +143,16 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     let mut daemon = Daemon::new(args.sources.sources(), settings, starter, inbox, board, control);
     if let Some(predecessor) = &predecessor {
         tracing::info!("taking the place of process {}", predecessor.pid());
-        predecessor.give_way()?;
+        if predecessor.give_way()? == Gave::Ended {
+            // Another one may have its place by now, or may be about to take it, too. Of several that look,
+            // the last one finds nobody: each takes its control socket away before the next one looks.
+            let lock = only_one(&dir)?;
+            if let Some(other) = Predecessor::find(&args.name)? {
+                drop(daemon);
+                drop(lock);
+                bail!("process {} has ended, and {} has its place", predecessor.pid(), other.pid());
+            }
+        }
     }
     daemon.begin(config, predecessor, args.replace);
     end(&mut daemon, &mut foreground)
@@ -151,12 +160,15 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
 
 /// Keeps others from starting until it is dropped: whoever looks whether a daemon of its name runs is to
 /// find one that starts.
-fn only_one(dir: &Path) -> std::io::Result<OwnedFd> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
-    rustix::fs::flock(&dir, FlockOperation::LockExclusive)?;
-    Ok(dir)
+fn only_one(dir: &Path) -> anyhow::Result<OwnedFd> {
+    let lock = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+        rustix::fs::flock(&dir, FlockOperation::LockExclusive)?;
+        Ok::<_, std::io::Error>(dir)
+    };
+    lock().with_context(|| format!("cannot lock {}", dir.display()))
 }
 
 /// What the configuration asks for, if nothing is wrong with it.

@@ -142,16 +142,18 @@ pub(super) fn replace(config: &Config, sockets: &[Inherited]) -> anyhow::Result<
                 .inspect(|_| tracing::info!("took over from process {}", one.pid)),
             None => Relay::start_on(config.clone(), sockets),
         };
+        let again = relay.as_ref().err().is_some_and(|error| match error.kind() {
+            ErrorKind::Busy => seen,
+            // One that ends may have it still; else it is somebody else's, who keeps it.
+            ErrorKind::AddressInUse => seen && predecessor.is_none(),
+            _ => false,
+        });
         // What a predecessor said or did late is no reason to leave the addresses to nobody.
         let in_time = start.elapsed() < PATIENCE;
         let goes_on = in_time || predecessor.is_some() && !is_last;
         is_last = !in_time;
         match relay {
-            Err(error)
-                if seen
-                    && goes_on
-                    && matches!(error.kind(), ErrorKind::Busy | ErrorKind::AddressInUse) =>
-            {
+            Err(error) if again && goes_on => {
                 tracing::debug!("tries again to replace: {error}");
                 thread::sleep(PAUSE);
             }

@@ -60,6 +60,15 @@ impl Heir {
     }
 }
 
+/// How a daemon has given way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gave {
+    /// To this process.
+    Way,
+    /// It has ended, for whatever reason.
+    Ended,
+}
+
 /// The daemon whose place this one is to take.
 #[derive(Debug)]
 pub(super) struct Predecessor {
@@ -92,17 +101,16 @@ impl Predecessor {
     }
 
     /// Has it give way; when this returns, it has.
-    pub(super) fn give_way(&self) -> anyhow::Result<()> {
+    pub(super) fn give_way(&self) -> anyhow::Result<Gave> {
         /// A bridge with a thousand ports takes a while.
         const PATIENCE: Duration = Duration::from_secs(120);
         const PAUSE: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
             match self.ask(GIVE_WAY, json!({})) {
-                Ok(answer) if answer["has_given_way"] == true => return Ok(()),
+                Ok(answer) if answer["has_given_way"] == true => return Ok(Gave::Way),
                 Ok(_) => {}
-                // It has ended.
-                Err(error) if is_gone(&error) => return Ok(()),
+                Err(error) if is_gone(&error) => return Ok(Gave::Ended),
                 Err(error) => return Err(error),
             }
             if is_asked_to_end() {
