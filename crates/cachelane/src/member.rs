@@ -59,10 +59,23 @@ pub(crate) fn join() {
     if bound.is_err() || !is_there {
         std::process::exit(Exit::Failed as i32);
     }
-    let kind = name().map_or("", |name| name.split('.').next().unwrap_or_default());
-    if let Err(error) = privileges::keep_those_of(kind) {
+    if let Err(error) = privileges::keep_those_of(kind()) {
         out::complain(&format!("all capabilities are kept: {error}"));
     }
+}
+
+/// Gives up what this process has needed to attach and open what it works on, and needs no more, if it is
+/// in a configuration. To be called before there are threads that others can speak to.
+pub(crate) fn has_attached() {
+    if name().is_some()
+        && let Err(error) = privileges::keep_those_for_later(kind())
+    {
+        tracing::warn!("capabilities that are needed no more are kept: {error}");
+    }
+}
+
+fn kind() -> &'static str {
+    name().map_or("", |name| name.split('.').next().unwrap_or_default())
 }
 
 /// Has this process end as it does when it is told to, from now on, when `cachelane up` dies. To be called

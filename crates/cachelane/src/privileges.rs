@@ -92,6 +92,19 @@ fn uses_of(kind: &str) -> CapabilitySet {
     }
 }
 
+/// What of that it needs or uses once all is attached and opened: a bridge gets ports, and a relay engines
+/// and backends, at any time.
+fn uses_later(kind: &str) -> CapabilitySet {
+    match kind {
+        // Who has joined, and their sockets' files; its threads' priority.
+        "lend" => CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_NICE,
+        // Threads for CPUs that come; sysfs.
+        "steer" => CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN,
+        "metrics" => CapabilitySet::DAC_OVERRIDE,
+        _ => CapabilitySet::all(),
+    }
+}
+
 /// Gives up for good what a mechanism neither needs nor makes use of. To be called before there are
 /// threads, which inherit it.
 pub(crate) fn keep_those_of(kind: &str) -> std::io::Result<()> {
@@ -100,7 +113,19 @@ pub(crate) fn keep_those_of(kind: &str) -> std::io::Result<()> {
         true => need.own,
         false => need.or,
     });
-    let keep = have & needs.fold(uses_of(kind), CapabilitySet::union);
+    keep(needs.fold(uses_of(kind), CapabilitySet::union))
+}
+
+/// Gives up for good what a mechanism has needed to attach and open what it works on. To be called before
+/// there are threads that others can speak to.
+pub(crate) fn keep_those_for_later(kind: &str) -> std::io::Result<()> {
+    keep(uses_later(kind))
+}
+
+/// Gives up all others, in this thread and those that it makes.
+fn keep(those: CapabilitySet) -> std::io::Result<()> {
+    let have = capabilities(None)?.permitted;
+    let keep = have & those;
     // Those that this kernel knows; without CAP_SETPCAP, what cannot be had again by the set below.
     if have.contains(CapabilitySet::SETPCAP) {
         for one in (CapabilitySet::all() - keep).iter() {

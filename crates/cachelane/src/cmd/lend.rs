@@ -16,6 +16,7 @@ use lend::Lender;
 use xsk::Device;
 
 use crate::exit::Exit;
+use crate::member;
 use crate::packets::job::Job;
 use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::setup::{Interface, Plan};
@@ -75,6 +76,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         "would lend those packets while somebody borrows, and leave them to the kernel else".into(),
     ];
     let Some(mut built) = plan.build("lending", then)? else { return Ok(Exit::Ok) };
+    member::has_attached();
     let (lender, distributors) = Lender::open(&built.pool, queues, &options)?;
     let status = Status::new(lender);
     let program = &built.programs[0];

@@ -25,6 +25,7 @@ use crate::args::NameArg;
 use crate::counters::{named, register};
 use crate::exit::Exit;
 use crate::figures;
+use crate::member;
 use crate::out;
 use crate::passed;
 use crate::run::{Ended, Followed, Foreground, open_control};
@@ -90,6 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         sockets.push(socket);
         files.push(file);
     }
+    member::has_attached();
     let server = Server::start(sockets, foreground.waker()?)?;
     let counters = server.counters();
     let name = args.name.or(&format!("metrics {place}"));

@@ -70,11 +70,6 @@ impl Kind {
         self.name == "relay"
     }
 
-    /// Whether it has a control socket.
-    pub(crate) fn is_controlled(self) -> bool {
-        self.name != "metrics"
-    }
-
     /// What a key is where it is not set.
     pub(crate) fn default(self, key: &str) -> Option<String> {
         self.keys().iter().find(|one| one.name() == key)?.default()

@@ -11,6 +11,7 @@ use super::machine::Machine;
 use super::report::Report;
 use super::{Args, Prepared};
 use crate::exit::Exit;
+use crate::member;
 use crate::run::{Ended, Followed, Foreground, open_control};
 
 /// How soon it is noticed that the device is gone, or that somebody has set what stands against
@@ -25,6 +26,7 @@ pub(super) fn run(prepared: Prepared, args: &Args, quiet: bool) -> anyhow::Resul
     let mut foreground = Foreground::new()?;
     check::warn(&plan);
     let steering = Arc::new(Steering::attach(&device, machine.lanes(), &options)?);
+    member::has_attached();
     let name = args.name.or(&format!("steer {device}"));
     let control = open_control("steer", name, |knobs| steer::register(&steering, knobs));
     tracing::info!(

@@ -31,10 +31,6 @@ pub(super) fn log(process: &mut Process, filter: &str) {
         return;
     }
     process.filter = filter.into();
-    // Metrics has nothing by which to be told, and says little.
-    if !process.of.kind.is_controlled() {
-        return;
-    }
     let told =
         connect(process.pid()).and_then(|mut client| client.ask(member::SET_FILTER, filter.into()));
     if let Err(error) = told {
