@@ -58,7 +58,8 @@ access logs anew. With --watch it applies what has changed by itself. On SIGTERM
 or a second signal, at once. On SIGUSR1 it logs how all fare. On SIGUSR2 it starts the program that is \
 now at its path with --replace, for upgrades.
 
-Exit codes: 2 if something is wrong in the configuration; of --status, 1 if a member has trouble.
+Exit codes: 2 if something is wrong in the configuration; of --status, 1 if a member has trouble, \
+or has not started yet.
 
 Examples:
   cachelane up
