@@ -43,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) silent_after: Option<Duration>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) retry_at_most: Option<Duration>,
+    pub(crate) watch: Option<Duration>,
 }
 
 /// One mechanism of a configuration: a subcommand and its arguments.
@@ -85,27 +86,52 @@ pub(crate) struct Sources {
     pub(crate) flags: Vec<String>,
 }
 
+/// What all files said at one look, in their order; of a file that cannot be read, why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Texts {
+    files: Vec<(PathBuf, Result<String, String>)>,
+    /// What is wrong besides, such as a folder that cannot be read.
+    troubles: Vec<Trouble>,
+}
+
+impl Texts {
+    /// The files that were read, in their order.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(file, _)| file.as_path())
+    }
+}
+
 /// A configuration that was read: what it asks for, and all that is wrong with it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
     pub(crate) tree: Table,
-    /// The files that were read, in their order.
-    pub(crate) files: Vec<PathBuf>,
+    pub(crate) texts: Texts,
     pub(crate) troubles: Vec<Trouble>,
 }
 
 impl Sources {
+    /// Reads all files, and makes nothing of them.
+    pub(crate) fn read(&self) -> Texts {
+        let (files, troubles) = self.files();
+        let text = |file: PathBuf| {
+            let text = read(&file).map_err(|error| error.to_string());
+            (file, text)
+        };
+        Texts { files: files.into_iter().map(text).collect(), troubles }
+    }
+
     /// Reads all of it.
     pub(crate) fn load(&self) -> Loaded {
-        let (files, mut troubles) = self.files();
+        let texts = self.read();
+        let mut troubles = texts.troubles.clone();
         let mut tree = Table::new();
-        for file in &files {
+        for (file, text) in &texts.files {
             let name = file.display().to_string();
             let nowhere = |message| Trouble { origin: None, message };
-            match read(file) {
+            match text {
                 Ok(text) => {
-                    let (table, wrong) = Node::parse(&name, &text);
+                    let (table, wrong) = Node::parse(&name, text);
                     troubles.extend(wrong);
                     lay_over(&mut tree, table);
                 }
@@ -125,7 +151,7 @@ impl Sources {
         let wrong: Vec<_> = wrong.into_iter().filter(is_new).collect();
         troubles.extend(wrong);
         troubles.sort();
-        Loaded { config, tree, files, troubles }
+        Loaded { config, tree, texts, troubles }
     }
 
     /// The files in the order in which they are laid over each other.

@@ -459,6 +459,47 @@ fn results_are_combined_and_other_files_are_refused() {
 }
 
 #[test]
+fn a_record_names_no_pid_of_the_process_under_trial_which_is_another_on_each_host() {
+    let scene = Scene::new();
+    let pid = std::process::id();
+    let measure = format!("counter:made.count@{pid}/counter:made.readings@{pid},higher");
+    let args = ["trial", "made.twice", "--json", "--no-guards", "--measure", &measure];
+    let output = scene.run(&[&args[..], &SHORT].concat());
+    assert_eq!(json(&output)["measures"][0]["name"], COUNT, "{output:?}");
+}
+
+#[test]
+fn logs_with_a_record_in_a_line_are_combined_and_other_lines_are_passed_over() {
+    let scene = Scene::new();
+    let args = [&["trial", "made.twice", "--json"][..], &MEASURE, &SHORT].concat();
+    let [one, two] = [0, 1].map(|_| text(&scene.run(&args).stdout).to_owned());
+    let write = |name: &str, log: &str| fs::write(scene.place.path().join(name), log).unwrap();
+    write("log", &format!("2026-11-27 WARN something\n{one}\n{two}"));
+    let output = scene.run(&["trial", "combine", "log", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let sources = json(&output)["sources"].clone();
+    assert_eq!((&sources[0]["name"], &sources[1]["name"]), (&"log:2".into(), &"log:4".into()));
+    let said = text(&output.stderr);
+    assert!(said.contains("log:1 is not the record of a trial, and is passed over"), "{said}");
+
+    // A record is never passed over.
+    let half = &two[..two.len() / 2];
+    for (log, expected) in [
+        (format!("{one}{half}\n"), "log:2: not the record of a trial"),
+        (
+            format!("{one}{{\"schema\":1,\"experiment\":\"relay\"}}\n"),
+            "log:2: the result of a bench",
+        ),
+        ("a\nb\n".to_owned(), "log: not the record of a trial"),
+    ] {
+        write("log", &log);
+        let output = scene.run(&["trial", "combine", "log"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains(expected), "{expected}: {output:?}");
+    }
+}
+
+#[test]
 fn a_dry_run_says_what_it_would_do_and_holds_nothing() {
     let scene = Scene::new();
     let output =

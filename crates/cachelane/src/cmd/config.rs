@@ -71,19 +71,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 }
 
 fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
-    let Loaded { config, files, troubles, .. } = loaded;
+    let Loaded { config, texts, troubles, .. } = loaded;
+    let files: Vec<_> = texts.files().map(|file| file.display().to_string()).collect();
     if json {
         let errors: Vec<_> = troubles
             .iter()
             .map(|one| json!({"at": one.origin.as_ref().map(origin), "message": one.message}))
             .collect();
         let members: Vec<_> = config.members.iter().map(|member| &member.name).collect();
-        let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
         out::lines([json!({"schema": 1, "files": files, "members": members, "errors": errors})])?;
     } else if troubles.is_empty() {
         let names: Vec<_> = config.members.iter().map(|member| member.name.as_str()).collect();
         let names = if names.is_empty() { "nothing to run".into() } else { names.join(", ") };
-        let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
         out::lines([clean(&format!("{}: {names}", files.join(", ")))])?;
     } else {
         // As compilers say it, for editors to jump there.

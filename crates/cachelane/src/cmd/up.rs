@@ -3,8 +3,8 @@
 //!
 //! `member` is what is wanted of one and which processes it has, `process` one of these, `inbox` what they
 //! say of themselves; `daemon` has all members, and applies a new configuration (`live`: where it can
-//! without another process); `succession` is how one daemon takes the place of another, and `status` what
-//! others are told.
+//! without another process), which `watch` may find in its files; `succession` is how one daemon takes the
+//! place of another, and `status` what others are told.
 
 mod daemon;
 mod inbox;
@@ -13,6 +13,7 @@ mod member;
 mod process;
 mod status;
 mod succession;
+mod watch;
 
 use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
@@ -33,7 +34,7 @@ use self::process::Starter;
 use self::status::Board;
 use self::succession::{Gave, Predecessor};
 use crate::args::{SourceArgs, duration};
-use crate::config::{Config, Settings};
+use crate::config::{Config, Loaded, Settings, Texts};
 use crate::exit::{Exit, usage};
 use crate::out;
 use crate::passed;
@@ -53,11 +54,12 @@ begin with.
 
 Signals: SIGHUP applies what has changed in the configuration, and that alone: relays whose keys have \
 changed are replaced without a client noticing, and what is wrong changes nothing. Relays open their \
-access logs anew. On SIGTERM it ends all, after their connections have ended (drain-timeout); on SIGINT, \
+access logs anew. With --watch it applies what has changed by itself. On SIGTERM it ends all, after their connections have ended (drain-timeout); on SIGINT, \
 or a second signal, at once. On SIGUSR1 it logs how all fare. On SIGUSR2 it starts the program that is \
 now at its path with --replace, for upgrades.
 
-Exit codes: 2 if something is wrong in the configuration; of --status, 1 if a member has trouble.
+Exit codes: 2 if something is wrong in the configuration; of --status, 1 if a member has trouble, \
+or has not started yet.
 
 Examples:
   cachelane up
@@ -83,6 +85,10 @@ pub(crate) struct Args {
     /// The longest such pause [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     retry_at_most: Option<Duration>,
+    /// Look so often whether the files of the configuration have changed, and apply it as SIGHUP does
+    /// once they have stayed the same for so long; 0s for SIGHUP alone [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    watch: Option<Duration>,
     /// Name of this daemon: two with one name are one too many
     #[arg(long, value_name = "NAME", default_value = "up")]
     name: ProcessName,
@@ -102,7 +108,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
     if args.status {
         return status::print(&args.name, args.json);
     }
-    let config = load(args)?;
+    let (config, texts) = load(args)?;
     let mut loudness = if quiet { vec!["-q"] } else { Vec::new() };
     loudness.extend(std::iter::repeat_n("-v", verbose.into()));
     if args.dry_run {
@@ -139,6 +145,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
         silent_after: args.silent_after,
         retry_after: args.retry_after,
         retry_at_most: args.retry_at_most,
+        watch: args.watch,
     };
     let mut daemon = Daemon::new(args.sources.sources(), settings, starter, inbox, board, control);
     if let Some(predecessor) = &predecessor {
@@ -154,7 +161,7 @@ pub(crate) fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<Exit>
             }
         }
     }
-    daemon.begin(config, predecessor, args.replace);
+    daemon.begin(config, texts, predecessor, args.replace);
     end(&mut daemon, &mut foreground)
 }
 
@@ -171,10 +178,10 @@ fn only_one(dir: &Path) -> anyhow::Result<OwnedFd> {
     lock().with_context(|| format!("cannot lock {}", dir.display()))
 }
 
-/// What the configuration asks for, if nothing is wrong with it.
-fn load(args: &Args) -> anyhow::Result<Config> {
-    let loaded = args.sources.sources().load();
-    let Some((last, others)) = loaded.troubles.split_last() else { return Ok(loaded.config) };
+/// What the configuration asks for, if nothing is wrong with it, and what its files say.
+fn load(args: &Args) -> anyhow::Result<(Config, Texts)> {
+    let Loaded { config, texts, troubles, .. } = args.sources.sources().load();
+    let Some((last, others)) = troubles.split_last() else { return Ok((config, texts)) };
     others.iter().for_each(|trouble| out::complain(&trouble.to_string()));
     Err(usage(last.to_string()))
 }

@@ -113,10 +113,12 @@ impl Checker {
                 continue;
             };
             let Some(text) = self.text(&format!("up.{name}"), node) else { continue };
-            let Settings { silent_after, retry_after, retry_at_most } = &mut self.config.settings;
+            let Settings { silent_after, retry_after, retry_at_most, watch } =
+                &mut self.config.settings;
             let setting = match key.arg.get_id().as_str() {
                 "silent_after" => silent_after,
                 "retry_after" => retry_after,
+                "watch" => watch,
                 _ => retry_at_most,
             };
             match duration(&text) {

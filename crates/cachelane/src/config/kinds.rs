@@ -15,7 +15,7 @@ const NOT_CONFIGURED: [&str; 16] = [
 ];
 
 /// Of `cachelane up`, these alone: the others say where the configuration is, or ask for something else.
-const OF_UP: [&str; 3] = ["silent_after", "retry_after", "retry_at_most"];
+const OF_UP: [&str; 4] = ["silent_after", "retry_after", "retry_at_most", "watch"];
 
 /// What a member of a configuration does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

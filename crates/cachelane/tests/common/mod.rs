@@ -6,6 +6,7 @@
 pub(crate) mod clients;
 pub(crate) mod daemon;
 pub(crate) mod frames;
+pub(crate) mod kubelet;
 pub(crate) mod metrics;
 pub(crate) mod stage;
 pub(crate) mod steer;

@@ -56,7 +56,12 @@ impl Tried {
             let better = args.better.unwrap_or(Better::Higher);
             Measure::new(COMMAND, args.unit.clone().unwrap_or_default(), better)
         });
-        let measures = number.into_iter().chain(meter.measures()).collect();
+        let pid = candidate.process().map(|process| process.pid);
+        let named = meter.measures().into_iter().map(|measure| match pid {
+            Some(pid) => Measure { name: without_pid(&measure.name, pid), ..measure },
+            None => measure,
+        });
+        let measures = number.into_iter().chain(named).collect();
         Ok(Self { in_force, meter, exposure, command, measures, failure })
     }
 
@@ -198,6 +203,20 @@ impl trial::Subject for Tried {
     }
 }
 
+/// The name of a measure where what is of this process does not say so: its PID is another one on each host,
+/// and records of several hosts are combined by name.
+fn without_pid(name: &str, pid: u32) -> String {
+    let of = format!("@{pid}");
+    let part = |part: &str| match part.strip_suffix(&of) {
+        // A number after another's name is a CPU or a device.
+        Some(left) if left.starts_with("counter:") || left.starts_with("process.") => {
+            left.to_owned()
+        }
+        _ => part.to_owned(),
+    };
+    name.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
 /// Of a window that was cut short.
 fn stop() -> Sample {
     Sample { stop: true, ..Sample::default() }
@@ -213,5 +232,23 @@ fn share(meter: &Meter, start: &sources::Reading, end: &sources::Reading) -> Opt
         // The two are not read at one moment.
         Ok(Value::Part(part)) if part.den > 0.0 => Some(part.ratio().min(1.0)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_the_process_under_trial_does_not_say_its_pid() {
+        for (name, expected) in [
+            ("cpu.busy/counter:relay.bytes@15", "cpu.busy/counter:relay.bytes"),
+            ("process.cpu@15/counter:lend.lent@15", "process.cpu/counter:lend.lent"),
+            ("counter:relay.bytes@1", "counter:relay.bytes@1"),
+            ("counter:relay.bytes@115", "counter:relay.bytes@115"),
+            ("cpu.busy@15/net.bytes@15", "cpu.busy@15/net.bytes@15"),
+        ] {
+            assert_eq!(without_pid(name, 15), expected);
+        }
     }
 }

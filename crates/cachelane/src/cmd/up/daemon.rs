@@ -14,7 +14,8 @@ use super::member::{Member, Patience, SLOW};
 use super::process::{Starter, State};
 use super::status::{Asked, Board};
 use super::succession::{Heir, Predecessor};
-use crate::config::{Config, Sources, Trouble};
+use super::watch::Watch;
+use crate::config::{Config, Sources, Texts, Trouble};
 use crate::run::{Ended, Followed};
 use crate::{log, passed};
 
@@ -46,6 +47,7 @@ pub(super) struct Daemon {
     control: Option<Server>,
     members: Vec<Member>,
     config: Config,
+    watch: Watch,
     /// What the command line says of it is over what the configuration says.
     settings: crate::config::Settings,
     patience: Patience,
@@ -92,6 +94,7 @@ impl Daemon {
             control: Some(control),
             members: Vec::new(),
             config: Config::default(),
+            watch: Watch::default(),
             settings,
             patience: Patience { first: RETRY_AFTER, most: RETRY_AT_MOST },
             phase: Phase::Running,
@@ -110,14 +113,16 @@ impl Daemon {
         }
     }
 
-    /// Starts with this configuration, in the place of a daemon that has given way. `replaces`: if there
-    /// was one, the service manager knows of that one.
+    /// Starts with this configuration, which files of these texts asked for, in the place of a daemon that
+    /// has given way. `replaces`: if there was one, the service manager knows of that one.
     pub(super) fn begin(
         &mut self,
         config: Config,
+        texts: Texts,
         predecessor: Option<Predecessor>,
         replaces: bool,
     ) {
+        self.watch.was_read(texts);
         self.apply(config, predecessor.is_some());
         (self.predecessor, self.is_new_main) = (predecessor, replaces);
     }
@@ -171,6 +176,8 @@ impl Daemon {
             first: of(cli.retry_after, file.retry_after, RETRY_AFTER),
             most: of(cli.retry_at_most, file.retry_at_most, RETRY_AT_MOST),
         };
+        let watch = of(cli.watch, file.watch, Duration::ZERO);
+        self.watch.every = Some(watch).filter(|every| !every.is_zero());
         let filter = config.log.as_deref().unwrap_or(log::DEFAULT);
         if filter != self.starter.filter {
             self.starter.filter = filter.into();
@@ -204,6 +211,7 @@ impl Daemon {
     fn reload(&mut self) {
         passed::notify(&[NotifyState::Reloading]);
         let mut loaded = self.sources.load();
+        self.watch.was_read(loaded.texts);
         let is_right = loaded.troubles.is_empty();
         if is_right && loaded.config.members.is_empty() && !self.members.is_empty() {
             // Such as a file that is being written.
@@ -231,6 +239,18 @@ impl Daemon {
         if self.was_ready {
             passed::notify(&[NotifyState::Ready]);
         }
+    }
+
+    /// Applies the configuration if its files have changed. When to look again.
+    fn look_for_changes(&mut self, now: Instant) -> Option<Instant> {
+        if !matches!(self.phase, Phase::Running) {
+            return None;
+        }
+        if self.watch.finds_change(&self.sources, now) {
+            tracing::info!("the configuration has changed");
+            self.reload();
+        }
+        self.watch.due()
     }
 
     /// Whether all members have been tried, so that it is known how each fares.
@@ -422,7 +442,8 @@ impl Followed for Daemon {
             member.processes_mut().for_each(|one| live::log(one, &self.starter.filter));
         }
         self.give_way(now);
-        let next = [self.turn_members(now), self.kill_late(now)].into_iter().flatten().min();
+        let look = self.look_for_changes(now);
+        let next = [self.turn_members(now), self.kill_late(now), look].into_iter().flatten().min();
         let has_given_way = self.has_given_way();
         self.board.show(self.members.iter().chain(&self.retiring), self.past, has_given_way, now);
         self.announce();

@@ -246,7 +246,8 @@ pub(super) fn print(name: &ProcessName, json: bool) -> anyhow::Result<Exit> {
             &rows,
         ))?;
     }
-    let is_well = |one: &Value| one["trouble"].is_null();
+    // One that starts for the first time has no trouble yet.
+    let is_well = |one: &Value| one["trouble"].is_null() && one["state"] != "starting";
     let well = members.as_array().is_none_or(|all| all.iter().all(is_well));
     Ok(if well { Exit::Ok } else { Exit::Failed })
 }
