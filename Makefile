@@ -1,7 +1,7 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb release test test-slow lint fmt peers deps clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -14,6 +14,9 @@ build: deps ## a release build of the command
 
 deb: deps ## a Debian package, in target/deb
 	scripts/deb
+
+release: deps ## all files of a release, made twice and compared, in target/release-VERSION
+	scripts/release
 
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 	-@scripts/deps peers
@@ -29,7 +32,7 @@ test-slow: deps peers ## tests that run for a long time
 	scripts/models all
 	cargo test --workspace --locked --release --no-fail-fast -- --ignored
 	scripts/deb check
-	scripts/deb twice
+	scripts/release twice
 
 lint: deps ## the checks that CI runs before the tests
 	scripts/lint
