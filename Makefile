@@ -1,7 +1,7 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb oci test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb oci release test test-slow lint fmt peers deps clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,6 +18,9 @@ deb: deps ## a Debian package, in target/deb
 oci: deps ## a container image, as an OCI layout in target/oci/image
 	scripts/oci
 
+release: deps ## all files of a release, made twice and compared, in target/release-VERSION
+	scripts/release
+
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 	-@scripts/deps peers
 	target/release/cachelane demo
@@ -32,8 +35,7 @@ test-slow: deps peers ## tests that run for a long time
 	scripts/models all
 	cargo test --workspace --locked --release --no-fail-fast -- --ignored
 	scripts/deb check
-	scripts/deb twice
-	scripts/oci twice
+	scripts/release twice
 
 lint: deps ## the checks that CI runs before the tests
 	scripts/lint

@@ -25,6 +25,7 @@ mod program;
 pub mod tcx;
 pub mod thread;
 mod tick;
+mod version;
 pub mod xdp;
 
 pub use filter::attach_filter;
@@ -35,6 +36,7 @@ pub use mapped::Words;
 pub use plain::Plain;
 pub use program::{Packet, Program, RunTime, Statistics, program_name};
 pub use tick::{tick, ticks};
+pub use version::libbpf_version;
 
 use std::io;
 

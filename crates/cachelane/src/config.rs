@@ -1,10 +1,12 @@
 //! The configuration of `cachelane up`: TOML files that are laid over each other, and what they ask
 //! for.
 //!
-//! `tree` reads files and lays them over each other, `check` makes members of that, `kinds` says what
-//! may be in a file, and `print` writes what is there, what may be there, and a schema for editors.
+//! `tree` reads files and lays them over each other, `check` makes members of that, `claims` finds what
+//! two of them want, `kinds` says what may be in a file, and `print` writes what is there, what may be
+//! there, and a schema for editors.
 
 mod check;
+mod claims;
 mod kinds;
 mod print;
 mod tree;

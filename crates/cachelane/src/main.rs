@@ -16,10 +16,13 @@ mod passed;
 mod privileges;
 mod run;
 mod terminal;
+mod version;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ErrorKind;
 
 use exit::Exit;
 
@@ -29,6 +32,7 @@ use exit::Exit;
 #[command(
     name = "cachelane",
     version,
+    disable_version_flag = true,
     propagate_version = true,
     after_long_help = "\
 A lane is a set of CPUs that share a last-level cache. A knob is a setting of a running process, \
@@ -50,6 +54,9 @@ struct Cli {
     /// Log more: -v for debug messages, -vv for everything
     #[arg(short, long, global = true, display_order = 991, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// Print the version; with -v, also what a report of a problem needs to say, with -v --json as JSON
+    #[arg(short = 'V', long, global = true, display_order = 992, action = clap::ArgAction::Version)]
+    version: Option<bool>,
 }
 
 fn main() -> ExitCode {
@@ -79,12 +86,22 @@ fn say(said: &clap::Error) -> ExitCode {
         let _ = said.print();
         return Exit::Usage.into();
     }
+    let args = || env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    if said.kind() == ErrorKind::DisplayVersion && version::wants_details(args()) {
+        return print(&match version::wants_json(args()) {
+            true => format!("{}\n", version::json()),
+            false => version::text(),
+        });
+    }
     let styled = said.render();
-    let printed = out::print(&match terminal::colour() {
+    print(&match terminal::colour() {
         true => styled.ansi().to_string(),
         false => styled.to_string(),
-    });
-    match printed {
+    })
+}
+
+fn print(text: &str) -> ExitCode {
+    match out::print(text) {
         Ok(()) => Exit::Ok.into(),
         Err(error) => {
             out::complain(&describe(&error));

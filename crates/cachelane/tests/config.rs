@@ -97,8 +97,117 @@ fn what_only_one_may_have_is_said_by_name() {
          socket = \"s\"\n",
     );
     assert_eq!(code, Some(2));
-    let expected = "up.toml:4:8: relay.b and relay.a both have listen :2 (expected it in one of them)\n\
-                    up.toml:9:8: steer.b and steer.a both have interface e (expected it in one of them)\n";
+    let expected = "up.toml:5:1: relay.b and relay.a both have listen :2, there at up.toml:2:17 (expected \
+                    it in one of them)\n\
+                    up.toml:10:1: steer.b and steer.a both have interface e, there at up.toml:8:1 (expected \
+                    it in one of them)\n";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn members_whose_addresses_or_bridges_overlap_are_said_with_both_places() {
+    let overlap = |config: &str, expected: &str| {
+        let (code, said) = check(config);
+        match expected {
+            "" => {
+                assert_eq!((code, said.contains("overlaps")), (Some(0), false), "{config}: {said}")
+            }
+            expected => {
+                let expected = format!("up.toml:{expected} (expected one of them)\n");
+                assert_eq!((code, said), (Some(2), expected), "{config}");
+            }
+        }
+    };
+    let relays = |one: &str, other: &str| {
+        format!(
+            "[relay.a]\nlisten = \"{one}\"\nto = \"a:3\"\n[relay.b]\nlisten = \"{other}\"\nto = \"a:3\"\n"
+        )
+    };
+    for (one, other) in [
+        (":81", "0.0.0.0:81"),
+        ("0.0.0.0:81", "[::]:81"),
+        ("[::1]:81", ":81"),
+        ("0.0.0.0:81", "127.0.0.1:81"),
+    ] {
+        let expected = format!(
+            "5:1: relay.b has listen {other}, which overlaps listen {one} of relay.a at up.toml:2:1"
+        );
+        overlap(&relays(one, other), &expected);
+    }
+    let same = "both have listen [::]:81, there at up.toml:2:1";
+    assert!(check(&relays(":81", "[::]:81")).1.contains(same));
+    for (one, other) in
+        [("127.0.0.1:81", "127.0.0.2:81"), ("0.0.0.0:81", "[::1]:81"), (":81", ":82"), (":0", ":0")]
+    {
+        overlap(&relays(one, other), "");
+    }
+    overlap(
+        "[metrics]\nlisten = \"127.0.0.1:81\"\n[relay.a]\nlisten = \":81\"\nto = \"a:3\"\n",
+        "4:1: relay.a has listen :81, which overlaps listen 127.0.0.1:81 of metrics at up.toml:2:1",
+    );
+    overlap(
+        "[relay.a]\nlisten = [\":81\", \"127.0.0.1:81\"]\nto = \"a:3\"\n",
+        "2:18: relay.a has listen 127.0.0.1:81, which overlaps listen :81 of relay.a at up.toml:2:11",
+    );
+    overlap(
+        "[bridge.a]\nnames = [\"x\", \"br*\"]\n[bridge.b]\nnames = [\"br0\"]\n",
+        "4:10: bridge.b has names br0, which overlaps names br* of bridge.a at up.toml:2:15",
+    );
+    overlap(
+        "[bridge.a]\nnames = \"br0\"\n[bridge.b]\nall = true\n",
+        "4:1: bridge.b has all true, which overlaps names br0 of bridge.a at up.toml:2:1",
+    );
+    // Nobody can tell whether a bridge will have a name that both patterns are for.
+    overlap("[bridge.a]\nnames = \"br*\"\n[bridge.b]\nnames = \"*0\"\n", "");
+    overlap("[bridge.a]\nnames = [\"br*\", \"br0\", \"br0\"]\n", "");
+    overlap("[bridge.a]\nnames = \"br0\"\n[bridge.b]\nall = true\nenabled = false\n", "");
+}
+
+/// What `config check` says of two addresses is what the kernel says of them.
+#[test]
+fn addresses_overlap_where_no_two_relays_can_listen_on_both() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::Stdio;
+
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
+    let port = free.expect("an address").port();
+    let addrs = ["", "0.0.0.0", "[::]", "127.0.0.1", "127.0.0.2", "[::1]"];
+    let addrs = addrs.map(|addr| format!("{addr}:{port}"));
+    for one in &addrs {
+        let args = ["relay", "--listen", one, "--to", "127.0.0.1:9", "--cpus", "0"];
+        let mut first = place.command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut log = BufReader::new(first.stderr.take().expect("its stderr")).lines();
+        let listens = log.by_ref().map_while(Result::ok).any(|line| line.contains("relaying "));
+        assert!(listens, "a relay on {one}");
+        for other in &addrs {
+            let config = format!(
+                "[relay.a]\nlisten = \"{one}\"\nto = \"a:3\"\n[relay.b]\nlisten = \"{other}\"\nto = \"a:3\"\n"
+            );
+            let args =
+                ["relay", "--dry-run", "--listen", other, "--to", "127.0.0.1:9", "--cpus", "0"];
+            let refused = run(&place, &args);
+            let is_refused = text(&refused.stderr).contains("Address already in use");
+            assert_eq!(check(&config).0 == Some(2), is_refused, "{one} {other}: {refused:?}");
+            assert_eq!(refused.status.success(), !is_refused, "{one} {other}: {refused:?}");
+        }
+        first.kill().expect("it runs");
+        first.wait().expect("its end");
+    }
+}
+
+#[test]
+fn a_nul_character_is_said_with_its_place() {
+    let (code, said) = check(
+        "lanes = \"a\\u0000\"\n[relay.a]\nlisten = [\":1\", \":2\\u0000\"]\nto = \"a:3\\u0000\"\n\
+         [log]\nlevel = \"\\u0000info\"\n",
+    );
+    assert_eq!(code, Some(2));
+    let expected = "up.toml:1:1: lanes: a NUL character (\\u0000) is in it (expected a text without)\n\
+                    up.toml:3:17: relay.a.listen: a NUL character (\\u0000) is in it (expected a text \
+                    without)\n\
+                    up.toml:4:1: relay.a.to: a NUL character (\\u0000) is in it (expected a text without)\n\
+                    up.toml:6:1: log.level: a NUL character (\\u0000) is in it (expected a text without)\n";
     assert_eq!(said, expected);
 }
 

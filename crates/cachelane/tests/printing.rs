@@ -94,6 +94,8 @@ fn help_and_versions_end_as_they_should_however_they_are_read() {
 
 /// All that prints without being root, and without a process that runs.
 const PRINTS: &[&str] = &[
+    "--version -v",
+    "--version -v --json",
     "relay --dry-run --listen :8080 --to 127.0.0.1:1",
     "relay --stats",
     "relay --stats --json",

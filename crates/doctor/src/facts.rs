@@ -174,6 +174,11 @@ pub struct Kernel {
     pub btf: bool,
 }
 
+impl Kernel {
+    /// The oldest with which all mechanisms work.
+    pub const OLDEST: Release = Release(6, 6);
+}
+
 /// A kernel's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u32, pub u32);

@@ -4,6 +4,7 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
+use super::claims::{Claim, collisions};
 use super::kinds::{KINDS, Key, Kind, Takes, keys_of_up};
 use super::tree::{Node, Origin, Table, Trouble, Value};
 use super::{Config, Member, Settings};
@@ -11,20 +12,25 @@ use crate::args::duration;
 
 /// Names that are so far from each other are not mistaken for each other.
 const ALIKE: f64 = 0.7;
+/// What no argument of a process can have.
+const NUL: &str = "a NUL character (\\u0000) is in it (expected a text without)";
 
 /// What a tree asks for, as far as it makes sense, and what does not.
 pub(super) fn check(tree: &Table) -> (Config, Vec<Trouble>) {
-    let mut checker = Checker { config: Config::default(), troubles: Vec::new() };
+    let (claims, troubles) = Default::default();
+    let mut checker = Checker { config: Config::default(), claims, troubles };
     checker.top(tree);
-    checker.config.members.sort_by(|a, b| a.name.cmp(&b.name));
-    checker.twice();
-    let Checker { config, mut troubles } = checker;
+    let Checker { mut config, mut claims, mut troubles } = checker;
+    config.members.sort_by(|a, b| a.name.cmp(&b.name));
+    claims.sort_by(|a, b| a.member.cmp(&b.member));
+    troubles.append(&mut collisions(&claims));
     troubles.sort();
     (config, troubles)
 }
 
 struct Checker {
     config: Config,
+    claims: Vec<Claim>,
     troubles: Vec<Trouble>,
 }
 
@@ -66,6 +72,10 @@ impl Checker {
 
     fn text(&mut self, name: &str, node: &Node) -> Option<String> {
         match &node.value {
+            Value::Text(text) if text.contains('\0') => {
+                self.say(&node.origin, format!("{name}: {NUL}"));
+                None
+            }
             Value::Text(text) => Some(text.clone()),
             other => {
                 self.say(&node.origin, format!("{name} is {} (expected a text)", other.what()));
@@ -159,7 +169,8 @@ impl Checker {
         let before = self.troubles.len();
         let (command, keys) = (kind.command(), kind.keys());
         let mut enabled = true;
-        let (mut options, mut words, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut options, mut words) = (Vec::new(), Vec::new());
+        let (mut values, mut claims) = (Vec::new(), Vec::new());
         for (key, node) in table {
             if key == "enabled" {
                 match node.value {
@@ -178,6 +189,7 @@ impl Checker {
                 if let Err(message) = alone(&command, found, &argument) {
                     self.say(&origin, format!("{full}: {message}"));
                 }
+                claims.extend(Claim::new(&name, kind, key, &argument, &origin));
                 values.push((key.clone(), argument.clone()));
                 match found.arg.is_positional() {
                     true => words.push(argument),
@@ -201,6 +213,7 @@ impl Checker {
         match parse(&command, &options) {
             Ok(_) => {
                 let origin = node.origin.clone();
+                self.claims.append(&mut claims);
                 self.config.members.push(Member { name, kind, args: options, values, origin });
             }
             Err(error) => {
@@ -237,6 +250,10 @@ impl Checker {
                 (Value::Number(text), Takes::Number) => decimal(text),
                 // A file's mode, in octal; an Ethernet type, in hexadecimal.
                 (Value::Number(text), Takes::Text) => text.trim_start_matches("0o").to_owned(),
+                (Value::Text(text), _) if text.contains('\0') => {
+                    self.say(&node.origin, format!("{full}: {NUL}"));
+                    continue;
+                }
                 (Value::Text(text), _) if !matches!(key.takes(), Takes::Flag) => text.clone(),
                 (other, _) => {
                     let what = other.what();
@@ -251,39 +268,6 @@ impl Checker {
             arguments.push((node.origin.clone(), argument));
         }
         arguments
-    }
-
-    /// What only one may have.
-    fn twice(&mut self) {
-        let mut seen: Vec<(&str, &str, &str)> = Vec::new();
-        let mut troubles = Vec::new();
-        for member in &self.config.members {
-            for (key, value) in &member.values {
-                // A device may be both lent and steered, so it is counted by kind.
-                let of = match (member.kind.name, key.as_str()) {
-                    ("relay", "listen") | ("lend", "socket") => "",
-                    (kind @ ("bridge" | "lend" | "steer"), "names" | "interface") => kind,
-                    _ => continue,
-                };
-                // Port 0 is a port of the kernel's choice.
-                if value.ends_with(":0") {
-                    continue;
-                }
-                match seen.iter().find(|(kind, other, _)| (*kind, *other) == (of, value)) {
-                    Some((.., other)) if *other == member.name => {}
-                    Some((.., other)) => troubles.push(Trouble {
-                        origin: Some(member.origin.clone()),
-                        message: format!(
-                            "{} and {other} both have {key} {} (expected it in one of them)",
-                            member.name,
-                            value.split_once('=').map_or(value.as_str(), |(_, value)| value)
-                        ),
-                    }),
-                    None => seen.push((of, value, &member.name)),
-                }
-            }
-        }
-        self.troubles.append(&mut troubles);
     }
 }
 

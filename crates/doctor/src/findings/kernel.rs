@@ -2,10 +2,10 @@
 
 use super::table;
 use super::words::again;
-use crate::{Facts, Found, Release, XskAnswer};
+use crate::{Facts, Found, Kernel, Release, XskAnswer};
 
 /// The oldest kernel for all mechanisms: tcx links.
-const OLDEST: Release = Release(6, 6);
+const OLDEST: Release = Kernel::OLDEST;
 
 /// What kernels after the oldest bring, and what it is for.
 const NEWER: [(Release, &str); 4] = [

@@ -1,6 +1,7 @@
 //! The kernel: its version, its configuration, lockdown, BTF.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::lines;
 use crate::Kernel;
@@ -17,6 +18,13 @@ const OPTIONS: [&str; 8] = [
     "CONFIG_XDP_SOCKETS",
     "CONFIG_XPS",
 ];
+
+impl Kernel {
+    /// The one that runs here, as far as anybody may know it.
+    pub fn here() -> Kernel {
+        kernel(&Tree::at(Path::new("/")))
+    }
+}
 
 pub(crate) fn kernel(tree: &Tree) -> Kernel {
     let release = tree.text("proc/sys/kernel/osrelease").unwrap_or_default();
