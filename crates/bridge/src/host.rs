@@ -111,6 +111,13 @@ impl Reader {
         match self.port(link) {
             Ok(port) => survey.ports.extend(port),
             Err(error) if is(&error, Errno::NODEV) => {}
+            Err(error) if is(&error, Errno::PERM) => {
+                let message = format!(
+                    "asking which tcx programs port '{name}' has needs CAP_NET_ADMIN in the host's user \
+                     namespace, which no BPF token stands in for"
+                );
+                return Err(Error::new(ErrorKind::NotPermitted, message));
+            }
             Err(error) => return Err(Error::io(format!("reading port '{name}'"), error)),
         }
         Ok(true)

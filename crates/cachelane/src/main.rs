@@ -71,10 +71,14 @@ fn main() -> ExitCode {
         Err(error) => {
             // After what was logged before it.
             drop(log);
-            let why = describe(&error);
+            let (mut why, exit) = (describe(&error), Exit::of(&error));
+            if exit == Exit::NotPermitted && privileges::is_in_user_namespace() {
+                why += "\n(in this user namespace, the kernel grants BPF by a token alone: a BPF file \
+                        system at /sys/fs/bpf with delegate_cmds and its like, see docs/up.md)";
+            }
             out::complain(&why);
             member::fail(&why);
-            Exit::of(&error).into()
+            exit.into()
         }
     }
 }

@@ -148,6 +148,13 @@ pub(crate) fn missing_for<'a>(kinds: impl Iterator<Item = &'a str>) -> Option<St
     missing(capabilities(None).ok()?.effective, needs)
 }
 
+/// Whether capabilities count in this process's user namespace alone, which is not the host's.
+pub(crate) fn is_in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let all = [0, 0, u32::MAX].map(|number| number.to_string());
+    !map.is_empty() && !map.split_whitespace().eq(all.iter().map(String::as_str))
+}
+
 /// Nothing, if this process has all of them.
 /// Whether what it has is enough here, the kernel says: in a container it may not be.
 pub(crate) fn require(what: &str, needs: &[Need]) -> anyhow::Result<()> {

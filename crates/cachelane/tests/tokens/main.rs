@@ -1,0 +1,74 @@
+//! BPF tokens: what the command can do as root of a user namespace, such as a container's, to which the
+//! host delegates BPF.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{PROGRAM, Place, text};
+use lab::testing::root;
+
+/// Runs a script with the command as `$0`, where BPF is delegated to it.
+fn with_tokens(place: &Place, script: &[&str]) -> Output {
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/in_user_namespace.py");
+    let mut command = place.wrapped("python3".as_ref(), &[python, "sh"]);
+    command.args(script).env("CACHELANE_RUNTIME_DIR", place.path().join("run"));
+    command.output().expect("it runs")
+}
+
+fn counter(said: &str, name: &str) -> u64 {
+    let line = said.lines().find(|line| line.split_whitespace().next() == Some(name));
+    let value = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {said}"))
+}
+
+#[test]
+fn root_a_relay_a_lender_and_steering_work_with_tokens() {
+    if !root("root_a_relay_a_lender_and_steering_work_with_tokens") {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/members.sh");
+    let script = std::fs::read_to_string(Path::new(script)).expect("a script");
+    let place = Place::new();
+    let output = with_tokens(&place, &["-c", &script, PROGRAM]);
+    let (said, log) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}\n{log}");
+    for member in ["relay.web", "lend.dns", "steer.in"] {
+        let line = said.lines().find(|line| line.starts_with(member));
+        assert!(line.is_some_and(|line| line.contains(" running ")), "{member}: {said}\n{log}");
+    }
+    assert!(said.contains("\"rx_packets\":50"), "{said}\n{log}");
+    assert!(counter(&said, "relay.bytes_redirected") >= 2 * 200 * 7000, "{said}\n{log}");
+}
+
+#[test]
+fn root_a_bridge_is_refused_where_the_kernel_does_not_tell_of_other_programs() {
+    if !root("root_a_bridge_is_refused_where_the_kernel_does_not_tell_of_other_programs") {
+        return;
+    }
+    let script = "ip link add br0 type bridge; ip link add web type veth peer name far; \
+                  ip link set web master br0; exec \"$0\" bridge br0";
+    let output = with_tokens(&Place::new(), &["-c", script, PROGRAM]);
+    let log = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    assert!(
+        log.contains("port 'web' has needs CAP_NET_ADMIN in the host's user namespace"),
+        "{log}"
+    );
+}
+
+#[test]
+fn root_without_a_token_an_error_says_what_is_missing() {
+    if !root("root_without_a_token_an_error_says_what_is_missing") {
+        return;
+    }
+    let place = Place::new();
+    let script = "exec \"$0\" relay --listen 127.0.0.1:80 --to 127.0.0.1:81 --engine sockmap";
+    let args = ["-Urnm", "sh", "-c", script, PROGRAM];
+    let output = place.wrapped("unshare".as_ref(), &args).output().expect("it runs");
+    let log = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    assert!(log.contains("/sys/fs/bpf with delegate_cmds"), "{log}");
+}

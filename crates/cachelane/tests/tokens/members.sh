@@ -1,0 +1,71 @@
+# What runs with tokens alone: to be run by in_user_namespace.py, with the command as $0. It prints counters.
+set -eu
+ip link set lo up
+unshare -n sleep 600 &
+peer=$!
+trap 'kill $peer' EXIT
+for link in lent steered; do
+	ip link add $link type veth peer name far
+	# Until it is in the other one, the namespace is not there.
+	until ip link set far netns $peer name $link 2>/dev/null; do sleep 0.1; done
+	ip link set $link up
+	nsenter -t $peer -n ip link set $link up
+done
+ip address add 10.9.0.1/24 dev lent
+nsenter -t $peer -n ip address add 10.9.0.2/24 dev lent
+python3 -c '
+import socket
+server = socket.create_server(("127.0.0.1", 81))
+while True:
+    client, _ = server.accept()
+    while data := client.recv(65536):
+        client.sendall(data)
+' &
+server=$!
+cat >up.toml <<END
+[relay.web]
+listen = "127.0.0.1:80"
+to = "127.0.0.1:81"
+engine = "sockmap"
+[lend.dns]
+interface = "lent"
+socket = "dns.lend"
+udp-port = 53
+frames = 1024
+[steer.in]
+interface = "steered"
+priority = 0
+force = true
+END
+"$0" up -c up.toml &
+daemon=$!
+trap 'kill $daemon; wait $daemon || true; kill $server $peer' EXIT
+for look in $(seq 300); do
+	"$0" up --status >status && break
+	[ "$look" != 300 ] || { cat status && exit 1; }
+	sleep 0.2
+done
+"$0" borrow dns.lend --count 50 --time 60s --json >borrowed &
+borrower=$!
+# Packets until it has its own.
+nsenter -t $peer -n python3 -c '
+import socket, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(6000):
+    sender.sendto(b"lent", ("10.9.0.1", 53))
+    time.sleep(0.01)
+' &
+sender=$!
+wait $borrower
+kill $sender
+python3 -c '
+import socket
+client = socket.create_connection(("127.0.0.1", 80))
+for _ in range(200):
+    client.sendall(b"relayed" * 1000)
+    got = 0
+    while got < 7000:
+        got += len(client.recv(65536))
+'
+cat status borrowed
+"$0" knob list --counters
