@@ -1,7 +1,7 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb book test test-slow lint fmt peers deps clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -14,6 +14,9 @@ build: deps ## a release build of the command
 
 deb: deps ## a Debian package, in target/deb
 	scripts/deb
+
+book: ## the manual, in target/book
+	scripts/book
 
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 	-@scripts/deps peers
@@ -28,6 +31,7 @@ test: deps peers ## the test suite, at most 12 minutes on 2 cores from a warm bu
 test-slow: deps peers ## tests that run for a long time
 	scripts/models all
 	cargo test --workspace --locked --release --no-fail-fast -- --ignored
+	scripts/book
 	scripts/deb check
 	scripts/deb twice
 
