@@ -76,6 +76,7 @@ pub(crate) const CLASSES: &[Class] = &[
     ("*", "cachelane trial", With("--dry-run", TIME)),
     ("*", "cachelane top --once", Whole(&[0])),
     ("*", "cachelane top", With("--once", "it draws on a terminal; top.rs looks at that")),
+    ("*", "cachelane relay --stats", Soon(&[0])),
     ("*", "cachelane relay", Serves),
     ("*", "cachelane bridge", Serves),
     ("*", "cachelane steer", Serves),
