@@ -158,6 +158,18 @@ fn the_page_of_the_configuration_is_what_the_command_says() {
     is_as_written("docs/reference/config.md", &page);
 }
 
+#[test]
+fn the_page_of_knobs_has_every_knob_that_a_configuration_can_set() {
+    let page = pages::read("docs/knobs.md").text;
+    let default = said(&["config", "default"]).replace("\n# ", " ");
+    let knobs = default.split(" knob ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    let knobs: BTreeSet<&str> = knobs.filter(|name| name.contains('.')).collect();
+    assert!(knobs.len() >= 7, "{knobs:?}");
+    for knob in knobs {
+        assert!(page.contains(&format!("\n| `{knob}` |")), "docs/knobs.md has no line for {knob}");
+    }
+}
+
 fn said(args: &[&str]) -> String {
     let output = Command::new(PROGRAM).args(args).env_remove("COLUMNS").output().expect("it runs");
     assert!(output.status.success(), "{args:?}: {output:?}");
