@@ -69,9 +69,10 @@ fn walk(pages: &[Page], wrong: &mut Vec<String>) {
                 }
                 "toml" => {
                     let text = format!("{}\n", block.lines.join("\n"));
-                    let path = block.lines[0].strip_prefix("# /").map(|path| format!("/{path}"));
-                    let path = path.unwrap_or_else(|| "config.toml".into());
-                    reader.write(&path, &text);
+                    // Its first line may say where it is.
+                    let path = block.lines[0].strip_prefix("# ");
+                    let path = path.filter(|path| path.ends_with(".toml")).unwrap_or("config.toml");
+                    reader.write(path, &text);
                     let place = format!("{}:{}", page.path, block.line);
                     let said =
                         reader.run(&place, &format!("cachelane config check -c {path}"), true);
