@@ -1,7 +1,7 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb oci release test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb oci release book test test-slow lint fmt peers deps clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -21,6 +21,9 @@ oci: deps ## a container image, as an OCI layout in target/oci/image
 release: deps ## all files of a release, made twice and compared, in target/release-VERSION
 	scripts/release
 
+book: ## the manual, in target/book
+	scripts/book
+
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html
 	-@scripts/deps peers
 	target/release/cachelane demo
@@ -34,6 +37,7 @@ test: deps peers ## the test suite, at most 12 minutes on 2 cores from a warm bu
 test-slow: deps peers ## tests that run for a long time
 	scripts/models all
 	cargo test --workspace --locked --release --no-fail-fast -- --ignored
+	scripts/book
 	scripts/deb check
 	scripts/release twice
 

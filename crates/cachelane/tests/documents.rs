@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{PROGRAM, Place, text};
+use common::{Place, text};
 
 #[test]
 fn every_shell_gets_completions_of_every_subcommand() {
@@ -71,45 +71,6 @@ fn manual_pages_that_cannot_be_written_are_an_error_that_names_the_folder() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.starts_with("cachelane: cannot write manual pages into file/pages: "), "{said}");
-}
-
-#[test]
-fn what_is_said_to_those_who_come_from_elsewhere_runs() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/coming-from.md");
-    let page = fs::read_to_string(page).expect("the page");
-    let blocks = page.split("```console\n$ ").skip(1);
-    let commands: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(commands.len(), 4, "{page}");
-    let place = Place::new();
-    for command in commands {
-        let arguments = command.strip_prefix("cachelane").expect(command);
-        let script = format!("exec \"{PROGRAM}\" {arguments}");
-        let output = place.wrapped("bash".as_ref(), &["-c", &script]).output().expect("bash runs");
-        assert!(output.status.success(), "{command}: {output:?}");
-        assert!(text(&output.stdout).starts_with("would listen on "), "{command}: {output:?}");
-    }
-}
-
-#[test]
-fn configurations_in_the_docs_are_right_and_what_is_wrong_in_them_is_said_as_they_say() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/up.md");
-    let page = fs::read_to_string(page).expect("the page");
-    let block = |kind: &str| {
-        let rest = page.split(&format!("```{kind}\n")).nth(1).expect(kind);
-        rest.split("```").next().expect(kind).to_owned()
-    };
-    let place = Place::new();
-    let check = |config: &str| {
-        fs::write(place.path().join("proxy.toml"), config).expect("a file");
-        let output = place.command(&["config", "check", "-c", "proxy.toml"]).output();
-        text(&output.expect("it runs").stdout).to_owned()
-    };
-    let members = "bridge.containers, lend.dns, metrics, relay.web";
-    assert_eq!(check(&block("toml")), format!("proxy.toml: {members}\n"));
-    assert!(page.contains(&format!("/etc/cachelane/config.toml: {members}\n")));
-    let wrong = "[relay.web]\nbudget = \"8X\"\nlisen = \":1\"\nto = \"a:1\"\n\n\n[relay.db]\nlisten = \":2\"\n";
-    let said = check(wrong);
-    assert!(page.contains(&said), "{said}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn pages_have_the_findings_titles_and_say_all_there_is_to_say() {
             assert!(text.trim().len() > 20, "{finding:?}: {part:?}");
         }
         let (_, helped) = finding.page.split_once("## Whether it helped").expect("checked");
-        assert!(helped.contains("\n$ cachelane "), "{finding:?}: no command");
+        assert!(helped.contains("\n# cachelane "), "{finding:?}: no command");
         assert!(finding.page.lines().all(|line| line.chars().count() <= 160), "{finding:?}");
     }
 }

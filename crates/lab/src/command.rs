@@ -123,7 +123,9 @@ impl Command {
             .host
             .on_executor(move || command.spawn())
             .map_err(|error| Error::io(format!("cannot start `{line}`"), error))?;
-        if let (Some(bytes), Some(mut pipe)) = (self.input, child.stdin.take()) {
+        if let Some(bytes) = self.input
+            && let Some(mut pipe) = child.stdin.take()
+        {
             // A program that does not read its input says what is wrong by its status.
             thread::spawn(move || pipe.write_all(&bytes));
         }

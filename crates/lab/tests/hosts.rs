@@ -202,6 +202,19 @@ fn a_missing_program_is_reported_with_its_package() {
 }
 
 #[test]
+fn a_pipe_to_a_program_is_open_until_its_owner_closes_it() {
+    let here = Host::here().expect("a host");
+    let cat = here.command("cat").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut cat = cat.spawn().expect("cat starts");
+    let mut to = cat.pipes().stdin.take().expect("a pipe that nobody has closed");
+    to.write_all(b"said").expect("cat reads");
+    drop(to);
+    let mut said = String::new();
+    cat.pipes().stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert_eq!(said, "said");
+}
+
+#[test]
 fn a_program_that_takes_too_long_is_killed() {
     let here = Host::here().expect("a host");
     let limit = Duration::from_millis(50);

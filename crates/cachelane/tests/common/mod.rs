@@ -8,6 +8,7 @@ pub(crate) mod daemon;
 pub(crate) mod frames;
 pub(crate) mod kubelet;
 pub(crate) mod metrics;
+pub(crate) mod pages;
 pub(crate) mod stage;
 pub(crate) mod steer;
 pub(crate) mod xsk;
