@@ -120,30 +120,45 @@ fn root_a_node_runs_what_the_manifests_say_and_applies_a_new_config_map() {
     let Tally { served, refused, reset } = storm.end();
     assert!(served > 0 && refused == 0 && reset == 0, "{served} {refused} {reset}");
 
-    // Members that have trouble are no reason to start the daemon anew.
-    node.write(&format!(
-        "{with_relay}[lend.x]\ninterface = \"none\"\nsocket = \"/run/cachelane/x\"\n"
-    ));
-    assert!(comes_true(|| !container.exec(&is_ready).success()), "{}", running.log());
-    assert!(container.exec(&lives).success(), "{}", running.log());
-    // One that does not answer is.
+    container.signal("TERM");
+    assert_eq!(running.ended(), Some(0), "{}", running.log());
+    assert_eq!(node.sockets(), Vec::<String>::new(), "{}", running.log());
+}
+
+#[test]
+fn root_probes_tell_a_stuck_daemon_from_trouble_and_a_killed_one_is_replaced() {
+    if !root("root_probes_tell_a_stuck_daemon_from_trouble_and_a_killed_one_is_replaced") {
+        return;
+    }
+    let lab = Lab::new("probes").expect("a lab");
+    let host = lab.host("node").expect("a host");
+    let to = host.run(echo).expect("the host");
+    let right = configuration(&to.to_string());
+    let trouble = "[lend.x]\ninterface = \"none\"\nsocket = \"/run/cachelane/x\"\n";
+    let node = Node::new(host.clone(), &format!("{right}{trouble}"));
+    let daemons = Manifests::of("");
+    let pod = daemons.pod("DaemonSet");
+    let (is_ready, lives) = (pod.probe("readinessProbe"), pod.probe("livenessProbe"));
+    let mut running = node.start(&pod);
+    let container = running.container();
+    assert!(running.says("lend.x: "), "{}", running.log());
+    assert!(comes_true(|| container.exec(&lives).success()), "{}", running.log());
+    assert!(!container.exec(&is_ready).success(), "{}", running.log());
     container.signal("STOP");
     assert!(!container.exec(&lives).success(), "it is stopped");
     container.signal("CONT");
     assert!(comes_true(|| container.exec(&lives).success()), "{}", running.log());
 
-    // Killed, and started again by the kubelet: in its place are sockets of the same names.
-    node.write(&with_relay);
+    // Once it is killed, there are sockets of the same names in its place.
+    node.write(&right);
     container.signal("KILL");
     assert_eq!(running.ended(), Some(128 + 9), "{}", running.log());
     assert!(!node.sockets().is_empty());
-    let mut running = node.start(&pod);
+    let running = node.start(&pod);
     let container = running.container();
     assert!(comes_true(|| container.exec(&is_ready).success()), "{}", running.log());
-    assert!(serves(), "{}", running.log());
-    container.signal("TERM");
-    assert_eq!(running.ended(), Some(0), "{}", running.log());
-    assert_eq!(node.sockets(), Vec::<String>::new(), "{}", running.log());
+    let relay = ([127, 0, 0, 1], 8080).into();
+    assert!(host.run(|| serves(relay)).expect("the host"), "{}", running.log());
 }
 
 /// What the comments of the manifest say of other members.
