@@ -50,6 +50,7 @@ fmt: deps ## format everything
 
 peers: ## install what benches compare with and tests need
 	@scripts/deps peers
+	@scripts/deps kubernetes
 
 clean: ## remove what was built
 	cargo clean

@@ -494,7 +494,7 @@ fn logs_with_a_record_in_a_line_are_combined_and_other_lines_are_passed_over() {
     ] {
         write("log", &log);
         let output = scene.run(&["trial", "combine", "log"]);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(text(&output.stderr).contains(expected), "{expected}: {output:?}");
     }
 }

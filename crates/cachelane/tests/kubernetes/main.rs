@@ -21,7 +21,7 @@ use common::clients::{Storm, Tally, echo};
 use common::daemon::serves;
 use common::text;
 use lab::testing::{comes_true, root};
-use lab::{BridgeOptions, Host, Lab};
+use lab::{BridgeOptions, Host, Lab, LinkOptions};
 use manifests::{Manifests, configuration, texts};
 use node::{Image, Node};
 
@@ -120,21 +120,92 @@ fn root_a_node_runs_what_the_manifests_say_and_applies_a_new_config_map() {
     let Tally { served, refused, reset } = storm.end();
     assert!(served > 0 && refused == 0 && reset == 0, "{served} {refused} {reset}");
 
-    // Members that have trouble are no reason to start the daemon anew.
-    node.write(&format!(
-        "{with_relay}[lend.x]\ninterface = \"none\"\nsocket = \"/run/cachelane/x\"\n"
-    ));
-    assert!(comes_true(|| !container.exec(&is_ready).success()), "{}", running.log());
-    assert!(container.exec(&lives).success(), "{}", running.log());
-    // One that does not answer is.
+    container.signal("TERM");
+    assert_eq!(running.ended(), Some(0), "{}", running.log());
+    assert_eq!(node.sockets(), Vec::<String>::new(), "{}", running.log());
+}
+
+#[test]
+fn root_probes_tell_a_stuck_daemon_from_trouble_and_a_killed_one_is_replaced() {
+    if !root("root_probes_tell_a_stuck_daemon_from_trouble_and_a_killed_one_is_replaced") {
+        return;
+    }
+    let lab = Lab::new("probes").expect("a lab");
+    let host = lab.host("node").expect("a host");
+    let to = host.run(echo).expect("the host");
+    let right = configuration(&to.to_string());
+    let trouble = "[lend.x]\ninterface = \"none\"\nsocket = \"/run/cachelane/x\"\n";
+    let node = Node::new(host.clone(), &format!("{right}{trouble}"));
+    let daemons = Manifests::of("");
+    let pod = daemons.pod("DaemonSet");
+    let (is_ready, lives) = (pod.probe("readinessProbe"), pod.probe("livenessProbe"));
+    let mut running = node.start(&pod);
+    let container = running.container();
+    assert!(running.says("lend.x: "), "{}", running.log());
+    assert!(comes_true(|| container.exec(&lives).success()), "{}", running.log());
+    assert!(!container.exec(&is_ready).success(), "{}", running.log());
     container.signal("STOP");
     assert!(!container.exec(&lives).success(), "it is stopped");
     container.signal("CONT");
     assert!(comes_true(|| container.exec(&lives).success()), "{}", running.log());
 
+    // Once it is killed, there are sockets of the same names in its place.
+    node.write(&right);
+    container.signal("KILL");
+    assert_eq!(running.ended(), Some(128 + 9), "{}", running.log());
+    assert!(!node.sockets().is_empty());
+    let running = node.start(&pod);
+    let container = running.container();
+    assert!(comes_true(|| container.exec(&is_ready).success()), "{}", running.log());
+    let relay = ([127, 0, 0, 1], 8080).into();
+    assert!(host.run(|| serves(relay)).expect("the host"), "{}", running.log());
+}
+
+/// What the comments of the manifest say of other members.
+#[test]
+fn root_lend_and_steer_run_in_a_pod_that_has_what_they_need_besides() {
+    if !root("root_lend_and_steer_run_in_a_pod_that_has_what_they_need_besides") {
+        return;
+    }
+    let lab = Lab::new("others").expect("a lab");
+    let [host, far] = ["node", "far"].map(|name| lab.host(name).expect("a host"));
+    let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
+    let [lent, steered] = [(); 2].map(|()| lab.link(&far, &host, options.clone()).expect("a link"));
+    let config = |priority: &str| {
+        format!(
+            "[lend.x]\ninterface = \"{}\"\nsocket = \"/run/cachelane/x.lend\"\nudp-port = 53\n\
+             [steer.in]\ninterface = \"{}\"\nforce = true\n{priority}\n",
+            lent.b.device, steered.b.device
+        )
+    };
+    let node = Node::new(host, &config(""));
+    let daemons = Manifests::of("");
+    let mut pod = daemons.pod("DaemonSet");
+    let is_ready = pod.probe("readinessProbe");
+    let unseen = "this process does not see the kernel's threads";
+    let running = node.start(&pod);
+    assert!(running.says("CAP_NET_RAW") && running.says(unseen), "{}", running.log());
+    assert!(!running.container().exec(&is_ready).success());
+    drop(running);
+
+    let capabilities = &mut pod.container["securityContext"]["capabilities"]["add"];
+    let capabilities = capabilities.as_array_mut().expect("a list");
+    capabilities.extend(["NET_RAW", "IPC_LOCK"].map(Into::into));
+    node.write(&config("priority = 0"));
+    let mut running = node.start(&pod);
+    let container = running.container();
+    assert!(comes_true(|| container.exec(&is_ready).success()), "{}", running.log());
     container.signal("TERM");
     assert_eq!(running.ended(), Some(0), "{}", running.log());
-    assert_eq!(node.sockets(), Vec::<String>::new(), "{}", running.log());
+
+    pod.spec["hostPID"] = true.into();
+    node.write(&config(""));
+    let running = node.start(&pod);
+    let container = running.container();
+    // A kernel with CONFIG_RT_GROUP_SCHED gives no priority to threads of a control group.
+    let refused = || running.log().contains("may not change the kernel's threads");
+    let is_so = || container.exec(&is_ready).success() || refused();
+    assert!(comes_true(is_so) && !running.log().contains(unseen), "{}", running.log());
 }
 
 /// The node's metrics.

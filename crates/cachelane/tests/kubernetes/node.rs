@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use lab::Host;
 use rustix::thread::CapabilitySet;
@@ -91,7 +91,7 @@ impl Image {
 }
 
 pub(crate) struct Node {
-    place: Place,
+    place: Arc<Place>,
     host: Host,
     config: Volume,
     containers: AtomicU32,
@@ -107,15 +107,15 @@ pub(crate) struct Running {
 #[derive(Clone)]
 pub(crate) struct Container {
     host: Host,
-    /// Where the runtime notes what runs.
-    state: PathBuf,
+    /// Where the runtime notes what runs: it is there for as long as there are containers.
+    place: Arc<Place>,
     id: String,
 }
 
 impl Node {
     /// A node on this host, for which there is a ConfigMap with this configuration.
     pub(crate) fn new(host: Host, config: &str) -> Node {
-        let place = Place::new();
+        let place = Arc::new(Place::new());
         let etc = place.path().join("node/etc");
         fs::create_dir_all(&etc).expect("a folder");
         // Every node has its own.
@@ -172,11 +172,11 @@ impl Node {
         fs::create_dir(&bundle).expect("a folder");
         let config = self.config_of(pod, args).to_string();
         fs::write(bundle.join("config.json"), config).expect("a file");
-        let state = self.place.path().join("runc");
-        let mut command = Command::new("runc");
-        command.arg("--root").arg(&state).arg("run").arg("--bundle").arg(bundle).arg(&id);
-        command.stdin(Stdio::null());
-        (Container { host: self.host.clone(), state, id }, command)
+        let container =
+            Container { host: self.host.clone(), place: Arc::clone(&self.place), id: id.clone() };
+        let mut command = container.runtime();
+        command.arg("run").arg("--bundle").arg(bundle).arg(id).stdin(Stdio::null());
+        (container, command)
     }
 
     /// What a runtime is told of it (config.json of the OCI's runtime specification).
@@ -285,9 +285,15 @@ impl Drop for Running {
 }
 
 impl Container {
-    fn runc(&self, before: &[&str], after: &[String]) -> Output {
+    fn runtime(&self) -> Command {
         let mut command = Command::new("runc");
-        command.arg("--root").arg(&self.state).args(before).arg(&self.id).args(after);
+        command.arg("--root").arg(self.place.path().join("runc"));
+        command
+    }
+
+    fn runc(&self, before: &[&str], after: &[String]) -> Output {
+        let mut command = self.runtime();
+        command.args(before).arg(&self.id).args(after);
         self.host.run(move || command.output()).expect("the host").expect("runc runs")
     }
 

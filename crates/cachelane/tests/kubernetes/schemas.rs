@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use crate::common::{Place, text};
 use crate::manifests::{Manifests, configuration, sources, texts, tool, yaml};
 
-/// The oldest version that knows everything in the manifests (`backoffLimitPerIndex`), and a new one.
+/// The oldest version that has everything in the manifests without being asked (`backoffLimitPerIndex`),
+/// and a new one.
 const VERSIONS: [&str; 2] = ["1.29", "1.37"];
 
 /// What the validator says of this file, for this version; unknown fields are errors.

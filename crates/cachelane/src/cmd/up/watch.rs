@@ -3,7 +3,7 @@
 //!
 //! The files are read, and what they say is compared. Notifications (inotify) would be of what is at a path
 //! at present: each symlink on the way, the folder that it leads to and the one that it will lead to would
-//! have to be followed, and file systems of other machines send none. A few files are read in microseconds.
+//! have to be followed, and file systems of other machines send none.
 
 use std::time::{Duration, Instant};
 
