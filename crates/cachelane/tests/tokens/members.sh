@@ -1,7 +1,8 @@
 # What runs with tokens alone: to be run by in_user_namespace.py, with the command as $0. It prints counters.
 set -eu
 ip link set lo up
-unshare -n sleep 600 &
+# Whoever reads what is printed is not kept waiting by what goes on.
+unshare -n sleep 600 >/dev/null 2>&1 &
 peer=$!
 trap 'kill $peer' EXIT
 for link in lent steered; do
@@ -20,7 +21,7 @@ while True:
     client, _ = server.accept()
     while data := client.recv(65536):
         client.sendall(data)
-' &
+' >/dev/null 2>&1 &
 server=$!
 cat >up.toml <<END
 [relay.web]
@@ -54,7 +55,7 @@ sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(6000):
     sender.sendto(b"lent", ("10.9.0.1", 53))
     time.sleep(0.01)
-' &
+' >/dev/null 2>&1 &
 sender=$!
 wait $borrower
 kill $sender
