@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Stdio};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::Ended;
 use common::clients::{Storm, ask, echo};
-use common::daemon::Daemon;
+use common::daemon::{Daemon, Scene, Status, serves};
 use common::stage::Stage;
 use lab::testing::{comes_true, root};
 use rand::rngs::StdRng;
@@ -328,4 +329,62 @@ fn root_all_mechanisms_go_on_under_load_and_faults_for_long() {
             std::env::var("CACHELANE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
         soak(Duration::from_secs(seconds.unwrap_or(600)), "uplong");
     }
+}
+
+#[test]
+#[ignore = "takes a minute or several, and 3 GB"]
+fn a_thousand_members_run_and_a_reload_touches_one() {
+    const MEMBERS: usize = 1000;
+    let to = echo();
+    // Not all on one address: of ports there are fewer, and tests beside this one need some.
+    let addr =
+        |at: usize| SocketAddr::from(([127, 77, (at / 250) as u8, (at % 250) as u8 + 1], 7777));
+    let of = |at: usize, more: &str| {
+        format!("[relay.m{at}]\nlisten = \"{}\"\nto = \"{to}\"\ncpus = \"0\"\n{more}", addr(at))
+    };
+    let config = |more: &str| {
+        (0..MEMBERS).map(|at| of(at, if at == 500 { more } else { "" })).collect::<String>()
+    };
+    let scene = Scene::new(&config(""));
+    let start = Instant::now();
+    let patiently = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(600), "{what}");
+            thread::sleep(Duration::from_millis(500));
+        }
+        println!("{what}: {:.1?}", begun.elapsed());
+    };
+    let mut daemon = scene.spawn(&[]);
+    patiently("all run", &mut || scene.status().len() == MEMBERS && scene.all_run());
+    let before = scene.status();
+    scene.write(&config("keepalive = \"20s\"\n"));
+    daemon.signal(Signal::HUP);
+    let pid = |all: &HashMap<String, Status>, at: usize| all[&format!("relay.m{at}")].pid;
+    patiently("one is replaced", &mut || pid(&scene.status(), 500) != pid(&before, 500));
+    let after = scene.status();
+    let touched = (0..MEMBERS).filter(|at| pid(&before, *at) != pid(&after, *at));
+    assert_eq!(touched.collect::<Vec<_>>(), [500]);
+    assert!((0..MEMBERS).step_by(97).all(|at| serves(addr(at))), "{}", daemon.log());
+
+    let mut next = scene.spawn(&["--replace"]);
+    patiently("the place is taken", &mut || daemon.child.try_wait().expect("a child").is_some());
+    assert!(scene.all_run());
+    assert!((0..MEMBERS).step_by(97).all(|at| serves(addr(at))), "{}", next.log());
+    // What they cost while nothing happens.
+    let used = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
+        fields[12].parse::<u64>().expect("ticks") + fields[13].parse::<u64>().expect("ticks")
+    };
+    let pids: Vec<_> = scene.status().values().filter_map(|one| one.pid).collect();
+    let sum = || pids.iter().copied().map(used).sum::<u64>();
+    let (members, own, at) = (sum(), used(next.child.id()), Instant::now());
+    thread::sleep(Duration::from_secs(20));
+    let percent = |ticks: u64| ticks as f64 / at.elapsed().as_secs_f64();
+    println!("idle: the daemon {:.1} %", percent(used(next.child.id()) - own));
+    println!("idle: the members {:.1} % of a CPU", percent(sum() - members));
+    next.signal(Signal::TERM);
+    patiently("all have ended", &mut || next.child.try_wait().expect("a child").is_some());
+    println!("in all: {:.1?}", start.elapsed());
 }
