@@ -21,7 +21,7 @@ oci: deps ## a container image, as an OCI layout in target/oci/image
 release: deps ## all files of a release, made twice and compared, in target/release-VERSION
 	scripts/release
 
-book: ## the manual, in target/book
+book: deps ## the manual, in target/book
 	scripts/book
 
 demo: build ## every mechanism off and on, with a report in cachelane-demo.html

@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     /// Looks that failed in a row.
     failures: u32,
     report: Report,
+    /// Of the thread that [runs](Self::run) it.
+    pulse: Option<Pulse>,
     /// The mirror may not hold what the kernel has.
     stale: bool,
     changes: Vec<Change>,
@@ -151,6 +153,7 @@ impl Worker {
             longest: Longest::default(),
             failures: 0,
             report: Report::new(),
+            pulse: None,
             stale: true,
             changes: Vec::new(),
         };
@@ -167,6 +170,7 @@ impl Worker {
         let ring = shared.program.moved(&seen)?;
         let mut priority = Priority::new();
         let pulse = Pulse::of_this_thread();
+        self.pulse = Some(pulse.clone());
         loop {
             priority.review();
             pulse.wait(|| self.sleep())?;

@@ -72,7 +72,11 @@ fn main() -> ExitCode {
             // After what was logged before it.
             drop(log);
             let (mut why, exit) = (describe(&error), Exit::of(&error));
-            if exit == Exit::NotPermitted && privileges::is_in_user_namespace() {
+            if exit == Exit::NotPermitted
+                && why.contains("BPF")
+                && !why.contains("token")
+                && privileges::is_in_user_namespace()
+            {
                 why += "\n(in this user namespace, the kernel grants BPF by a token alone: a BPF file \
                         system at /sys/fs/bpf with delegate_cmds and its like, see docs/up.md)";
             }

@@ -72,18 +72,20 @@ pub(crate) fn needs_of(kind: &str) -> &'static [Need] {
     }
 }
 
+/// Unix sockets may be another user's, and in a folder of another user's.
+const FILES: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
+
 /// What a mechanism makes use of where it has it.
 fn uses_of(kind: &str) -> CapabilitySet {
-    // Unix sockets may be another user's, and in a folder of another user's.
-    let files = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE;
     match kind {
         // Its thread's priority; who accelerates a bridge already; what netfilter does.
         "bridge" => CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON,
-        "lend" => files | CapabilitySet::IPC_LOCK | CapabilitySet::SYS_NICE,
+        "lend" => FILES | CapabilitySet::IPC_LOCK | CapabilitySet::SYS_NICE,
         // Low ports; buffers beyond the host's limit, clients' own addresses; the sockmap engine.
         "relay" => {
             let network = CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_ADMIN;
-            files | network | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::PERFMON
+            FILES | network | CapabilitySet::NET_RAW | CapabilitySet::BPF | CapabilitySet::PERFMON
         }
         // sysfs of its network namespace.
         "steer" => CapabilitySet::SYS_ADMIN,
@@ -96,8 +98,8 @@ fn uses_of(kind: &str) -> CapabilitySet {
 /// and backends, at any time.
 fn uses_later(kind: &str) -> CapabilitySet {
     match kind {
-        // Who has joined, and their sockets' files; its threads' priority.
-        "lend" => CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE | CapabilitySet::SYS_NICE,
+        // Its socket's file, which comes with the thread that others speak to; its threads' priority.
+        "lend" => FILES | CapabilitySet::SYS_NICE,
         // Threads for CPUs that come; sysfs.
         "steer" => CapabilitySet::SYS_NICE | CapabilitySet::SYS_ADMIN,
         "metrics" => CapabilitySet::DAC_OVERRIDE,
@@ -155,8 +157,8 @@ pub(crate) fn is_in_user_namespace() -> bool {
     !map.is_empty() && !map.split_whitespace().eq(all.iter().map(String::as_str))
 }
 
-/// Nothing, if this process has all of them.
-/// Whether what it has is enough here, the kernel says: in a container it may not be.
+/// Nothing, if this process has all of them. Whether that is enough here, the kernel says: in a container it
+/// may not be.
 pub(crate) fn require(what: &str, needs: &[Need]) -> anyhow::Result<()> {
     // A kernel that does not tell refuses later.
     let Ok(sets) = capabilities(None) else { return Ok(()) };

@@ -186,14 +186,16 @@ impl Foreground {
         /// Looks at which a thread is in the same turn: `cachelane up` waits as long for one that says
         /// nothing at all. Until all has started, a turn may last.
         const LOOKS: u32 = 8;
-        match self.watch.look(LOOKS).filter(|_| self.is_ready) {
-            Some(thread) => {
-                let why = format!("its thread '{thread}' is stuck");
-                tracing::error!("{why}");
-                passed::notify(&[NotifyState::Status(&why), NotifyState::WatchdogTrigger]);
-            }
-            None => passed::notify_alive(),
+        if !self.is_ready {
+            self.watch = Watch::default();
         }
+        let stuck = self.watch.look(LOOKS);
+        if stuck.is_empty() {
+            return passed::notify_alive();
+        }
+        let why = format!("its thread '{}' is stuck", stuck.join("', '"));
+        tracing::error!("{why}");
+        passed::notify(&[NotifyState::Status(&why), NotifyState::WatchdogTrigger]);
     }
 
     /// Follows it until the first of: a signal, its own end, the time.

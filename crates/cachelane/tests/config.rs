@@ -173,11 +173,17 @@ fn addresses_overlap_where_no_two_relays_can_listen_on_both() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
     let port = free.expect("an address").port();
     let addrs = ["", "0.0.0.0", "[::]", "127.0.0.1", "127.0.0.2", "[::1]"];
-    let addrs = addrs.map(|addr| format!("{addr}:{port}"));
+    // A host may have no IPv6.
+    let is_here = |addr: &&&str| {
+        let addr = if addr.is_empty() { "[::]" } else { **addr };
+        std::net::TcpListener::bind(format!("{addr}:0")).is_ok()
+    };
+    let addrs: Vec<_> = addrs.iter().filter(is_here).map(|addr| format!("{addr}:{port}")).collect();
     for one in &addrs {
         let args = ["relay", "--listen", one, "--to", "127.0.0.1:9", "--cpus", "0"];
-        let mut first = place.command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(first.stderr.take().expect("its stderr")).lines();
+        let started = place.command(&args).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut first = common::Ended(started);
+        let mut log = BufReader::new(first.0.stderr.take().expect("its stderr")).lines();
         let listens = log.by_ref().map_while(Result::ok).any(|line| line.contains("relaying "));
         assert!(listens, "a relay on {one}");
         for other in &addrs {
@@ -191,8 +197,6 @@ fn addresses_overlap_where_no_two_relays_can_listen_on_both() {
             assert_eq!(check(&config).0 == Some(2), is_refused, "{one} {other}: {refused:?}");
             assert_eq!(refused.status.success(), !is_refused, "{one} {other}: {refused:?}");
         }
-        first.kill().expect("it runs");
-        first.wait().expect("its end");
     }
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{Place, text};
+use common::{PROGRAM, Place, text};
 
 #[test]
 fn every_shell_gets_completions_of_every_subcommand() {

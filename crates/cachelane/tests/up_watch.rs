@@ -87,8 +87,19 @@ fn without_it_files_that_change_are_left_until_a_signal_comes() {
     let volume = Volume::new(&scene.place.path().join("etc"), &[("config.toml", &first)]);
     let daemon = start(&scene, &volume, &[]);
     volume.write(&[("config.toml", &(first + &relay("b", b, to, "")))]);
-    // What it would do at its next turn, it would have done by then: a turn comes with each question.
-    assert_eq!((0..20).filter(|_| scene.status().len() != 1).count(), 0, "{}", daemon.log());
+    // SIGUSR1 is a turn each, which is when it would look.
+    for _ in 0..20 {
+        daemon.signal(Signal::USR1);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(daemon.says("INFO relay.a running"), "{}", daemon.log());
+    assert_eq!(scene.status().len(), 1, "{}", daemon.log());
+    let default = scene.run(&["config", "default"]);
+    assert!(
+        text(&default.stdout).contains("0s for SIGHUP alone [default: 0s]"),
+        "{}",
+        text(&default.stdout)
+    );
     assert!(!daemon.log().contains("the configuration has changed"), "{}", daemon.log());
     daemon.signal(Signal::HUP);
     assert!(comes_true(|| serves(b)), "{}", daemon.log());

@@ -31,6 +31,8 @@ impl Worker {
     /// Takes in what was announced, leaves that to the kernel path, and renews the lease: nothing
     /// that was announced before this call is forwarded by what was known before it.
     pub(super) fn tend(&mut self) -> Result<()> {
+        // Between two of a thousand ports, too: it gets on.
+        self.pulse.as_ref().inspect(|pulse| pulse.beat());
         let program = &self.shared.program;
         // Before the notifications are taken: what comes later may be missed.
         let from = program.now()?;

@@ -41,6 +41,10 @@ pub(crate) const CLASSES: &[Class] = &[
         "cachelane trial relay.engine",
         Instead("--json", "--json --blocks 6 --window 50ms", &[0, 5], TIME),
     ),
+    ("docs/releases.md", "cachelane config check", With("--help", "it is about the reader's own")),
+    ("docs/releases.md", "cachelane up --status", With("--help", "it is about the reader's own")),
+    ("docs/kubernetes.md", "cachelane config check", With("--help", "kubernetes/main.rs does it")),
+    ("docs/kubernetes.md", "cachelane trial combine", With("--help", "kubernetes/node.rs does it")),
     // Such short trials may tell or not.
     ("*", "cachelane trial combine", Whole(&[0, 5])),
     // A process that does not answer, and a member that waits, are failures.
@@ -102,6 +106,12 @@ pub(crate) const CLASSES: &[Class] = &[
     ("*", "head ", Whole(&[0])),
     ("*", "sed ", Whole(&[0])),
     ("*", "kill ", Whole(&[0])),
+    ("docs/kubernetes.md", "kubectl ", Foreign("there is no cluster")),
+    ("docs/kubernetes.md", "skopeo ", Foreign("there is no registry")),
+    ("docs/releases.md", "sha256sum ", Foreign("it is about the files of a release")),
+    ("docs/releases.md", "scripts/release ", Foreign("it builds")),
+    ("docs/releases.md", "RELEASE_SIGN=", Foreign("it builds")),
+    ("docs/releases.md", "git commit ", Foreign("it is about a checkout")),
     ("*", "apt-get ", Foreign("it installs packages")),
     ("*", "make ", Foreign("it builds")),
     ("*", "install ", Foreign("it installs what was built")),

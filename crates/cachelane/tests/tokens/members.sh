@@ -8,7 +8,8 @@ trap 'kill $peer' EXIT
 for link in lent steered; do
 	ip link add $link type veth peer name far
 	# Until it is in the other one, the namespace is not there.
-	until ip link set far netns $peer name $link 2>/dev/null; do sleep 0.1; done
+	until [ "$(readlink /proc/$peer/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.1; done
+	ip link set far netns $peer name $link
 	ip link set $link up
 	nsenter -t $peer -n ip link set $link up
 done

@@ -135,7 +135,7 @@ impl Daemon {
             && now >= self.keep_waiting_at
         {
             predecessor.keep_waiting();
-            self.keep_waiting_at = now + EVERY;
+            self.keep_waiting_at = Instant::now() + EVERY;
         }
         if !self.is_tried() {
             return;
@@ -438,9 +438,8 @@ impl Followed for Daemon {
                 tracing::debug!("process {} says {:?}, and is none of ours", said.pid, said.words);
             }
         }
-        for member in self.members.iter_mut().chain(&mut self.retiring) {
-            member.processes_mut().for_each(|one| live::log(one, &self.starter.filter));
-        }
+        let all = self.members.iter_mut().chain(&mut self.retiring);
+        live::log(all.flat_map(Member::processes_mut), &self.starter.filter);
         self.give_way(now);
         let look = self.look_for_changes(now);
         let next = [self.turn_members(now), self.kill_late(now), look].into_iter().flatten().min();

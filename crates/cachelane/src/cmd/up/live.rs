@@ -1,5 +1,6 @@
 //! What of a new configuration can be changed in the process that is there: keys that are knobs.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use knobs::Client;
@@ -25,16 +26,28 @@ pub(super) fn change(member: &mut Member, wanted: &Wanted) {
     }
 }
 
-/// Has a process log what this filter lets through, if it does not yet. It is told once.
-pub(super) fn log(process: &mut Process, filter: &str) {
-    if process.state != State::Running || process.filter == filter {
+/// Has these processes log what this filter lets through, where they do not yet. Each is told once.
+pub(super) fn log<'a>(processes: impl Iterator<Item = &'a mut Process>, filter: &str) {
+    let differ = |one: &Process| one.state == State::Running && one.filter != filter;
+    let mut others: HashMap<u32, &mut Process> =
+        processes.filter(|one| differ(one)).map(|one| (one.pid(), one)).collect();
+    if others.is_empty() {
         return;
     }
-    process.filter = filter.into();
-    let told =
-        connect(process.pid()).and_then(|mut client| client.ask(member::SET_FILTER, filter.into()));
-    if let Err(error) = told {
-        tracing::error!("{} logs as before: {error}", process.of.name);
+    // All at once: there may be a thousand.
+    let mut found = knobs::discover().unwrap_or_default();
+    found.retain(|one| others.contains_key(&one.pid));
+    let told = knobs::ask_each(&found, |one| ask_soon(one)?.ask(member::SET_FILTER, filter.into()));
+    for (one, told) in found.iter().zip(told) {
+        let Some(process) = others.remove(&one.pid) else { continue };
+        process.filter = filter.into();
+        if let Err(error) = told {
+            tracing::error!("{} logs as before: {error}", process.of.name);
+        }
+    }
+    for (pid, process) in others {
+        process.filter = filter.into();
+        tracing::error!("{} logs as before: process {pid} has no control socket", process.of.name);
     }
 }
 
@@ -91,13 +104,15 @@ fn set_all(pid: u32, all: &[(&'static str, String)]) -> knobs::Result<()> {
 }
 
 fn connect(pid: u32) -> knobs::Result<Client> {
-    /// The daemon waits so long for one that does not answer.
-    const PATIENCE: Duration = Duration::from_secs(2);
     let processes = knobs::discover()?;
     let process = processes.into_iter().find(|process| process.pid == pid);
     let none = || knobs::Search::default().none(&knobs::Select { pid: Some(pid), name: None });
-    let process = process.ok_or_else(none)?;
+    ask_soon(&process.ok_or_else(none)?)
+}
+
+fn ask_soon(process: &knobs::Process) -> knobs::Result<Client> {
+    /// The daemon waits so long for one that does not answer.
+    const PATIENCE: Duration = Duration::from_secs(2);
     // One that is stopped is not waited for.
-    let patience = if process.is_stopped() { PATIENCE / 20 } else { PATIENCE };
-    process.connect_timeout(patience)
+    process.connect_timeout(if process.is_stopped() { PATIENCE / 20 } else { PATIENCE })
 }

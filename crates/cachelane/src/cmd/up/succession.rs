@@ -43,9 +43,7 @@ impl Heir {
         let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
         poll(&mut polled, Some(&Default::default())).is_ok_and(|ready| ready > 0)
     }
-}
 
-impl Heir {
     /// Kills it if it has said nothing for so long: it is stuck, or somebody has stopped it.
     pub(super) fn end_silent(&mut self, after: Duration, now: Instant) {
         if self.heard + after <= now {
@@ -123,10 +121,13 @@ impl Predecessor {
         }
     }
 
-    /// Has it know that this process is well.
+    /// Has it know that this process is well. One that is stopped is not waited for: it does not count the
+    /// time.
     pub(super) fn keep_waiting(&self) {
-        if let Err(error) = self.ask(GIVE_WAY, json!({})) {
-            tracing::debug!("{error:#}");
+        const PATIENCE: Duration = Duration::from_millis(200);
+        let client = self.process.connect_timeout(PATIENCE);
+        if let Err(error) = client.and_then(|mut client| client.ask(GIVE_WAY, json!({}))) {
+            tracing::debug!("process {} does not hear that this one is well: {error}", self.pid());
         }
     }
 
