@@ -20,8 +20,9 @@ import socket
 server = socket.create_server(("127.0.0.1", 81))
 while True:
     client, _ = server.accept()
-    while data := client.recv(65536):
-        client.sendall(data)
+    with client:
+        while data := client.recv(65536):
+            client.sendall(data)
 ' >/dev/null 2>&1 &
 server=$!
 cat >up.toml <<END
@@ -33,7 +34,8 @@ engine = "sockmap"
 interface = "lent"
 socket = "dns.lend"
 udp-port = 53
-frames = 1024
+frames = 3584
+quota = 512
 [steer.in]
 interface = "steered"
 priority = 0
@@ -47,9 +49,9 @@ for look in $(seq 300); do
 	[ "$look" != 300 ] || { cat status && exit 1; }
 	sleep 0.2
 done
-"$0" borrow dns.lend --count 50 --time 60s --json >borrowed &
+"$0" borrow dns.lend --for 8s --json >borrowed &
 borrower=$!
-# Packets until it has its own.
+# Packets for as long as it takes them.
 nsenter -t $peer -n python3 -c '
 import socket, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
