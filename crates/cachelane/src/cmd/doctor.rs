@@ -197,7 +197,10 @@ mod tests {
         for page in std::fs::read_dir(pages).expect("a folder") {
             let page = page.expect("a page").path();
             let text = std::fs::read_to_string(&page).expect("text");
-            for line in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+            let commands = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")));
+            for line in commands {
                 let words = words(line);
                 if words[0] != "cachelane" {
                     continue;

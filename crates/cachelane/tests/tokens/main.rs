@@ -57,7 +57,7 @@ fn root_a_relay_a_lender_and_steering_work_with_tokens() {
     let packets = said.lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
     let packets = packets.and_then(|end| end["packets"].as_u64());
     assert!(packets.is_some_and(|packets| packets > 20), "{said}\n{log}");
-    assert!(counter(&said, "relay.bytes_redirected") > 7000, "{said}\n{log}");
+    assert!(counter(said, "relay.bytes_redirected") > 7000, "{said}\n{log}");
 }
 
 #[test]
