@@ -36,7 +36,8 @@ pub(super) struct Board {
 
 #[derive(Default)]
 struct Shown {
-    members: Vec<Status>,
+    /// None before the daemon has looked at them for the first time.
+    members: Option<Vec<Status>>,
     /// Starts and failures of members that are gone.
     past: (u64, u64),
     has_given_way: bool,
@@ -73,7 +74,7 @@ impl Board {
     ) {
         let members = members.map(|member| Status::of(member, now)).collect();
         let mut shown = self.shown.lock();
-        (shown.members, shown.past, shown.has_given_way) = (members, past, has_given_way);
+        (shown.members, shown.past, shown.has_given_way) = (Some(members), past, has_given_way);
     }
 
     /// The process that was to take the place of this one is gone.
@@ -89,8 +90,11 @@ impl Board {
     pub(super) fn register(board: &Arc<Board>, registry: &Registry) -> Result<(), knobs::Error> {
         let from = Arc::clone(board);
         registry.on_request(MEMBERS, move |_: &Value, _: Peer| {
-            let members = from.shown.lock().members.iter().map(Status::json).collect();
-            Ok::<_, String>(Answer { value: Value::Array(members), files: Vec::new() })
+            let shown = from.shown.lock();
+            // Whoever asks whether all run is not to hear of none.
+            let members = shown.members.as_ref().ok_or("it has not started its members yet")?;
+            let members = members.iter().map(Status::json).collect();
+            Ok::<_, &str>(Answer { value: Value::Array(members), files: Vec::new() })
         })?;
         let to = Arc::clone(board);
         registry.on_request(GIVE_WAY, move |_: &Value, peer: Peer| {
@@ -123,8 +127,9 @@ impl Board {
         ];
         registry.meters(Gauge, "up", now, move || {
             let shown = from.shown.lock();
-            let of =
-                |is: fn(&Status) -> bool| shown.members.iter().filter(|one| is(one)).count() as u64;
+            let of = |is: fn(&Status) -> bool| {
+                shown.members.iter().flatten().filter(|one| is(one)).count() as u64
+            };
             let all =
                 [of(|_| true), of(|one| one.state == "running"), of(|one| one.trouble.is_some())];
             Ok::<_, String>(all)
@@ -140,7 +145,7 @@ impl Board {
         ];
         registry.meters(Counter, "up", counts, move || {
             let shown = from.shown.lock();
-            let sum = |of: fn(&Status) -> u64| shown.members.iter().map(of).sum::<u64>();
+            let sum = |of: fn(&Status) -> u64| shown.members.iter().flatten().map(of).sum::<u64>();
             let (starts, failures) = shown.past;
             Ok::<_, String>([starts + sum(|one| one.starts), failures + sum(|one| one.failures)])
         })
@@ -154,9 +159,9 @@ impl Board {
     /// How they fare, in a line.
     pub(super) fn summary(&self) -> String {
         let shown = self.shown.lock();
-        let all = shown.members.len();
-        let run = shown.members.iter().filter(|one| one.state == "running").count();
-        let failing = shown.members.iter().find(|one| one.trouble.is_some());
+        let all = shown.members.iter().flatten().count();
+        let run = shown.members.iter().flatten().filter(|one| one.state == "running").count();
+        let failing = shown.members.iter().flatten().find(|one| one.trouble.is_some());
         let why =
             failing.and_then(|one| Some(format!("; {}: {}", one.name, one.trouble.as_ref()?)));
         format!("{run} of {all} members run{}", why.unwrap_or_default())
@@ -169,7 +174,7 @@ impl Board {
             let trouble = one.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
             format!("{} {}{trouble}", one.name, one.state)
         };
-        shown.members.iter().map(line).collect()
+        shown.members.iter().flatten().map(line).collect()
     }
 }
 
