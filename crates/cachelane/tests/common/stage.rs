@@ -1,6 +1,5 @@
 //! A host on which all mechanisms have something to do, and flows that they carry.
 
-use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use lab::testing::comes_true;
 use lab::{Bridge, BridgeOptions, End, Host, Lab, Link, LinkOptions};
+use rustix::net::sockopt;
 use serde_json::Value;
 
 use super::daemon::Scene;
@@ -70,13 +70,18 @@ impl Stage {
     }
 }
 
+/// Bytes of datagrams that may wait for their receiver: of 4 KiB each, as those are that come by XDP, for
+/// several seconds.
+const ROOM: usize = 32 << 20;
+
 /// Numbered datagrams, a thousand a second, and those that arrive.
 pub(crate) struct Flow {
     pub(crate) what: &'static str,
     stop: Arc<AtomicBool>,
     arrived: Arc<AtomicU64>,
     send: JoinHandle<u64>,
-    receive: JoinHandle<HashSet<u64>>,
+    receive: JoinHandle<u64>,
+    to: Host,
 }
 
 impl Flow {
@@ -84,6 +89,8 @@ impl Flow {
         let at: SocketAddr = (to.v4, 0).into();
         let bound = move || UdpSocket::bind(at);
         let receiver = to.host.run(bound).expect("the host").expect("a port is free");
+        // What is lost is to be lost on the way, not where this process waits for a CPU.
+        sockopt::set_socket_recv_buffer_size_force(&receiver, ROOM).expect("root may");
         let at = receiver.local_addr().expect("an address");
         let bound = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
         let sender = from.run(bound).expect("the host").expect("a port is free");
@@ -104,22 +111,26 @@ impl Flow {
         let count = Arc::clone(&arrived);
         let over = Arc::clone(&stop);
         let receive = move || {
-            let mut seen = HashSet::new();
+            // Not a set, which stands still while it grows.
+            let (mut seen, mut arrived) = (Vec::new(), 0_u64);
             let mut number = [0; 8];
             loop {
                 match receiver.recv(&mut number) {
                     Ok(8) => {
-                        assert!(seen.insert(u64::from_ne_bytes(number)), "{number:?} came twice");
-                        count.store(seen.len() as u64, Relaxed);
+                        let number = u64::from_ne_bytes(number) as usize;
+                        seen.resize(seen.len().max(number + 1), false);
+                        assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
+                        arrived += 1;
+                        count.store(arrived, Relaxed);
                     }
                     // Nothing has come for a second.
-                    _ if over.load(Relaxed) => return seen,
+                    _ if over.load(Relaxed) => return arrived,
                     _ => {}
                 }
             }
         };
         let (send, receive) = (std::thread::spawn(send), std::thread::spawn(receive));
-        Flow { what, stop, arrived, send, receive }
+        Flow { what, stop, arrived, send, receive, to: to.host.clone() }
     }
 
     /// Whether more arrive from now on.
@@ -132,8 +143,12 @@ impl Flow {
     pub(crate) fn end(self) -> (u64, u64) {
         self.stop.store(true, Relaxed);
         let sent = self.send.join().expect("no panic");
-        let arrived = self.receive.join().expect("no panic").len() as u64;
-        println!("{}: {sent} sent, {} lost", self.what, sent - arrived);
+        let arrived = self.receive.join().expect("no panic");
+        let lost = sent - arrived;
+        let snmp = || std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
+        let udp = self.to.run(snmp).expect("the host");
+        let udp: Vec<_> = udp.lines().filter(|line| line.starts_with("Udp: ")).collect();
+        println!("{}: {sent} sent, {lost} lost; there {udp:?}", self.what);
         (sent, sent - arrived)
     }
 }
