@@ -60,8 +60,9 @@ pub(crate) fn notify(states: &[NotifyState<'_>]) {
 }
 
 /// Tells it that this process is not stuck, which is not worth waiting for.
-pub(crate) fn notify_alive() {
-    if let Err(error) = send("WATCHDOG=1\n") {
+pub(crate) fn notify_alive(and_ready: bool) {
+    let text = if and_ready { "READY=1\nWATCHDOG=1\n" } else { "WATCHDOG=1\n" };
+    if let Err(error) = send(text) {
         tracing::debug!("the service manager is not told that this process is alive: {error}");
     }
 }

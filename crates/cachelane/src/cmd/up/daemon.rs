@@ -260,6 +260,8 @@ impl Daemon {
 
     /// Lets every member do what is due, and takes leave of those that are gone. When to look again.
     fn turn_members(&mut self, now: Instant) -> Option<Instant> {
+        /// Processes that are started before members are heard again.
+        const AT_ONCE: u64 = 16;
         let Daemon { starter, patience, members, retiring, .. } = self;
         for retired in retiring.iter_mut() {
             if !members.iter().any(|one| one.may_take_over_from(retired)) {
@@ -269,12 +271,17 @@ impl Daemon {
         // What the kernel does meanwhile has one place each, and what retires may have that.
         let leaving: Vec<_> = retiring.iter().filter_map(|one| one.processes().next()).collect();
         let kinds: Vec<_> = leaving.iter().map(|process| process.of.kind).collect();
-        let mut next = None;
+        let (mut next, mut starts) = (None, 0);
         for member in members.iter_mut() {
             let kind = member.wanted.as_ref().map(|wanted| wanted.kind);
             let may_start = kind.is_none_or(|kind| kind.is_replaced() || !kinds.contains(&kind));
-            let at = member.turn(starter, *patience, may_start, now);
+            let before = member.starts;
+            let at = member.turn(starter, *patience, may_start && starts < AT_ONCE, now);
+            starts += member.starts - before;
             next = [next, at].into_iter().flatten().min();
+        }
+        if starts >= AT_ONCE {
+            next = Some(now);
         }
         for member in retiring.iter_mut() {
             let at = member.turn(starter, *patience, false, now);

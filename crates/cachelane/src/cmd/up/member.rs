@@ -114,12 +114,14 @@ impl Member {
         let Some(process) = self.processes_mut().find(|one| one.pid() == said.pid) else {
             return false;
         };
+        let starts = process.state == State::Starting;
         process.hear(&said.words);
         let is_next = self.next.as_ref().is_some_and(|next| next.pid() == said.pid);
         for word in &said.words {
             match word {
                 Word::TookOver(Some(from)) => self.took_over.push(*from),
-                Word::Ready => self.is_ready(is_next),
+                // Said again and again.
+                Word::Ready if starts => self.is_ready(is_next),
                 _ => {}
             }
         }
