@@ -29,8 +29,11 @@ pub(super) fn change(member: &mut Member, wanted: &Wanted) {
 /// Has these processes log what this filter lets through, where they do not yet. Each is told once.
 pub(super) fn log<'a>(processes: impl Iterator<Item = &'a mut Process>, filter: &str) {
     let differ = |one: &Process| one.state == State::Running && one.filter != filter;
-    let mut others: HashMap<u32, &mut Process> =
-        processes.filter(|one| differ(one)).map(|one| (one.pid(), one)).collect();
+    let tell = |one: &'a mut Process| {
+        one.filter = filter.into();
+        (one.pid(), &one.of.name)
+    };
+    let mut others: HashMap<u32, &String> = processes.filter(|one| differ(one)).map(tell).collect();
     if others.is_empty() {
         return;
     }
@@ -39,15 +42,12 @@ pub(super) fn log<'a>(processes: impl Iterator<Item = &'a mut Process>, filter: 
     found.retain(|one| others.contains_key(&one.pid));
     let told = knobs::ask_each(&found, |one| ask_soon(one)?.ask(member::SET_FILTER, filter.into()));
     for (one, told) in found.iter().zip(told) {
-        let Some(process) = others.remove(&one.pid) else { continue };
-        process.filter = filter.into();
-        if let Err(error) = told {
-            tracing::error!("{} logs as before: {error}", process.of.name);
+        if let (Some(name), Err(error)) = (others.remove(&one.pid), told) {
+            tracing::error!("{name} logs as before: {error}");
         }
     }
-    for (pid, process) in others {
-        process.filter = filter.into();
-        tracing::error!("{} logs as before: process {pid} has no control socket", process.of.name);
+    for (pid, name) in others {
+        tracing::error!("{name} logs as before: process {pid} has no control socket");
     }
 }
 

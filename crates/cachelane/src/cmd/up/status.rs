@@ -36,8 +36,9 @@ pub(super) struct Board {
 
 #[derive(Default)]
 struct Shown {
-    /// None before the daemon has looked at them for the first time.
-    members: Option<Vec<Status>>,
+    members: Vec<Status>,
+    /// The daemon has looked at them once.
+    has_begun: bool,
     /// Starts and failures of members that are gone.
     past: (u64, u64),
     has_given_way: bool,
@@ -74,7 +75,8 @@ impl Board {
     ) {
         let members = members.map(|member| Status::of(member, now)).collect();
         let mut shown = self.shown.lock();
-        (shown.members, shown.past, shown.has_given_way) = (Some(members), past, has_given_way);
+        (shown.members, shown.past, shown.has_given_way) = (members, past, has_given_way);
+        shown.has_begun = true;
     }
 
     /// The process that was to take the place of this one is gone.
@@ -92,9 +94,11 @@ impl Board {
         registry.on_request(MEMBERS, move |_: &Value, _: Peer| {
             let shown = from.shown.lock();
             // Whoever asks whether all run is not to hear of none.
-            let members = shown.members.as_ref().ok_or("it has not started its members yet")?;
-            let members = members.iter().map(Status::json).collect();
-            Ok::<_, &str>(Answer { value: Value::Array(members), files: Vec::new() })
+            if !shown.has_begun {
+                return Err("it has not started its members yet");
+            }
+            let members = shown.members.iter().map(Status::json).collect();
+            Ok(Answer { value: Value::Array(members), files: Vec::new() })
         })?;
         let to = Arc::clone(board);
         registry.on_request(GIVE_WAY, move |_: &Value, peer: Peer| {
@@ -127,9 +131,8 @@ impl Board {
         ];
         registry.meters(Gauge, "up", now, move || {
             let shown = from.shown.lock();
-            let of = |is: fn(&Status) -> bool| {
-                shown.members.iter().flatten().filter(|one| is(one)).count() as u64
-            };
+            let of =
+                |is: fn(&Status) -> bool| shown.members.iter().filter(|one| is(one)).count() as u64;
             let all =
                 [of(|_| true), of(|one| one.state == "running"), of(|one| one.trouble.is_some())];
             Ok::<_, String>(all)
@@ -145,7 +148,7 @@ impl Board {
         ];
         registry.meters(Counter, "up", counts, move || {
             let shown = from.shown.lock();
-            let sum = |of: fn(&Status) -> u64| shown.members.iter().flatten().map(of).sum::<u64>();
+            let sum = |of: fn(&Status) -> u64| shown.members.iter().map(of).sum::<u64>();
             let (starts, failures) = shown.past;
             Ok::<_, String>([starts + sum(|one| one.starts), failures + sum(|one| one.failures)])
         })
@@ -159,9 +162,9 @@ impl Board {
     /// How they fare, in a line.
     pub(super) fn summary(&self) -> String {
         let shown = self.shown.lock();
-        let all = shown.members.iter().flatten().count();
-        let run = shown.members.iter().flatten().filter(|one| one.state == "running").count();
-        let failing = shown.members.iter().flatten().find(|one| one.trouble.is_some());
+        let all = shown.members.len();
+        let run = shown.members.iter().filter(|one| one.state == "running").count();
+        let failing = shown.members.iter().find(|one| one.trouble.is_some());
         let why =
             failing.and_then(|one| Some(format!("; {}: {}", one.name, one.trouble.as_ref()?)));
         format!("{run} of {all} members run{}", why.unwrap_or_default())
@@ -174,7 +177,7 @@ impl Board {
             let trouble = one.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
             format!("{} {}{trouble}", one.name, one.state)
         };
-        shown.members.iter().flatten().map(line).collect()
+        shown.members.iter().map(line).collect()
     }
 }
 
