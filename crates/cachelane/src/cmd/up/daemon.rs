@@ -1,5 +1,7 @@
 //! The daemon while it runs: its members, a new configuration, and its end.
 
+mod handover;
+
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +12,10 @@ use sd_notify::NotifyState;
 
 use super::inbox::{Inbox, Word};
 use super::live;
-use super::member::{Member, Patience, SLOW};
+use super::member::{Member, Patience};
 use super::process::{Starter, State};
-use super::status::{Asked, Board};
-use super::succession::{Heir, Predecessor};
+use super::status::Board;
+use super::succession::{Predecessor, Successor};
 use super::watch::Watch;
 use crate::config::{Config, Sources, Texts, Trouble};
 use crate::run::{Ended, Followed};
@@ -33,7 +35,7 @@ enum Phase {
     /// All members are to run.
     Running,
     /// Another daemon takes the place of this one: relays go on until they are taken over from.
-    GivingWay(Heir),
+    GivingWay(Successor),
     /// All are to end.
     Ending,
 }
@@ -58,7 +60,7 @@ pub(super) struct Daemon {
     /// Processes that were started for members that are gone, and those of them that failed.
     past: (u64, u64),
     /// The daemon that is to take the place of this one, if this one has started it.
-    successor: Option<Child>,
+    started_successor: Option<Child>,
     announced: String,
     /// The daemon whose place this one takes, until it is told so.
     predecessor: Option<Predecessor>,
@@ -100,7 +102,7 @@ impl Daemon {
             phase: Phase::Running,
             retiring: Vec::new(),
             past: (0, 0),
-            successor: None,
+            started_successor: None,
             announced: String::new(),
             predecessor: None,
             keep_waiting_at: Instant::now(),
@@ -125,42 +127,6 @@ impl Daemon {
         self.watch.was_read(texts);
         self.apply(config, predecessor.is_some());
         (self.predecessor, self.is_new_main) = (predecessor, replaces);
-    }
-
-    /// Ends what is left of the predecessor, once it is known how all fare.
-    fn end_predecessor(&mut self, now: Instant) {
-        /// How often it is told that this process is well.
-        const EVERY: Duration = Duration::from_secs(1);
-        if let Some(predecessor) = &self.predecessor
-            && now >= self.keep_waiting_at
-        {
-            predecessor.keep_waiting();
-            self.keep_waiting_at = Instant::now() + EVERY;
-        }
-        if !self.is_tried() {
-            return;
-        }
-        let failing = self.members.iter().find(|member| member.is_failing_relay());
-        if let (Some(member), true) = (failing, self.predecessor.is_some()) {
-            // What it has there goes on until then.
-            if !std::mem::replace(&mut self.is_held_up, true) {
-                tracing::warn!("the process before this one serves until {} runs", member.name);
-            }
-            return;
-        }
-        if std::mem::take(&mut self.is_new_main) {
-            passed::notify(&[NotifyState::MainPid(std::process::id())]);
-        }
-        let Some(predecessor) = &self.predecessor else { return };
-        let took_over = self.members.iter().flat_map(|member| member.took_over.clone());
-        match predecessor.taken(&took_over.collect::<Vec<_>>()) {
-            Ok(()) => {
-                self.predecessor = None;
-                // To be said again, now that the service manager listens to this process.
-                self.announced.clear();
-            }
-            Err(error) => tracing::warn!("asking again: {error:#}"),
-        }
     }
 
     /// Has this configuration be the one in force: what it has not is ended, what is new is started, what
@@ -331,64 +297,8 @@ impl Daemon {
         const LATE: Duration = Duration::from_secs(1);
         if self.due.is_some_and(|due| now > due + LATE) {
             self.everybody().for_each(|member| member.forgive_silence(now));
-            if let Phase::GivingWay(heir) = &mut self.phase {
-                heir.heard = now;
-            }
-        }
-    }
-
-    /// Gives way to another daemon, step by step, or goes on if that is gone.
-    fn give_way(&mut self, now: Instant) {
-        for asked in self.board.take_asked() {
-            match asked {
-                // It asks until it has taken the place of this one.
-                Asked::GiveWay(pid) => match (&mut self.phase, Heir::of(pid)) {
-                    (Phase::Running, Some(heir)) => {
-                        tracing::info!("process {pid} takes the place of this one");
-                        self.phase = Phase::GivingWay(heir);
-                    }
-                    (Phase::GivingWay(heir), _) => heir.heard = now,
-                    (Phase::Ending, Some(_)) => {}
-                    (_, None) => self.board.forget_heir(),
-                },
-                Asked::Taken(replaced) => {
-                    tracing::info!("another process has taken the place of this one");
-                    for pid in replaced {
-                        self.everybody().for_each(|member| member.was_replaced(pid));
-                    }
-                    // The place of this name is the other's. The service manager may listen to the main
-                    // process alone.
-                    self.control = None;
-                    if let Phase::GivingWay(heir) = &self.phase {
-                        passed::notify(&[NotifyState::MainPid(heir.pid)]);
-                    }
-                    self.end(false);
-                }
-            }
-        }
-        let Phase::GivingWay(heir) = &mut self.phase else { return };
-        if let Some(after) = self.starter.silent_after {
-            heir.end_silent(after * SLOW, now);
-        }
-        if heir.is_gone() {
-            tracing::error!("what was to take the place of this process is gone: going on");
-            self.phase = Phase::Running;
-            self.board.forget_heir();
-            let config = self.config.clone();
-            self.members.iter_mut().for_each(|member| member.wanted = None);
-            for wanted in config.members {
-                if let Some(member) = self.members.iter_mut().find(|one| one.name == wanted.name) {
-                    member.want(wanted);
-                }
-            }
-            return;
-        }
-        for member in self.everybody() {
-            let is_relay = member.processes().any(|one| one.of.kind.is_replaced());
-            match is_relay {
-                // What ends now ends because it was taken over from.
-                true => member.wanted = None,
-                false => member.end(Signal::TERM),
+            if let Phase::GivingWay(successor) = &mut self.phase {
+                successor.heard = now;
             }
         }
     }
@@ -397,13 +307,6 @@ impl Daemon {
     fn is_over(&self) -> bool {
         let is_ending = matches!(self.phase, Phase::Ending);
         is_ending && self.members.iter().chain(&self.retiring).all(Member::is_gone)
-    }
-
-    /// Whether only what another daemon takes over is left.
-    fn has_given_way(&self) -> bool {
-        let is_relay = |member: &Member| member.processes().all(|one| one.of.kind.is_replaced());
-        matches!(self.phase, Phase::GivingWay(_))
-            && self.members.iter().chain(&self.retiring).all(is_relay)
     }
 
     /// Tells the service manager how it stands, where that has changed.
@@ -418,12 +321,7 @@ impl Daemon {
 
 impl Followed for Daemon {
     fn ended(&mut self) -> Option<Ended> {
-        if let Some(child) = &mut self.successor
-            && let Ok(Some(status)) = child.try_wait()
-        {
-            tracing::error!("what was to take the place of this process has ended: {status}");
-            self.successor = None;
-        }
+        self.look_at_started_successor();
         self.is_over().then_some(Ended::Count)
     }
 
@@ -492,17 +390,6 @@ impl Followed for Daemon {
     }
 
     fn upgrade(&mut self) {
-        if self.successor.is_some() || !matches!(self.phase, Phase::Running) {
-            return tracing::warn!("another process is about to take this one's place already");
-        }
-        match self.starter.start_successor() {
-            Ok(child) => {
-                tracing::info!("started process {} to take the place of this one", child.id());
-                self.successor = Some(child);
-            }
-            Err(error) => {
-                tracing::error!("cannot start what is to take the place of this one: {error}")
-            }
-        }
+        self.start_successor();
     }
 }

@@ -1,9 +1,9 @@
 //! What of a new configuration can be changed in the process that is there: keys that are knobs.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use knobs::Client;
+use knobs::{Client, ErrorKind};
 
 use super::member::Member;
 use super::process::{Process, State};
@@ -26,14 +26,15 @@ pub(super) fn change(member: &mut Member, wanted: &Wanted) {
     }
 }
 
-/// Has these processes log what this filter lets through, where they do not yet. Each is told once.
+/// Has these processes log what this filter lets through, where they do not yet. One that did not answer is
+/// told again once it says something.
 pub(super) fn log<'a>(processes: impl Iterator<Item = &'a mut Process>, filter: &str) {
-    let differ = |one: &Process| one.state == State::Running && one.filter != filter;
-    let tell = |one: &'a mut Process| {
-        one.filter = filter.into();
-        (one.pid(), &one.of.name)
+    let differ = |one: &Process| {
+        let hears = one.deaf_since.is_none_or(|since| one.heard > since);
+        one.state == State::Running && one.filter != filter && hears
     };
-    let mut others: HashMap<u32, &String> = processes.filter(|one| differ(one)).map(tell).collect();
+    let mut others: HashMap<u32, &mut Process> =
+        processes.filter(|one| differ(one)).map(|one| (one.pid(), one)).collect();
     if others.is_empty() {
         return;
     }
@@ -42,12 +43,24 @@ pub(super) fn log<'a>(processes: impl Iterator<Item = &'a mut Process>, filter: 
     found.retain(|one| others.contains_key(&one.pid));
     let told = knobs::ask_each(&found, |one| ask_soon(one)?.ask(member::SET_FILTER, filter.into()));
     for (one, told) in found.iter().zip(told) {
-        if let (Some(name), Err(error)) = (others.remove(&one.pid), told) {
-            tracing::error!("{name} logs as before: {error}");
+        let Some(process) = others.remove(&one.pid) else { continue };
+        let name = &process.of.name;
+        match told {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                if process.deaf_since.replace(Instant::now()).is_none() {
+                    tracing::error!("{name} logs as before until it answers: {error}");
+                }
+                continue;
+            }
+            Err(error) => tracing::error!("{name} logs as before: {error}"),
+            Ok(_) => {}
         }
+        process.logs(filter);
     }
-    for (pid, name) in others {
+    for (pid, process) in others {
+        let name = &process.of.name;
         tracing::error!("{name} logs as before: process {pid} has no control socket");
+        process.logs(filter);
     }
 }
 

@@ -59,6 +59,7 @@ impl Starter {
             child,
             of: of.clone(),
             filter: self.filter.clone(),
+            deaf_since: None,
             state: State::Starting,
             since: now,
             heard: now,
@@ -116,8 +117,10 @@ pub(super) struct Process {
     child: Child,
     /// What it was started for.
     pub(super) of: Member,
-    /// What it logs by the configuration.
+    /// What it logs by the configuration, as far as it has been told.
     pub(super) filter: String,
+    /// When it was told another one and did not answer.
+    pub(super) deaf_since: Option<Instant>,
     pub(super) state: State,
     /// When it came to be in its state.
     pub(super) since: Instant,
@@ -154,6 +157,11 @@ impl Process {
         if self.state != state {
             (self.state, self.since) = (state, Instant::now());
         }
+    }
+
+    /// It was told this filter.
+    pub(super) fn logs(&mut self, filter: &str) {
+        (self.filter, self.deaf_since) = (filter.into(), None);
     }
 
     /// Tells it to end.

@@ -43,7 +43,7 @@ struct Shown {
     past: (u64, u64),
     has_given_way: bool,
     /// The first process that has asked this one to give way, and is not gone.
-    heir: Option<u32>,
+    successor: Option<u32>,
 }
 
 /// How one member fares.
@@ -80,8 +80,8 @@ impl Board {
     }
 
     /// The process that was to take the place of this one is gone.
-    pub(super) fn forget_heir(&self) {
-        self.shown.lock().heir = None;
+    pub(super) fn forget_successor(&self) {
+        self.shown.lock().successor = None;
     }
 
     pub(super) fn take_asked(&self) -> Vec<Asked> {
@@ -103,11 +103,11 @@ impl Board {
         let to = Arc::clone(board);
         registry.on_request(GIVE_WAY, move |_: &Value, peer: Peer| {
             let mut shown = to.shown.lock();
-            let heir = *shown.heir.get_or_insert(peer.pid);
+            let successor = *shown.successor.get_or_insert(peer.pid);
             let value = json!({"has_given_way": shown.has_given_way});
             drop(shown);
-            if heir != peer.pid {
-                return Err(format!("process {heir} is about to take its place"));
+            if successor != peer.pid {
+                return Err(format!("process {successor} is about to take its place"));
             }
             to.ask(Asked::GiveWay(peer.pid));
             Ok(Answer { value, files: Vec::new() })

@@ -26,17 +26,17 @@ pub(super) const TAKEN: &str = "up.taken";
 
 /// The daemon that is to take the place of this one.
 #[derive(Debug)]
-pub(super) struct Heir {
+pub(super) struct Successor {
     pub(super) pid: u32,
     file: OwnedFd,
     /// When it last asked.
     pub(super) heard: Instant,
 }
 
-impl Heir {
-    pub(super) fn of(pid: u32) -> Option<Heir> {
+impl Successor {
+    pub(super) fn of(pid: u32) -> Option<Successor> {
         let file = pidfd_open(pid_of(pid)?, PidfdFlags::empty()).ok()?;
-        Some(Heir { pid, file, heard: Instant::now() })
+        Some(Successor { pid, file, heard: Instant::now() })
     }
 
     pub(super) fn is_gone(&self) -> bool {
