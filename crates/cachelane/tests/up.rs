@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::clients::{PATIENCE, Storm, ask, echo};
-use common::daemon::{Scene, Status, free, is_there, relay, send, serves};
+use common::daemon::{Scene, Status, free, is_there, never_starts, relay, send, serves};
 use common::{Place, ends_within, text};
 use lab::testing::comes_true;
 use rustix::process::Signal;
@@ -243,18 +243,16 @@ fn a_daemon_goes_on_if_what_was_to_take_its_place_is_killed_or_stopped() {
     let web = relay("web", addr, to, "");
     let scene = Scene::new(&web);
     let mut daemon = scene.start(&["--silent-after", "2s"]);
-    // The heir never gets so far as to say that it has the place: one of its members never starts.
-    let fifo = scene.place.path().join("never");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
-    let never = format!("allow = \"@{}\"", fifo.display());
+    // The successor never gets so far as to say that it has the place: one of its members never starts.
+    let never = never_starts(&scene, to);
     for (round, signal) in [Signal::KILL, Signal::STOP].into_iter().enumerate() {
-        scene.write(&(web.clone() + &relay("never", free(), to, &never)));
-        let heir = scene.spawn(&["--replace"]);
-        assert!(heir.says("relay.web: runs"), "{}", heir.log());
+        scene.write(&(web.clone() + &never));
+        let successor = scene.spawn(&["--replace"]);
+        assert!(successor.says("relay.web: runs"), "{}", successor.log());
         // However long that takes, one that is well is waited for.
         thread::sleep(Duration::from_secs(10));
         assert_eq!(daemon.log().matches("going on").count(), round, "{}", daemon.log());
-        heir.signal(signal);
+        successor.signal(signal);
         let goes_on = || daemon.log().matches("going on").count() == round + 1;
         assert!(comes_true(goes_on), "{}", daemon.log());
         scene.write(&web);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::clients::{Storm, echo};
-use common::daemon::{Daemon, Scene, free, relay, send, serves};
+use common::daemon::{Daemon, Scene, free, never_starts, relay, send, serves};
 use lab::testing::comes_true;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -152,6 +152,87 @@ fn a_member_one_of_whose_threads_is_stuck_is_started_again() {
 }
 
 #[test]
+fn a_daemon_that_is_stopped_while_it_gives_way_is_waited_for() {
+    let (to, addr) = (echo(), free());
+    let web = relay("web", addr, to, "");
+    let scene = Scene::new(&web);
+    let mut daemon = scene.start(&["--silent-after", "1s"]);
+    // The successor has the place only when it is known how all of its members fare.
+    scene.write(&(web.clone() + &never_starts(&scene, to)));
+    let successor = scene.spawn(&["--replace"]);
+    assert!(successor.says("relay.web: runs"), "{}", successor.log());
+    daemon.signal(Signal::STOP);
+    // Longer than it waits itself for a successor that says nothing.
+    thread::sleep(Duration::from_secs(6));
+    assert!(serves(addr), "{}", successor.log());
+    daemon.signal(Signal::CONT);
+    thread::sleep(Duration::from_secs(2));
+    let logs = || format!("{}\n{}", daemon.log(), successor.log());
+    assert!(
+        !daemon.log().contains("is killed") && !daemon.log().contains("going on"),
+        "{}",
+        logs()
+    );
+    scene.write(&web);
+    successor.signal(Signal::HUP);
+    assert_eq!(daemon.ended(), Some(0), "{}", successor.log());
+    assert!(comes_true(|| scene.all_run() && serves(addr)), "{}", successor.log());
+}
+
+#[test]
+fn a_daemon_that_waits_for_its_predecessor_does_not_say_that_it_has_no_members() {
+    let (to, addr) = (echo(), free());
+    let metrics = format!("[metrics]\nlisten = \"{}\"\n", free());
+    let scene = Scene::new(&(relay("web", addr, to, "") + &metrics));
+    let mut daemon = scene.start(&[]);
+    // The one that is to give way has to wait for the end of this one.
+    let pid = scene.pid("metrics").expect("it runs");
+    send(pid, Signal::STOP);
+    let successor = scene.spawn(&["--replace"]);
+    assert!(daemon.says("takes the place of this one"), "{}", daemon.log());
+    let run = scene.place.path().join("run");
+    let ask = || {
+        let all = knobs::discover_in(&run).expect("a folder");
+        let one = all.into_iter().find(|one| one.pid == successor.child.id()).expect("its socket");
+        one.connect().and_then(|mut client| client.ask("up.members", serde_json::json!({})))
+    };
+    let refused = ask().expect_err("it has no members yet").to_string();
+    assert!(refused.contains("it has not started its members yet"), "{refused}");
+    send(pid, Signal::CONT);
+    assert_eq!(daemon.ended(), Some(0), "{}", successor.log());
+    assert!(ask().is_ok_and(|answer| answer.value.as_array().is_some_and(|all| all.len() == 2)));
+    assert!(comes_true(|| scene.all_run()), "{}", successor.log());
+}
+
+#[test]
+fn a_member_that_is_stopped_when_the_log_level_changes_is_told_once_it_goes_on() {
+    let to = echo();
+    let members = relay("web", free(), to, "") + &relay("other", free(), to, "");
+    let scene = Scene::new(&members);
+    let daemon = scene.start(&["--silent-after", "8s"]);
+    let pids = ["relay.web", "relay.other"].map(|name| scene.pid(name).expect("it runs"));
+    // What it has counted, which it logs on SIGUSR1.
+    let says = |pid: u32| {
+        let lines = || daemon.log().matches("INFO Stats").count();
+        let before = lines();
+        send(pid, Signal::USR1);
+        thread::sleep(Duration::from_millis(500));
+        lines() > before
+    };
+    assert!(pids.iter().all(|pid| comes_true(|| says(*pid))), "{}", daemon.log());
+    send(pids[1], Signal::STOP);
+    scene.write(&format!("[log]\nlevel = \"error\"\n{members}"));
+    daemon.signal(Signal::HUP);
+    assert!(daemon.says("relay.other logs as before until it answers"), "{}", daemon.log());
+    // The other one does not wait for it.
+    assert!(comes_true(|| !says(pids[0])), "{}", daemon.log());
+    send(pids[1], Signal::CONT);
+    assert!(comes_true(|| !says(pids[1])), "{}", daemon.log());
+    let now = ["relay.web", "relay.other"].map(|name| scene.pid(name).expect("it runs"));
+    assert_eq!(now, pids, "none was started anew: {}", daemon.log());
+}
+
+#[test]
 fn a_relay_goes_on_while_its_successor_fails_also_in_another_daemon() {
     let (to, addr, other) = (echo(), free(), free());
     let good = relay("web", addr, to, "") + &relay("other", other, to, "");
@@ -234,10 +315,7 @@ fn a_file_that_is_being_written_ends_nothing() {
 #[test]
 fn a_member_that_is_stuck_at_its_start_holds_up_no_end() {
     let scene = Scene::new("");
-    let fifo = scene.place.path().join("never");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
-    let never = format!("allow = \"@{}\"", fifo.display());
-    scene.write(&relay("never", free(), echo(), &never));
+    scene.write(&never_starts(&scene, echo()));
     let mut daemon = scene.spawn(&[]);
     assert!(comes_true(|| scene.pid("relay.never").is_some()), "{}", daemon.log());
     thread::sleep(Duration::from_millis(300));

@@ -4,7 +4,7 @@
 //! `member` is what is wanted of one and which processes it has, `process` one of these, `inbox` what they
 //! say of themselves; `daemon` has all members, and applies a new configuration (`live`: where it can
 //! without another process), which `watch` may find in its files; `succession` is how one daemon takes the
-//! place of another, and `status` what others are told.
+//! place of another (what the daemon does then: `daemon::handover`), and `status` what others are told.
 
 mod daemon;
 mod inbox;

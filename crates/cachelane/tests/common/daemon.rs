@@ -165,6 +165,13 @@ pub(crate) fn relay(name: &str, listen: SocketAddr, to: SocketAddr, more: &str) 
     format!("[relay.{name}]\nlisten = \"{listen}\"\nto = \"{to}\"\n{more}\n")
 }
 
+/// A relay that waits for ever for somebody to write one of its files.
+pub(crate) fn never_starts(scene: &Scene, to: SocketAddr) -> String {
+    let fifo = scene.place.path().join("never");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("it runs").success());
+    relay("never", free(), to, &format!("allow = \"@{}\"", fifo.display()))
+}
+
 pub(crate) fn serves(addr: SocketAddr) -> bool {
     TcpStream::connect(addr).is_ok_and(|client| ask(&client).is_ok())
 }
