@@ -358,9 +358,61 @@ fn with_sleeper<T>(work: impl FnOnce(u64) -> T) -> T {
     })
 }
 
-/// Runs random steps of both, which have to agree after each. Returns the counters of each case.
-fn compare(pair: &mut Pair, cases: u32) -> Vec<Counters> {
-    let mut all = Vec::new();
+/// Compares both until the steps were such that they tell programs apart.
+fn compare_until_all_was_seen(pair: &mut Pair) {
+    /// The rarest of what has to be seen more than 20 times comes in some 26 of 700 cases: once in a
+    /// hundred rounds there is too little of it, in three of them together never.
+    const ROUNDS: usize = 3;
+    let mut sum = Counters::default();
+    for _ in 0..ROUNDS {
+        sum.add(&compare(pair, 700));
+        if seldom(pair.model.shape(), &sum).is_empty() {
+            return;
+        }
+    }
+    panic!("seldom: {:?}: {sum:?}", seldom(pair.model.shape(), &sum));
+}
+
+/// What was not seen often enough. What cannot be must not have been.
+fn seldom(shape: &Shape, sum: &Counters) -> Vec<String> {
+    let Shape { queues, keep_order, limits, .. } = *shape;
+    let names = Counters::FIELDS.map(|(name, ..)| name);
+    let sums: HashMap<_, u64> = names.into_iter().zip(sum.values()).collect();
+    let counted = [
+        ("steered", 200, true),
+        ("moves", 50, true),
+        ("written", 500, true),
+        ("evicted", 100, true),
+        ("overflows", 100, true),
+        ("same_lane", 100, true),
+        ("unchanged", 100, true),
+        ("collisions", 100, true),
+        ("stalls", 10, true),
+        ("held", 100, keep_order),
+        ("released", 2, keep_order),
+    ];
+    let counted =
+        counted.map(|(name, more_than, can_be)| (name.to_owned(), sums[name], more_than, can_be));
+    let kernel = Reason::ALL.map(|reason| {
+        let can_be = match reason {
+            Reason::Order => keep_order,
+            Reason::Lease => limits.lease != 0,
+            Reason::Queue => queues > 1,
+            _ => true,
+        };
+        (format!("{reason:?}"), sum.kernel(reason), 20, can_be)
+    });
+    let all = counted.into_iter().chain(kernel);
+    let too_few = all.filter(|(name, seen, more_than, can_be)| {
+        assert!(*can_be || *seen == 0, "{name}: {sum:?}");
+        *can_be && seen <= more_than
+    });
+    too_few.map(|(name, ..)| name).collect()
+}
+
+/// Runs random steps of both, which have to agree after each. Returns the counters of all cases.
+fn compare(pair: &mut Pair, cases: u32) -> Counters {
+    let mut all = Counters::default();
     let mut runner =
         TestRunner::new(Config { max_shrink_iters: 2000, ..Config::with_cases(cases) });
     let flows = FLOWS.map(|flows| prop::collection::vec(tuples(), flows));
@@ -372,7 +424,7 @@ fn compare(pair: &mut Pair, cases: u32) -> Vec<Counters> {
         for step in &steps {
             pair.step(&flows, step)?;
         }
-        all.push(pair.model.counters());
+        all.add(&pair.model.counters());
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
@@ -398,37 +450,7 @@ fn root_the_programs_do_what_the_model_does() {
             {
                 let mut pair = Pair::new(queues, keep_order, gro_outlasts_poll, limits, device);
                 pair.sleeper = sleeper;
-                let all = compare(&mut pair, 700);
-                // The steps are such that they tell programs apart.
-                let mut sum = Counters::default();
-                all.iter().for_each(|counters| sum.add(counters));
-                let names = Counters::FIELDS.map(|(name, ..)| name);
-                let sums: HashMap<_, u64> = names.into_iter().zip(sum.values()).collect();
-                for (name, more_than) in [
-                    ("steered", 200),
-                    ("moves", 50),
-                    ("written", 500),
-                    ("evicted", 100),
-                    ("overflows", 100),
-                    ("same_lane", 100),
-                    ("unchanged", 100),
-                    ("collisions", 100),
-                    ("stalls", 10),
-                ] {
-                    assert!(sums[name] > more_than, "{name}: {sums:?}");
-                }
-                assert_eq!(sums["held"] > 100, keep_order, "{sums:?}");
-                assert_eq!(sums["released"] > 2, keep_order, "{sums:?}");
-                for reason in Reason::ALL {
-                    let expected = match reason {
-                        Reason::Order => keep_order,
-                        Reason::Lease => limits.lease != 0,
-                        Reason::Queue => queues > 1,
-                        _ => true,
-                    };
-                    let kernel: u64 = all.iter().map(|counters| counters.kernel(reason)).sum();
-                    assert_eq!(kernel > 20, expected, "{reason:?}: {kernel}, {sums:?}");
-                }
+                compare_until_all_was_seen(&mut pair);
             }
         });
     };
