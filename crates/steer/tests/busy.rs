@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -313,7 +314,10 @@ fn root_without_somebody_who_looks_after_it_steering_ends_in_order() {
     };
     let lease = Duration::from_millis(300);
     let steering = world.steer(&SteerOptions { lease: Some(lease), ..SteerOptions::default() });
-    let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, |_| ());
+    // The lease begins with what is sent, however long it takes to get there.
+    let begun = Once::new();
+    let once = |_| begun.call_once(|| look(&steering));
+    let outcome = world.exchange_and(4, Duration::from_secs(2), WAITS, &steering, once);
     assert_eq!((outcome.received, outcome.overtaken), (outcome.sent, 0), "{outcome:?}");
     let Counters { steered, .. } = outcome.counters;
     let stopped = outcome.counters.kernel(cachelane_steer::Reason::Lease);
