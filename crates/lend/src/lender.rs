@@ -14,7 +14,8 @@
 //! them, what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its
 //! channel, and it has **joined**. From then on its socket shows that it lives. When that ends, or
 //! a distributor reports that it offended too often, it is **leaving**: every distributor takes
-//! back what it has and says so, and only then are slot and quota somebody else's.
+//! back what it has and says so, and only then are slot and quota somebody else's. Whoever could
+//! join then waits for it, a second at most (`waiting.rs`).
 //!
 //! # Nobody waits for a borrower
 //!
@@ -61,6 +62,7 @@ mod roster;
 mod status;
 mod switch;
 mod users;
+mod waiting;
 
 pub use status::{BorrowerStatus, LenderCounters, Offences, Refusals, Standing};
 pub(crate) use status::{ChannelTally, Tally};
@@ -71,6 +73,7 @@ use listener::Listener;
 use rate::Rate;
 use roster::Roster;
 use users::Users;
+use waiting::Waiting;
 
 /// More threads than any machine has queues for; borrowers refuse more channels.
 const DISTRIBUTORS: u32 = 1 << 12;
@@ -234,6 +237,7 @@ impl Lender {
             slots: BTreeMap::new(),
             joins: Rate::new(joins, joins, Instant::now()),
             users: Users::new(options),
+            waiting: Waiting::default(),
             generations: 0,
             round: 0,
             options: options.clone(),

@@ -68,6 +68,15 @@ fn play_a_part() {
             std::mem::forget(all);
         }
         "honest: one" => std::mem::forget(join(socket)),
+        "honest: four workers and a mirror" | "hostile: four workers and a mirror" => {
+            let workers: Vec<_> = (0..4).map(|_| join(socket)).collect();
+            let mirror = RawBorrower::connect(socket, &hello("mirror", 0, true));
+            std::mem::forget((workers, mirror.unwrap_or_else(|e| panic!("{}", reason(&e)))));
+            let refused = RawBorrower::connect(socket, &hello("sixth", 0, false));
+            let said = reason(&refused.map(drop).unwrap_err());
+            let share = "has 0 left of 5120 (--user-share 60)";
+            assert!(said.starts_with("asked for 1024 loans") && said.ends_with(share), "{said}");
+        }
         "hostile: mirrors" => {
             for status in [0, 0, 3] {
                 let mirror = RawBorrower::connect(socket, &hello("mirror", 8, true));
@@ -182,6 +191,24 @@ fn root_a_user_is_refused_what_is_beyond_its_share_and_root_is_not() {
 }
 
 #[test]
+fn root_each_of_two_users_has_four_workers_and_a_mirror_with_what_the_command_sets_up() {
+    if !lab::testing::root("root_each_of_two_users_has_four_workers_and_a_mirror") {
+        return;
+    }
+    // As `cachelane lend --socket-mode 0666` has it: frames, reserve, and all else by default.
+    let rig = Rig::new(13_312, 1, |options| {
+        (options.mode, options.reserve, options.joins_per_second) = (0o666, 3072, 100);
+    });
+    let dir = rig.socket.parent().unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let parts = ["hostile", "honest"]
+        .map(|user| Part::play(&format!("{user}: four workers and a mirror"), &rig.socket));
+    assert_eq!(rig.lender.borrowers().len(), 10);
+    drop(parts);
+    rig.close_empty();
+}
+
+#[test]
 fn root_whoever_says_nothing_makes_room_for_other_users_that_are_slow() {
     let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: says nothing", &rig.socket);
@@ -259,10 +286,8 @@ fn root_an_area_that_is_kept_counts_for_as_long_as_it_is_kept() {
     rig.until("both linger", |rig| rig.lender.standing().lingering == 2);
     let ours: Vec<_> = (0..6).map(|_| rig.connect("ours", 0)).collect();
     let refused = rig.refusal(&hello("ours", 0, false));
-    assert_eq!(
-        reason(&refused),
-        "asked for 1024 loans, 0 are left (a smaller --quota, or more --frames to lend)"
-    );
+    let said = "asked for 1024 loans, 0 are left (2048 are kept by those that left)";
+    assert_eq!(reason(&refused), said);
     drop(hostile);
     rig.until("nothing lingers", |rig| rig.lender.standing().lingering == 0);
     drop((rig.connect("ours", 0), ours));

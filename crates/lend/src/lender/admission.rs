@@ -17,6 +17,8 @@ pub(crate) struct Situation {
     pub(crate) borrowers: usize,
     /// Loans that are nobody's quota.
     pub(crate) left: u64,
+    /// Loans of those that left and keep their areas, where each has its own.
+    pub(crate) kept: u64,
     /// Distributors.
     pub(crate) channels: u32,
     /// The quota of who does not say, and the most that anybody gets.
@@ -37,9 +39,16 @@ pub(crate) struct UserSituation {
     /// may have.
     pub(crate) borrowers: usize,
     pub(crate) most_borrowers: usize,
-    /// Loans that it may have beside those that it has, and how many it may have at all.
+    /// How many all users together may have.
+    pub(crate) all_borrowers: usize,
+    /// Loans that it may have beside those that it has, those that it has, how many it may have at
+    /// all, and all users together.
     pub(crate) left: u64,
+    pub(crate) has: u64,
     pub(crate) most_loans: u64,
+    pub(crate) all_loans: u64,
+    /// How many of those that it has are of borrowers that left and hold our memory.
+    pub(crate) kept: u64,
     /// Whether as many of its joined in the last second as may.
     pub(crate) is_busy: bool,
     /// Whether so many borrowers, of all users, left and hold our memory that no more can be
@@ -111,29 +120,49 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
         );
     }
     if wanted > left {
-        return refuse(Status::Quota, reason_of(wanted, left));
+        return refuse(Status::Quota, reason_of(wanted, left, situation.kept));
     }
     Ok(Terms { version, slot, quota, mirror, name: name(&hello.name, slot) })
 }
 
 /// Whether a user has so many loans left of its share, and a borrower, and a join.
 fn of_user(user: &UserSituation, wanted: u64) -> Result<(), Refusal> {
-    let &UserSituation { uid, borrowers, most_borrowers, left, most_loans, .. } = user;
+    let &UserSituation { uid, borrowers, most_borrowers, left, has, most_loans, .. } = user;
     if user.is_crowded {
         let reason = "too many that left hold the memory that was made for them: later";
         return Err(Refusal { user: true, ..Refusal::new(Status::Busy, reason) });
     }
     let (status, reason) = if user.is_busy {
-        (Status::Busy, format!("user {uid} has joined too often in the last second: later"))
+        let what = format!("user {uid} has joined too often in the last second: later");
+        (Status::Busy, what + " (--user-share)")
     } else if borrowers >= most_borrowers {
-        (Status::Full, format!("user {uid} has {borrowers} borrowers, of {most_borrowers}"))
+        let helps = share_of(borrowers as u64 + 1, user.all_borrowers as u64, "--borrowers");
+        (
+            Status::Full,
+            format!("user {uid} has {borrowers} borrowers, of {most_borrowers} ({helps})"),
+        )
     } else if wanted > left {
-        let what = format!("asked for {wanted} loans, user {uid} has {left} left of {most_loans}");
-        (Status::Quota, what)
+        let what = format!("asked for {wanted} loans, user {uid} has {left} left");
+        let reason = match user.kept {
+            0 => {
+                let helps = share_of(has + wanted, user.all_loans, "--frames");
+                format!("{what} of {most_loans} ({helps})")
+            }
+            kept => format!("{what}, {kept} kept by those that left"),
+        };
+        (Status::Quota, reason)
     } else {
         return Ok(());
     };
-    Err(Refusal { status, reason: reason + " (--user-share)", user: true })
+    Err(Refusal { status, reason, user: true })
+}
+
+/// The share with which a user has so many of all, or of what there has to be more.
+fn share_of(needed: u64, of: u64, more: &str) -> String {
+    match (needed * 100).div_ceil(of.max(1)) {
+        share @ ..=100 => format!("--user-share {share}"),
+        _ => format!("more {more}"),
+    }
 }
 
 /// Whether a user may have a mirror, or another one.
@@ -153,10 +182,12 @@ fn of_mirror(user: &UserSituation, private: bool) -> Result<(), Refusal> {
 }
 
 /// What helps is in it, and all of it fits into a welcome's reason.
-fn reason_of(wanted: u64, left: u64) -> String {
-    format!(
-        "asked for {wanted} loans, {left} are left (a smaller --quota, or more --frames to lend)"
-    )
+fn reason_of(wanted: u64, left: u64, kept: u64) -> String {
+    let helps = match kept {
+        0 => "a smaller --quota, or more --frames to lend".into(),
+        kept => format!("{kept} are kept by those that left"),
+    };
+    format!("asked for {wanted} loans, {left} are left ({helps})")
 }
 
 /// The newest version that both speak, if what came is a hello at all.

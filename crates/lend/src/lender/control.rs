@@ -17,6 +17,7 @@ use super::rate::Rate;
 use super::roster::Roster;
 use super::status::LenderCounts;
 use super::users::{Charge, Peer, Users};
+use super::waiting::Waiting;
 use super::{LenderOptions, Request};
 use crate::distributor::{Command, Report};
 use crate::layout::{Hello, Layout};
@@ -45,6 +46,7 @@ pub(super) struct ControlThread {
     pub(super) slots: BTreeMap<u8, Slot>,
     pub(super) joins: Rate,
     pub(super) users: Users,
+    pub(super) waiting: Waiting,
     /// How many borrowers ever had a slot.
     pub(super) generations: u64,
     /// How often the distributors were asked what is on loan.
@@ -82,6 +84,8 @@ pub(super) struct PendingBorrower {
     pub(super) own_area: Option<Arc<Memory>>,
     pub(super) socket: Arc<Reaped<OwnedFd>>,
     pub(super) waker: Arc<Waker>,
+    /// As it was when somebody last needed to know.
+    pub(super) is_hung_up: bool,
 }
 
 impl Slot {
@@ -90,6 +94,15 @@ impl Slot {
         match &self.state {
             SlotState::Pending(pending) => Some(&pending.terms),
             SlotState::Joined { .. } | SlotState::Leaving(_) => None,
+        }
+    }
+
+    /// Whether the slot is about to be free.
+    pub(super) fn is_ending(&self) -> bool {
+        match &self.state {
+            SlotState::Leaving(_) => true,
+            SlotState::Pending(pending) => pending.is_hung_up,
+            SlotState::Joined { .. } => false,
         }
     }
 }
@@ -111,6 +124,15 @@ impl ControlThread {
             if ready.contains(&Source::Mail) && !self.mail() {
                 return self.end();
             }
+            // Who hung up before another said hello has gone when that one is heard: connections are
+            // polled before slots.
+            for source in &ready {
+                if let Source::Slot(slot) = *source {
+                    self.hear(slot);
+                }
+            }
+            // They came first.
+            self.look_at_waiting();
             // Before others are accepted: who has spoken makes no room for who comes now.
             for guest in self.door.hear(|at| ready.contains(&Source::Door(at))) {
                 self.greet(guest);
@@ -118,12 +140,8 @@ impl ControlThread {
             if self.users.look(Instant::now()) {
                 self.roster.lingering.set(self.users.lingering() as u64);
             }
-            for source in &ready {
-                match *source {
-                    Source::Slot(slot) => self.hear(slot),
-                    Source::Door(At::Listener) => self.door.accept(),
-                    Source::Mail | Source::Door(At::Connection(_)) => {}
-                }
+            if ready.contains(&Source::Door(At::Listener)) {
+                self.door.accept();
             }
         }
     }
@@ -131,7 +149,8 @@ impl ControlThread {
     /// Waits until there is something to do, or it is time for something.
     fn wait(&mut self) -> Vec<Source> {
         let now = Instant::now();
-        let timeout = [self.door.next(now), self.users.next_look(now)].into_iter().flatten().min();
+        let next = [self.door.next(now), self.users.next_look(now), self.waiting.next(now)];
+        let timeout = next.into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             // Rounded up by the kernel to its ticks, so that a deadline has passed afterwards.
@@ -245,6 +264,7 @@ impl ControlThread {
     pub(super) fn vacate(&mut self, slot: u8) {
         if let Some(Slot { charge, .. }) = self.slots.remove(&slot) {
             self.users.left(charge);
+            self.waiting.is_vacated = true;
             self.roster.lingering.set(self.users.lingering() as u64);
         }
     }
@@ -265,8 +285,8 @@ impl ControlThread {
         }
     }
 
-    fn end(self) {
-        self.door.close();
+    fn end(mut self) {
+        self.door.close(self.waiting.take().into_iter().map(|(_, guest)| guest));
         for post in self.distributors.iter().flatten() {
             post.send(Command::Close);
         }

@@ -1,7 +1,6 @@
 //! Where borrowers come in: the listener, connections that have not said hello, and what those are
 //! told that become no borrowers.
 
-use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use super::listener::Listener;
 use super::rate::Rate;
 use super::roster::Roster;
 use super::users::Peer;
+use super::waiting::first_of_most;
 use crate::layout::{Hello, MAGIC, Status, VERSIONS, Welcome};
 use crate::reaper::{Reaped, Reaper};
 use crate::wire::{Received, peek, receive, send};
@@ -132,11 +132,9 @@ impl Door {
 
     /// Gives up the connection that was silent for longest, of the user that has most of them.
     fn make_room(&mut self) {
-        let of = |uid| self.connections.iter().filter(|other| other.peer.uid == uid).count();
-        let numbers = self.connections.iter().map(|each| of(each.peer.uid));
-        // The first of those with the largest number: they are in the order in which they came.
-        let first = numbers.enumerate().max_by_key(|&(at, number)| (number, Reverse(at)));
-        let silent = first.and_then(|(at, _)| self.connections.remove(at));
+        // They are in the order in which they came.
+        let first = first_of_most(self.connections.iter().map(|each| each.peer.uid));
+        let silent = first.and_then(|at| self.connections.remove(at));
         if let Some(Connection { socket, .. }) = silent {
             let reason = "too many connections without a hello";
             self.refuse(socket, &Refusal::new(Status::Busy, reason));
@@ -216,8 +214,10 @@ impl Door {
         self.roster.own.counts.paused.add(1);
     }
 
-    pub(super) fn close(mut self) {
-        for Connection { socket, .. } in std::mem::take(&mut self.connections) {
+    /// Tells those that have not said hello, and those that wait, that the lender ends.
+    pub(super) fn close(mut self, waiting: impl Iterator<Item = Guest>) {
+        let silent = std::mem::take(&mut self.connections).into_iter().map(|each| each.socket);
+        for socket in silent.chain(waiting.map(|guest| guest.socket)) {
             self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));
         }
     }

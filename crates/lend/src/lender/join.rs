@@ -1,5 +1,6 @@
 //! From a hello to a borrower: what it gets, which is memories, channels and a welcome.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -9,12 +10,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use super::admission::{Refusal, Situation, Terms, UserSituation, decide};
+use super::admission::{Refusal, Situation, Terms, UserSituation};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
 use super::roster::BorrowerRecord;
 use super::status::ChannelTally;
 use super::users::{Charge, Peer};
+use super::waiting::Reckon;
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
 use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
 use crate::memory::{Memory, Witness};
@@ -40,13 +42,13 @@ struct Outfit {
 }
 
 impl ControlThread {
-    /// Admits whoever said hello, or says why not.
-    pub(super) fn greet(&mut self, Guest { socket, peer, hello }: Guest) {
-        let now = Instant::now();
-        let terms = match decide(&hello, &self.situation(peer.uid, now)) {
-            Ok(terms) => terms,
-            Err(refusal) => return self.door.refuse(socket, &refusal),
-        };
+    /// Has somebody join on these terms, that are what it can have now.
+    pub(super) fn take_in(
+        &mut self,
+        Guest { socket, peer, .. }: Guest,
+        terms: Terms,
+        now: Instant,
+    ) {
         if !self.joins.take(now) {
             debug_assert!(false, "it was not busy");
         }
@@ -54,46 +56,63 @@ impl ControlThread {
         self.admit(socket, peer, terms);
     }
 
-    fn situation(&mut self, uid: u32, now: Instant) -> Situation {
-        let mut borrowed: u64 = self.slots.values().map(|slot| slot.charge.loans).sum();
+    pub(super) fn situation(&self, uid: u32, now: Instant, reckon: Reckon) -> Situation {
+        let counts = |slot: &Slot| reckon == Reckon::All || !slot.is_ending();
+        let taken: BTreeMap<u8, &Slot> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| counts(slot))
+            .map(|(at, slot)| (*at, slot))
+            .collect();
+        let mut borrowed: u64 = taken.values().map(|slot| slot.charge.loans).sum();
+        let lingering = self.users.lingering_loans(None, now, reckon);
         if self.options.private {
             // An area of its own is there for as long as somebody holds it.
-            borrowed += self.users.lingering_loans();
+            borrowed += lingering;
         }
         let frames = u64::from(self.pool.area().frames() - self.options.reserve);
         let mut slots = 0..self.options.borrowers as u8;
-        let channels = self.distributors.len() as u32;
         Situation {
             accounting: self.accounting,
-            free_slot: slots.find(|slot| !self.slots.contains_key(slot)),
-            borrowers: self.slots.len(),
+            free_slot: slots.find(|slot| !taken.contains_key(slot)),
+            borrowers: taken.len(),
             left: frames.saturating_sub(borrowed),
-            channels,
+            kept: if self.options.private { lingering } else { 0 },
+            channels: self.distributors.len() as u32,
             quota: self.options.quota,
             is_busy: self.joins.wait(now).is_some(),
             private: self.options.private,
-            user: self.user_situation(uid, frames, now),
+            user: self.user_situation(uid, (frames, &taken), now, reckon),
         }
     }
 
-    fn user_situation(&mut self, uid: u32, frames: u64, now: Instant) -> Option<UserSituation> {
+    fn user_situation(
+        &self,
+        uid: u32,
+        (frames, taken): (u64, &BTreeMap<u8, &Slot>),
+        now: Instant,
+        reckon: Reckon,
+    ) -> Option<UserSituation> {
         if !self.users.is_limited(uid) {
             return None;
         }
-        let (borrowers, loans) = self.users.has(uid, self.slots.values().map(|slot| &slot.charge));
-        let is_its = |slot: &&Slot| slot.mirror && slot.charge.uid == uid;
-        let mirrors = self.slots.values().filter(is_its).count();
-        let is_crowded = self.users.is_crowded(self.slots.values().map(|slot| &slot.charge));
+        let charges = || taken.values().map(|slot| &slot.charge);
+        let (borrowers, loans) = self.users.has(uid, charges(), now, reckon);
+        let mirrors = taken.values().filter(|slot| slot.mirror && slot.charge.uid == uid).count();
         let one = u64::from(self.options.quota) * self.distributors.len() as u64;
         let most_loans = self.users.share(frames, one);
         Some(UserSituation {
             uid,
             borrowers,
             most_borrowers: self.users.share(self.options.borrowers as u64, 1) as usize,
+            all_borrowers: self.options.borrowers,
             left: most_loans.saturating_sub(loans),
+            has: loans,
             most_loans,
+            all_loans: frames,
+            kept: self.users.lingering_loans(Some(uid), now, reckon),
             is_busy: self.users.is_busy(uid, now),
-            is_crowded,
+            is_crowded: self.users.is_crowded(charges(), now, reckon),
             mirrors,
         })
     }
@@ -117,8 +136,16 @@ impl ControlThread {
         let (socket, generation) = (Arc::new(socket), self.generations);
         let charge = Charge { uid: peer.uid, loans, memories: self.reaper.keep(witnesses) };
         let (kept, wakes) = (Arc::clone(&socket), Arc::clone(&waker));
-        let pending =
-            PendingBorrower { terms, peer, layout, out, own_area, socket: kept, waker: wakes };
+        let pending = PendingBorrower {
+            terms,
+            peer,
+            layout,
+            out,
+            own_area,
+            socket: kept,
+            waker: wakes,
+            is_hung_up: false,
+        };
         let state = SlotState::Pending(Box::new(pending));
         self.slots.insert(slot, Slot { charge, generation, mirror, state });
         let (ends, reaper, report) = (Arc::clone(&waker), self.reaper.clone(), self.report.clone());

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::LenderOptions;
 use super::rate::Rate;
+use super::waiting::{PATIENCE, Reckon};
 use crate::memory::Witness;
 use crate::reaper::Reaped;
 
@@ -60,8 +61,8 @@ pub(super) struct Users {
     own: u32,
     /// By user, of those that joined of late.
     joins: BTreeMap<u32, Rate>,
-    /// Of those that left, and have not let go of their memories.
-    lingering: Vec<Charge>,
+    /// Of those that left, and have not let go of their memories, since when.
+    lingering: Vec<(Instant, Charge)>,
     looked: Instant,
 }
 
@@ -91,13 +92,23 @@ impl Users {
     /// How many borrowers a user has, those of its that linger among them, and the loans that are
     /// reserved for them.
     pub(super) fn has<'a>(
-        &'a mut self,
+        &'a self,
         uid: u32,
         charges: impl Iterator<Item = &'a Charge>,
+        now: Instant,
+        reckon: Reckon,
     ) -> (usize, u64) {
-        self.lingering.retain(|charge| charge.uid != uid || charge.is_held());
-        let its = charges.chain(&self.lingering).filter(|charge| charge.uid == uid);
+        let all = charges.chain(self.lingerers(now, reckon));
+        let its = all.filter(|charge| charge.uid == uid);
         its.fold((0, 0), |(borrowers, loans), charge| (borrowers + 1, loans + charge.loans))
+    }
+
+    /// Those that left, and hold what was made for them; without those who have left just now and
+    /// are perhaps about to let go, if they do not count.
+    fn lingerers(&self, now: Instant, reckon: Reckon) -> impl Iterator<Item = &Charge> {
+        let counts =
+            move |since: Instant| reckon == Reckon::All || now.duration_since(since) >= PATIENCE;
+        self.lingering.iter().filter(move |(since, _)| counts(*since)).map(|(_, charge)| charge)
     }
 
     /// Whether as many of a user's borrowers joined in the last second as may.
@@ -118,25 +129,35 @@ impl Users {
     }
 
     /// Whether there would be no room to watch all of these, beside those that left, and one more.
-    pub(super) fn is_crowded<'a>(&mut self, charges: impl Iterator<Item = &'a Charge>) -> bool {
+    pub(super) fn is_crowded<'a>(
+        &self,
+        charges: impl Iterator<Item = &'a Charge>,
+        now: Instant,
+        reckon: Reckon,
+    ) -> bool {
         let limited = charges.filter(|charge| self.is_limited(charge.uid)).count();
-        if self.lingering.len() + limited >= self.watched {
-            self.lingering.retain(Charge::is_held);
-        }
-        self.lingering.len() + limited >= self.watched
+        self.lingerers(now, reckon).count() + limited >= self.watched
+    }
+
+    /// Lets go of what nobody else holds any more.
+    pub(super) fn refresh(&mut self) {
+        self.lingering.retain(|(_, charge)| charge.is_held());
     }
 
     /// A borrower has left; what was made for it is perhaps held.
     pub(super) fn left(&mut self, charge: Charge) {
         if self.is_limited(charge.uid) && charge.is_held() {
             debug_assert!(self.lingering.len() < self.watched, "it joined although it was crowded");
-            self.lingering.push(charge);
+            self.lingering.push((Instant::now(), charge));
         }
     }
 
-    /// Loans that are reserved for those that left and hold what was made for them.
-    pub(super) fn lingering_loans(&self) -> u64 {
-        self.lingering.iter().map(|charge| charge.loans).sum()
+    /// Loans that are reserved for those that left and hold what was made for them: of a user, or
+    /// of all.
+    pub(super) fn lingering_loans(&self, uid: Option<u32>, now: Instant, reckon: Reckon) -> u64 {
+        let its =
+            self.lingerers(now, reckon).filter(|charge| uid.is_none_or(|uid| charge.uid == uid));
+        its.map(|charge| charge.loans).sum()
     }
 
     /// Lets go of what nobody else holds any more, which is kept by our watching it; true if it
@@ -145,7 +166,7 @@ impl Users {
         let is_time = !self.lingering.is_empty() && now.duration_since(self.looked) >= LOOK;
         if is_time {
             self.looked = now;
-            self.lingering.retain(Charge::is_held);
+            self.refresh();
         }
         is_time
     }

@@ -9,6 +9,7 @@ fn situation() -> Situation {
         free_slot: Some(3),
         borrowers: 3,
         left: 4096,
+        kept: 0,
         channels: 2,
         quota: 1024,
         is_busy: false,
@@ -22,8 +23,12 @@ fn user() -> UserSituation {
         uid: 1000,
         borrowers: 1,
         most_borrowers: 32,
-        left: 1 << 62,
-        most_loans: 1 << 63,
+        all_borrowers: 64,
+        left: 1 << 50,
+        has: 0,
+        most_loans: 1 << 51,
+        all_loans: 1 << 52,
+        kept: 0,
         is_busy: false,
         is_crowded: false,
         mirrors: 1,
@@ -152,7 +157,7 @@ fn who_cannot_join_is_told_why() {
 #[test]
 fn a_user_that_has_its_share_is_told_that_and_the_option() {
     type Change = fn(&mut UserSituation);
-    let cases: [(Change, Status, &str); 3] = [
+    let cases: [(Change, Status, &str); 5] = [
         (
             |user| user.is_busy = true,
             Status::Busy,
@@ -161,12 +166,24 @@ fn a_user_that_has_its_share_is_told_that_and_the_option() {
         (
             |user| user.borrowers = 32,
             Status::Full,
-            "user 1000 has 32 borrowers, of 32 (--user-share)",
+            "user 1000 has 32 borrowers, of 32 (--user-share 52)",
         ),
         (
-            |user| (user.left, user.most_loans) = (2047, 4096),
+            |user| {
+                (user.left, user.has, user.most_loans, user.all_loans) = (2047, 2049, 4096, 8192)
+            },
             Status::Quota,
-            "asked for 2048 loans, user 1000 has 2047 left of 4096 (--user-share)",
+            "asked for 2048 loans, user 1000 has 2047 left of 4096 (--user-share 51)",
+        ),
+        (
+            |user| (user.left, user.has, user.most_loans, user.all_loans) = (0, 4096, 4096, 4096),
+            Status::Quota,
+            "asked for 2048 loans, user 1000 has 0 left of 4096 (more --frames)",
+        ),
+        (
+            |user| (user.left, user.kept, user.most_loans) = (0, 4096, 4096),
+            Status::Quota,
+            "asked for 2048 loans, user 1000 has 0 left, 4096 kept by those that left",
         ),
     ];
     for (change, status, reason) in cases {

@@ -1,0 +1,168 @@
+//! Those that could join if others that are about to end had ended.
+//!
+//! What a borrower had is free when all distributors have said that it is gone, and when what was
+//! made for it is let go of: a moment after it hung up. Whoever needs that, and would have it then,
+//! waits for the moment, in a row; nobody else waits, the control thread least. When something was
+//! vacated the row is looked at before anybody new is.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::admission::{Refusal, decide};
+use super::control::{ControlThread, SlotState};
+use super::door::{CONNECTIONS, Guest};
+use crate::layout::Status;
+
+/// How long somebody waits at most, and for how long one that left is waited for. Borrowers wait
+/// for a welcome for two seconds.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether those that left have let go of what was made for them.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Which borrowers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reckon {
+    All,
+    /// As if those that are about to end had ended.
+    WithoutEnding,
+}
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// In the order in which they came, with when each was first heard.
+    guests: VecDeque<(Instant, Guest)>,
+    /// Something was vacated since the row was looked at.
+    pub(super) is_vacated: bool,
+    looked: Option<Instant>,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").field("guests", &self.guests.len()).finish_non_exhaustive()
+    }
+}
+
+impl Waiting {
+    /// How long until the row is looked at; none if nobody waits.
+    pub(super) fn next(&self, now: Instant) -> Option<Duration> {
+        let looked = self.looked.filter(|_| !self.guests.is_empty())?;
+        Some(LOOK.saturating_sub(now.duration_since(looked)))
+    }
+
+    /// Whether it is time, and whether those that left are to be looked at too.
+    fn is_due(&mut self, now: Instant) -> Option<bool> {
+        let is_late = self.next(now)?.is_zero();
+        if is_late {
+            self.looked = Some(now);
+        }
+        (std::mem::take(&mut self.is_vacated) || is_late).then_some(is_late)
+    }
+
+    /// Puts somebody into the row; who loses the place for it, if there is no room.
+    fn push(&mut self, now: Instant, guest: Guest) -> Option<Guest> {
+        if self.guests.is_empty() {
+            self.looked = Some(now);
+        }
+        self.guests.push_back((now, guest));
+        if self.guests.len() <= CONNECTIONS {
+            return None;
+        }
+        let uids = self.guests.iter().map(|(_, guest)| guest.peer.uid);
+        let at = first_of_most(uids)?;
+        self.guests.remove(at).map(|(_, guest)| guest)
+    }
+
+    pub(super) fn take(&mut self) -> VecDeque<(Instant, Guest)> {
+        std::mem::take(&mut self.guests)
+    }
+}
+
+/// The first of the user that has most of these.
+pub(super) fn first_of_most(uids: impl Iterator<Item = u32> + Clone) -> Option<usize> {
+    let of = |uid| uids.clone().filter(|other| *other == uid).count();
+    let numbers = uids.clone().map(of).enumerate();
+    numbers.max_by_key(|&(at, number)| (number, Reverse(at))).map(|(at, _)| at)
+}
+
+/// Asked without waiting, and without taking anything.
+fn is_hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
+impl ControlThread {
+    /// Admits whoever said hello, has it wait, or says why not.
+    pub(super) fn greet(&mut self, guest: Guest) {
+        let now = Instant::now();
+        let Err((guest, _)) = self.try_admit(guest, now) else { return };
+        // Again, with what has ended meanwhile.
+        self.users.refresh();
+        self.notice_hung_up();
+        let Err((guest, refusal)) = self.try_admit(guest, now) else { return };
+        if !self.could_join_later(&guest, now) {
+            return self.door.refuse(guest.socket, &refusal);
+        }
+        if let Some(guest) = self.waiting.push(now, guest) {
+            self.door.refuse(guest.socket, &self.too_late(false));
+        }
+    }
+
+    /// Looks at the row of those that wait, if it is time.
+    pub(super) fn look_at_waiting(&mut self) {
+        let now = Instant::now();
+        let Some(is_late) = self.waiting.is_due(now) else { return };
+        if is_late {
+            self.users.refresh();
+        }
+        self.notice_hung_up();
+        for (since, guest) in self.waiting.take() {
+            let Err((guest, refusal)) = self.try_admit(guest, now) else { continue };
+            let can_wait = self.could_join_later(&guest, now);
+            if can_wait && now.duration_since(since) < PATIENCE {
+                self.waiting.guests.push_back((since, guest));
+            } else {
+                let refusal = if can_wait { self.too_late(refusal.user) } else { refusal };
+                self.door.refuse(guest.socket, &refusal);
+            }
+        }
+        self.roster.lingering.set(self.users.lingering() as u64);
+    }
+
+    fn try_admit(&mut self, guest: Guest, now: Instant) -> Result<(), (Guest, Refusal)> {
+        let situation = self.situation(guest.peer.uid, now, Reckon::All);
+        match decide(&guest.hello, &situation) {
+            Ok(terms) => {
+                self.take_in(guest, terms, now);
+                Ok(())
+            }
+            Err(refusal) => Err((guest, refusal)),
+        }
+    }
+
+    /// Borrowers that have not joined, and will not: their threads are about to say so.
+    fn notice_hung_up(&mut self) {
+        for slot in self.slots.values_mut() {
+            if let SlotState::Pending(pending) = &mut slot.state {
+                pending.is_hung_up = is_hung_up(&pending.socket);
+            }
+        }
+    }
+
+    fn could_join_later(&self, guest: &Guest, now: Instant) -> bool {
+        let later = self.situation(guest.peer.uid, now, Reckon::WithoutEnding);
+        decide(&guest.hello, &later).is_ok()
+    }
+
+    /// What is said to somebody that has waited: of those that left one has not ended yet.
+    fn too_late(&self, user: bool) -> Refusal {
+        let ending = self.slots.values().filter(|slot| slot.is_ending()).count();
+        let count = ending + self.users.lingering();
+        let reason = format!("what was asked for is still with {count} that left: later");
+        Refusal { user, ..Refusal::new(Status::Busy, reason) }
+    }
+}
