@@ -381,7 +381,7 @@ fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
     let output = scene.run(&link.b.host, &[&given[..], &["--dry-run"]].concat());
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     for part in [
-        "8192 frames of 2048 bytes",
+        "13312 frames of 2048 bytes",
         "takes UDP to port 53 from the kernel",
         "lend.sock (mode 0660) for up to 64 borrowers, each with at most 1024 loans",
         "would change nothing else on this host",
@@ -390,9 +390,13 @@ fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
     }
     assert!(!path.exists() && !has_program(&link.b));
     for (more, parts) in [
-        (&[][..], ["8192 frames", "to up to 5 borrowers with a quota of 1024 (--borrowers N"]),
+        (&[][..], ["13312 frames", "to up to 10 borrowers with a quota of 1024 (--borrowers N"]),
+        (
+            &["--user-share", "100"],
+            ["8192 frames", "to up to 5 borrowers with a quota of 1024 (--"],
+        ),
         (&["--borrowers", "64"], ["68608 frames", "to up to 64 borrowers with a quota of 1024\n"]),
-        (&["--quota", "8192"], ["35840 frames", "to up to 4 borrowers with a quota of 8192 (--b"]),
+        (&["--quota", "8192"], ["84992 frames", "to up to 10 borrowers with a quota of 8192 (--b"]),
         (&["--quota", "16"], ["8192 frames", "to up to 64 borrowers with a quota of 16\n"]),
     ] {
         let output = scene.run(&link.b.host, &[&given[..], &["--dry-run"], more].concat());

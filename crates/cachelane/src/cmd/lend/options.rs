@@ -56,17 +56,30 @@ pub(super) const ACCOUNTING: Choice<Accounting> =
 /// More than that can never be.
 const BORROWERS: u8 = 64;
 
+/// Borrowers for which a user's share has room if nobody says how many there are: four workers and
+/// a mirror.
+const OF_A_USER: u32 = 5;
+
 impl LendArgs {
     /// The frames that each queue needs: as many as the borrowers can have that were asked for.
     pub(super) fn frames(&self, queues: u32, sockets: &SocketArgs) -> u32 {
         /// Where no number of borrowers is given.
-        const FEW: u8 = 4;
-        /// As many as cost nobody anything.
+        const FEW: u32 = 4;
+        /// As many cost nobody anything.
         const LEAST: u32 = 8192;
-        let borrowers = u32::from(self.borrowers.unwrap_or(FEW));
+        let borrowers = match self.borrowers {
+            Some(borrowers) => borrowers.into(),
+            None if self.is_for_others() => (OF_A_USER * 100).div_ceil(self.user_share.max(50)),
+            None => FEW,
+        };
         let lent = self.quota.saturating_mul(borrowers);
         let reserve = self.reserve.map_or(reserve(sockets), |all| all.div_ceil(queues.max(1)));
         lent.saturating_add(reserve).max(LEAST)
+    }
+
+    /// Whether others than root and this process's user may connect, who get a share only.
+    fn is_for_others(&self) -> bool {
+        self.socket_mode & 0o022 != 0
     }
 
     /// How many borrowers with the whole quota have room at a time, and what makes more.
@@ -157,6 +170,36 @@ fn group(s: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_others_may_connect_a_users_share_has_room_for_four_workers_and_a_mirror() {
+        #[derive(clap::Parser)]
+        struct Tool {
+            #[command(flatten)]
+            lend: LendArgs,
+            #[command(flatten)]
+            sockets: SocketArgs,
+        }
+        let frames = |more: &str| {
+            let given = ["lend", "--socket", "x"].into_iter().chain(more.split_whitespace());
+            let Tool { lend, sockets } = clap::Parser::try_parse_from(given).expect(more);
+            let frames = lend.frames(1, &sockets);
+            let left = u64::from(frames - lend.options(frames, 1, &sockets).unwrap().reserve);
+            (frames, left * u64::from(lend.user_share) / 100 / u64::from(lend.quota))
+        };
+        assert_eq!(frames("--socket-mode 0660"), (13_312, 5));
+        for more in ["--user-share 75", "--user-share 100", "--quota 8000", "--ring 4096"] {
+            for mode in ["0660", "0666", "0620"] {
+                let (_, room) = frames(&format!("--socket-mode {mode} {more}"));
+                assert!(room >= 5, "{mode} {more}: {room}");
+            }
+        }
+        // Nobody has a share only, or it was said how many borrowers there are.
+        for more in ["", "--socket-mode 0644", "--socket-mode 0660 --borrowers 5"] {
+            assert_eq!(frames(more).0, 8192, "{more}");
+        }
+        assert_eq!(frames("--quota 8192").0, 35_840);
+    }
 
     #[test]
     fn modes_and_groups_are_read_as_other_programs_take_them() {
