@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::admission::{Refusal, decide};
+use super::admission::{Refusal, Terms, decide};
 use super::control::{ControlThread, SlotState};
 use super::door::{CONNECTIONS, Guest};
 use crate::layout::Status;
@@ -99,12 +99,17 @@ impl ControlThread {
     /// Admits whoever said hello, has it wait, or says why not.
     pub(super) fn greet(&mut self, guest: Guest) {
         let now = Instant::now();
-        let Err((guest, _)) = self.try_admit(guest, now) else { return };
+        if let Ok(terms) = self.decide(&guest, now, Reckon::All) {
+            return self.take_in(guest, terms, now);
+        }
         // Again, with what has ended meanwhile.
         self.users.refresh();
         self.notice_hung_up();
-        let Err((guest, refusal)) = self.try_admit(guest, now) else { return };
-        if !self.could_join_later(&guest, now) {
+        let refusal = match self.decide(&guest, now, Reckon::All) {
+            Ok(terms) => return self.take_in(guest, terms, now),
+            Err(refusal) => refusal,
+        };
+        if self.decide(&guest, now, Reckon::WithoutEnding).is_err() {
             return self.door.refuse(guest.socket, &refusal);
         }
         if let Some(guest) = self.waiting.push(now, guest) {
@@ -121,8 +126,14 @@ impl ControlThread {
         }
         self.notice_hung_up();
         for (since, guest) in self.waiting.take() {
-            let Err((guest, refusal)) = self.try_admit(guest, now) else { continue };
-            let can_wait = self.could_join_later(&guest, now);
+            let refusal = match self.decide(&guest, now, Reckon::All) {
+                Ok(terms) => {
+                    self.take_in(guest, terms, now);
+                    continue;
+                }
+                Err(refusal) => refusal,
+            };
+            let can_wait = self.decide(&guest, now, Reckon::WithoutEnding).is_ok();
             if can_wait && now.duration_since(since) < PATIENCE {
                 self.waiting.guests.push_back((since, guest));
             } else {
@@ -133,15 +144,8 @@ impl ControlThread {
         self.roster.lingering.set(self.users.lingering() as u64);
     }
 
-    fn try_admit(&mut self, guest: Guest, now: Instant) -> Result<(), (Guest, Refusal)> {
-        let situation = self.situation(guest.peer.uid, now, Reckon::All);
-        match decide(&guest.hello, &situation) {
-            Ok(terms) => {
-                self.take_in(guest, terms, now);
-                Ok(())
-            }
-            Err(refusal) => Err((guest, refusal)),
-        }
+    fn decide(&self, guest: &Guest, now: Instant, reckon: Reckon) -> Result<Terms, Refusal> {
+        decide(&guest.hello, &self.situation(guest.peer.uid, now, reckon))
     }
 
     /// Borrowers that have not joined, and will not: their threads are about to say so.
@@ -151,11 +155,6 @@ impl ControlThread {
                 pending.is_hung_up = is_hung_up(&pending.socket);
             }
         }
-    }
-
-    fn could_join_later(&self, guest: &Guest, now: Instant) -> bool {
-        let later = self.situation(guest.peer.uid, now, Reckon::WithoutEnding);
-        decide(&guest.hello, &later).is_ok()
     }
 
     /// What is said to somebody that has waited: of those that left one has not ended yet.
