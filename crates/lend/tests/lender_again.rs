@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cachelane_lend::LenderOptions;
@@ -24,7 +25,7 @@ fn play_a_part() {
         assert_eq!(unsafe { libc::setuid(USER) }, 0);
     }
     if part.ends_with("again and again") {
-        join_again_and_again(&socket, 100);
+        join_again_and_again(&socket, 20);
     }
     let borrower = RawBorrower::connect(&socket, &hello("part", 0, false));
     std::mem::forget(borrower.unwrap_or_else(|refusal| panic!("{}", reason(&refusal))));
@@ -38,6 +39,13 @@ fn join_again_and_again(socket: &std::path::Path, rounds: u32) {
             panic!("{name}: {}", reason(&refusal));
         }
     }
+}
+
+/// One test at a time: a process that another one starts has what we have open, until it runs its
+/// program, and so a borrower's socket is open although the borrower has closed it.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A lender whose one borrower has all that there is to lend.
@@ -78,17 +86,19 @@ fn beside(rig: &mut Rig, run: impl FnOnce(&std::path::Path) + Send) {
 
 #[test]
 fn whoever_joins_after_another_has_left_gets_the_loans_that_one_had() {
+    let _alone = alone();
     let mut rig = full(|_| {});
-    beside(&mut rig, |socket| join_again_and_again(socket, 300));
+    beside(&mut rig, |socket| join_again_and_again(socket, 60));
     assert_eq!(rig.lender.refusals().total(), 0);
     rig.close_empty();
 }
 
 #[test]
 fn whoever_joins_after_another_hung_up_before_it_had_mapped_gets_what_was_made_for_that_one() {
+    let _alone = alone();
     let mut rig = full(|_| {});
     beside(&mut rig, |socket| {
-        for _ in 0..100 {
+        for _ in 0..20 {
             drop(RawBorrower::pending(socket, &hello("pending", 0, false)).map_err(|e| reason(&e)));
             join_again_and_again(socket, 1);
         }
@@ -99,9 +109,10 @@ fn whoever_joins_after_another_hung_up_before_it_had_mapped_gets_what_was_made_f
 
 #[test]
 fn whoever_joins_after_another_was_killed_gets_the_loans_that_one_had() {
+    let _alone = alone();
     let mut rig = full(|_| {});
     beside(&mut rig, |socket| {
-        for _ in 0..5 {
+        for _ in 0..3 {
             drop(Part::play("is killed", socket));
             join_again_and_again(socket, 1);
         }
@@ -115,6 +126,7 @@ fn root_a_user_whose_borrower_left_or_was_killed_has_its_share_again() {
     if !lab::testing::root("root_a_user_whose_borrower_left") {
         return;
     }
+    let _alone = alone();
     for private in [false, true] {
         let mut rig = full(|options| {
             (options.mode, options.user_share, options.private) = (0o666, 100, private);
@@ -123,7 +135,7 @@ fn root_a_user_whose_borrower_left_or_was_killed_has_its_share_again() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir, mode).unwrap();
         beside(&mut rig, |socket| {
-            for _ in 0..5 {
+            for _ in 0..3 {
                 drop(Part::play("user: again and again", socket));
             }
         });
@@ -134,6 +146,7 @@ fn root_a_user_whose_borrower_left_or_was_killed_has_its_share_again() {
 
 #[test]
 fn while_what_another_had_is_not_free_nobody_but_who_needs_it_waits_and_is_told_in_the_end() {
+    let _alone = alone();
     let mut rig = Rig::new(64, 1, |options| options.quota = 60);
     let first = rig.connect("first", 60);
     rig.collect();
@@ -171,6 +184,7 @@ fn while_what_another_had_is_not_free_nobody_but_who_needs_it_waits_and_is_told_
 
 #[test]
 fn others_who_join_and_leave_all_the_time_keep_nobody_out() {
+    let _alone = alone();
     let mut rig = Rig::new(64, 2, |options| options.quota = 16);
     let over = AtomicBool::new(false);
     beside(&mut rig, |socket| {
@@ -182,7 +196,7 @@ fn others_who_join_and_leave_all_the_time_keep_nobody_out() {
                     let _ = RawBorrower::connect(socket, &hello("restless", 0, false));
                 }
             });
-            let joined = std::panic::catch_unwind(|| join_again_and_again(socket, 200));
+            let joined = std::panic::catch_unwind(|| join_again_and_again(socket, 60));
             over.store(true, Ordering::Relaxed);
             joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         });

@@ -32,11 +32,9 @@ struct Outfit {
     out: Arc<Memory>,
     /// What it writes, as we have it, which is not what it gets.
     back: OwnedFd,
-    /// What it gets: the area, out, back.
-    area: Arc<Reaped<OwnedFd>>,
-    handed_out: [OwnedFd; 2],
+    /// What it gets: out, back, and an area of its own, if it gets one.
+    handed_out: Vec<OwnedFd>,
     witnesses: Vec<Witness>,
-    /// An area of its own, if it gets one.
     own_area: Option<Arc<Memory>>,
     area_len: u64,
 }
@@ -129,7 +127,7 @@ impl ControlThread {
             }
         };
         let welcome = self.welcome(&terms, &outfit);
-        let Outfit { layout, out, back, area, handed_out, witnesses, own_area, .. } = outfit;
+        let Outfit { layout, out, back, handed_out, witnesses, own_area, .. } = outfit;
         let Terms { slot, quota, mirror, .. } = terms;
         let loans = u64::from(quota) * u64::from(layout.channels);
         self.generations += 1;
@@ -148,13 +146,16 @@ impl ControlThread {
         };
         let state = SlotState::Pending(Box::new(pending));
         self.slots.insert(slot, Slot { charge, generation, mirror, state });
+        let area = Arc::clone(&self.area);
         let (ends, reaper, report) = (Arc::clone(&waker), self.reaper.clone(), self.report.clone());
         let begin = move |socket: &Reaped<OwnedFd>| {
             take_hello(socket);
-            let [out, its_back] = &handed_out;
-            let mapped = send(socket, &welcome, &[area.as_fd(), out.as_fd(), its_back.as_fd()])
-                .map_err(|_| Errno::PIPE)
-                .and_then(|()| hear_mapped(socket, &ends));
+            let area = handed_out.get(2).map_or(area.as_fd(), |own| own.as_fd());
+            let sent =
+                send(socket, &welcome, &[area, handed_out[0].as_fd(), handed_out[1].as_fd()]);
+            // Before it joins: from then on it alone has these, and whether it holds them counts.
+            drop(handed_out);
+            let mapped = sent.map_err(|_| Errno::PIPE).and_then(|()| hear_mapped(socket, &ends));
             // Only now, and here: who makes holes in it meanwhile makes this thread wait.
             let back = mapped.and_then(|()| Memory::theirs(&back, layout.back_len()));
             let is_there = back.is_ok();
@@ -226,21 +227,22 @@ impl ControlThread {
         let (out_fd, out_witness) = Witness::of(&out_fd)?;
         let (back_fd, back_witness) = Witness::of(&back)?;
         let mut witnesses = vec![out_witness, back_witness];
-        let (mut area, mut own_area) = (Arc::clone(&self.area), None);
+        let mut handed_out = vec![out_fd, back_fd];
+        let mut own_area = None;
         if self.options.private {
             let frame_size = self.pool.area().frame_size();
             let len = Copies::area_len(frame_size, terms.quota, layout.channels)?;
             let (own, fd) = Memory::ours(c"cachelane-lend-area", len)?;
             let (fd, witness) = Witness::of(&fd)?;
             witnesses.push(witness);
-            area = Arc::new(self.reaper.keep(fd));
+            handed_out.push(fd);
             own_area = Some(Arc::new(own.reaped(&self.reaper)));
         }
         // What is mapped may be more than the frames: huge pages round it up.
-        let area_len = fstat(&*area)?.st_size as u64;
-        let handed_out = [out_fd, back_fd];
+        let area = handed_out.get(2).map_or(self.area.as_fd(), |own| own.as_fd());
+        let area_len = fstat(area)?.st_size as u64;
         let out = Arc::new(out.reaped(&self.reaper));
-        Ok(Outfit { layout, out, back, area, handed_out, witnesses, own_area, area_len })
+        Ok(Outfit { layout, out, back, handed_out, witnesses, own_area, area_len })
     }
 
     /// Has each distributor lend to a borrower.
