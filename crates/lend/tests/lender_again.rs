@@ -40,8 +40,13 @@ fn join_again_and_again(socket: &std::path::Path, rounds: u32) {
 fn join(socket: &std::path::Path, name: &str) -> RawBorrower {
     loop {
         let start = Instant::now();
-        let refusal = match RawBorrower::connect(socket, &hello(name, 0, false)) {
-            Ok(borrower) => return borrower,
+        let refusal = match RawBorrower::pending(socket, &hello(name, 0, false)) {
+            Ok(borrower) if borrower.say_mapped() => return borrower,
+            // It had ten seconds to map what it got.
+            Ok(_) => {
+                assert!(start.elapsed() >= Duration::from_secs(10), "{name} was not taken in");
+                continue;
+            }
             Err(refusal) => refusal,
         };
         let (said, waited) = (reason(&refusal), start.elapsed());
@@ -187,7 +192,8 @@ fn others_who_join_and_leave_all_the_time_keep_nobody_out() {
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     // It may be refused; that is its business.
-                    let _ = RawBorrower::connect(socket, &hello("restless", 0, false));
+                    let joined = RawBorrower::pending(socket, &hello("restless", 0, false));
+                    let _ = joined.map(|borrower| borrower.say_mapped());
                 }
             });
             let joined = std::panic::catch_unwind(|| join_again_and_again(socket, 60));
