@@ -133,7 +133,10 @@ fn follow(reader: &mut Reader, shown: &Shown) -> Result<(), String> {
             true if matches!(how, How::With(..)) => Ok(()),
             // It was shortened, so its figures are others.
             true if matches!(how, How::Instead(..)) => {
-                let lines = shown.output.iter().filter(|line| !line.contains(char::is_numeric));
+                // A table's head says `[95 %]` or `[interval]`, by how many measures varied.
+                let is_figure =
+                    |line: &str| line.contains(char::is_numeric) || line.contains("[interval]");
+                let lines = shown.output.iter().filter(|line| !is_figure(line));
                 alike(&lines.cloned().collect::<Vec<_>>(), &printed)
             }
             true => alike(&shown.output, &printed),
