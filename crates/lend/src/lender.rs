@@ -14,8 +14,8 @@
 //! them, what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its
 //! channel, and it has **joined**. From then on its socket shows that it lives. When that ends, or
 //! a distributor reports that it offended too often, it is **leaving**: every distributor takes
-//! back what it has and says so, and only then are slot and quota somebody else's. Whoever could
-//! join then waits for it, a second at most (`waiting.rs`).
+//! back what it has and says so, and only then are slot and quota somebody else's. A newcomer that
+//! has room only then waits for that, a second at most (`waiting.rs`).
 //!
 //! # Nobody waits for a borrower
 //!

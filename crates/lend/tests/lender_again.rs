@@ -183,6 +183,27 @@ fn while_what_another_had_is_not_free_nobody_but_who_needs_it_waits_and_is_told_
 }
 
 #[test]
+fn whoever_waits_when_the_lender_ends_is_told_so() {
+    let _alone = alone();
+    let ends = || {
+        let mut rig = Rig::new(64, 1, |options| options.quota = 60);
+        let first = rig.connect("first", 60);
+        rig.collect();
+        drop(first);
+        let (second, start) = (dial(&rig.socket).unwrap(), Instant::now());
+        say(&second, hello("second", 60, false).as_bytes()).unwrap();
+        // It is in the row when somebody who came later has joined.
+        drop(rig.connect("small", 1));
+        rig.close();
+        (answer(&second).unwrap().expect("an answer").0, start.elapsed())
+    };
+    // Nobody waits for longer than a second, which a machine without a CPU for us may take.
+    let in_time = (0..20).map(|_| ends()).find(|(_, took)| *took < Duration::from_secs(1));
+    let (welcome, _) = in_time.expect("one in twenty is in time");
+    assert_eq!(welcome.status, Status::Closing as u16, "{}", reason(&welcome));
+}
+
+#[test]
 fn others_who_join_and_leave_all_the_time_keep_nobody_out() {
     let _alone = alone();
     let mut rig = Rig::new(64, 2, |options| options.quota = 16);

@@ -1,9 +1,9 @@
-//! Those that could join if others that are about to end had ended.
+//! Newcomers that have room only once others, which are about to end, have ended.
 //!
-//! What a borrower had is free when all distributors have said that it is gone, and when what was
-//! made for it is let go of: a moment after it hung up. Whoever needs that, and would have it then,
-//! waits for the moment, in a row; nobody else waits, the control thread least. When something was
-//! vacated the row is looked at before anybody new is.
+//! A borrower's slot and quota become free a moment after it hung up: when all distributors have
+//! said that it is gone, and it has let go of the memory that was made for it. A newcomer that will
+//! have room then waits in a row. Nobody else waits, and the control thread never does. When a slot
+//! is vacated, the row is served before anybody new.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -163,5 +163,42 @@ impl ControlThread {
         let count = ending + self.users.lingering();
         let reason = format!("what was asked for is still with {count} that left: later");
         Refusal { user, ..Refusal::new(Status::Busy, reason) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use zerocopy::FromZeros as _;
+
+    use super::super::users::Peer;
+    use super::*;
+    use crate::layout::Hello;
+    use crate::reaper::Reaper;
+
+    #[test]
+    fn in_a_full_row_the_user_with_most_places_loses_its_first_one() {
+        const GREEDY: u32 = 1000;
+        const OTHER: u32 = 1001;
+        let reaper = Reaper::new().unwrap();
+        let guest = |uid, number: usize| Guest {
+            socket: reaper.keep(UnixStream::pair().unwrap().0.into()),
+            peer: Peer { pid: Some(number as u32), uid },
+            hello: Hello::new_zeroed(),
+        };
+        let (mut row, now) = (Waiting::default(), Instant::now());
+        assert!(row.push(now, guest(OTHER, 0)).is_none());
+        for number in 1..CONNECTIONS {
+            assert!(row.push(now, guest(GREEDY, number)).is_none(), "{number}");
+        }
+        for number in 1..4 {
+            let loser = row.push(now, guest(OTHER, CONNECTIONS + number)).expect("it is full");
+            assert_eq!((loser.peer.uid, loser.peer.pid), (GREEDY, Some(number as u32)));
+        }
+        assert_eq!(row.guests.len(), CONNECTIONS);
+        // One's own, too.
+        let loser = row.push(now, guest(GREEDY, 0)).expect("it is full");
+        assert_eq!((loser.peer.uid, loser.peer.pid), (GREEDY, Some(4)));
     }
 }

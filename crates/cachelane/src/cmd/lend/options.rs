@@ -65,7 +65,7 @@ impl LendArgs {
     pub(super) fn frames(&self, queues: u32, sockets: &SocketArgs) -> u32 {
         /// Where no number of borrowers is given.
         const FEW: u32 = 4;
-        /// As many cost nobody anything.
+        /// So few cost nobody anything.
         const LEAST: u32 = 8192;
         let borrowers = match self.borrowers {
             Some(borrowers) => borrowers.into(),
