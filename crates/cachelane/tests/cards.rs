@@ -43,7 +43,7 @@ struct Trip<'a> {
 impl Trip<'_> {
     /// What the sender and the receiver say.
     fn make(&self, scene: &Scene, from: &End, to: &End) -> [Value; 2] {
-        const COUNT: u64 = 1000;
+        const COUNT: u64 = 300;
 
         let drop = ["xsk", "drop", &to.device, "--udp-port", "9", "--check", "--json"];
         let receiver = scene.start(&to.host, &[&drop[..], self.receiving].concat(), "receiving");
@@ -173,18 +173,23 @@ fn root_frames_of_a_card_are_lent() {
     let path = socket.to_str().expect("a path");
     let lend = ["lend", &b.device, "--socket", path, "--udp-port", "9", "--json"];
     let lender = scene.start(&b.host, &[&lend[..], &["--frame-size", "4096"]].concat(), "lending");
-    let mut borrower = scene.command(&["borrow", path, "--count", "500", "--json"]);
+    let mut borrower = scene.command(&["borrow", path, "--json"]);
     let borrower = borrower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
-    assert!(comes_true(|| scene.counter(&lender, "lend.borrowers") == 1));
+    let joined = comes_true(|| scene.counter(&lender, "lend.borrowers") == 1);
+    assert!(joined, "{:?}", ends_within(borrower, SOON));
     let mac = b.mac.to_string();
     let send = ["xsk", "send", &a.device, "--dst-mac", &mac, "--count", "500", "--rate", "500"];
     scene.object(&a.host, &send);
-    let output = ends_within(borrower, SOON * 3);
+    let came = comes_true(|| scene.counter(&lender, "lend.lent") == 500);
+    assert!(comes_true(|| scene.counter(&lender, "lend.on_loan") == 0));
+    let said = lender.object();
+    assert!(came, "{said:#}");
+    assert_eq!(number(&said, "/frames/leaked"), 0, "{said:#}");
+    // It ends with its lender.
+    let output = ends_within(borrower, SOON);
     assert!(output.status.success(), "{output:?}");
     let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(number(&got, "/rx/packets"), 500, "{got:#}");
-    let said = lender.object();
-    assert_eq!(number(&said, "/frames/leaked"), 0, "{said:#}");
 }
 
 /// A card that goes to another namespace is gone for whoever uses it here.
@@ -302,7 +307,7 @@ fn root_a_bridge_with_a_card_is_accelerated() {
     // The far host is in the near one's subnet.
     let address = "10.84.0.3/24";
     far.b.host.ip(["address", "add", address, "dev", &far.b.device]).expect("ip");
-    let accelerates = scene.start(&b.host, &["bridge", "br0", "--json"], "2 of 2 ports");
+    let accelerates = scene.start(&b.host, &["bridge", "br0"], "2 of 2 ports");
     let to = far.b.host.run(|| UdpSocket::bind("10.84.0.3:0")).expect("the host").expect("one");
     let address = to.local_addr().expect("an address");
     let from = a.host.run(|| UdpSocket::bind("0.0.0.0:0")).expect("the host").expect("one");

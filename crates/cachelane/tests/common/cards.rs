@@ -70,6 +70,10 @@ fn enter(host: &Host, name: &str, number: u8) -> End {
         [0xfd84, 0x6361, 0x6c61, 0, 0, 0, 0, u16::from(number)].into(),
     );
     let end = End { host: host.clone(), device: name.into(), mac, v4, v6 };
+    // As a test before may have left it.
+    host.ip(["link", "set", name, "mtu", "1500"]).expect("ip");
+    // Not every driver has a choice.
+    let _ = host.command("ethtool").args(["-L", name, "combined", "1"]).run();
     host.ip(["address", "add", &format!("{v4}/24"), "dev", name]).expect("ip");
     host.ip(["link", "set", name, "up"]).expect("ip");
     host.ip(["-6", "address", "flush", "dev", name]).expect("ip");
