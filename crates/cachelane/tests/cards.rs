@@ -78,7 +78,7 @@ fn root_packets_of_each_length_arrive_whole_in_each_mode() {
     let (a, b) = (&cards.link.a, &cards.link.b);
     let zero_copy = has_zero_copy(&scene, a);
     let large: &[&str] = &["--frame-size", "4096"];
-    for size in ["64", "1000", "1100", "1514"] {
+    for size in ["64", "1100", "1514"] {
         for receiving in [&[][..], &["--mode", "copy"], large, &["--xdp", "generic"]] {
             let [sent, got] = Trip { size, sending: &[], receiving }.make(&scene, a, b);
             for (said, may) in [(sent, true), (got, !receiving.contains(&"generic"))] {
@@ -146,7 +146,7 @@ fn root_what_comes_from_a_card_goes_on_by_a_veth_and_back() {
     let (a, b) = (&cards.link.a, &cards.link.b);
     let far = scene.join(&b.host, &scene.host("c"), LinkOptions::default());
     let forward = ["xsk", "forward", &b.device, "--to", &far.a.device, "--both", "--json"];
-    let forward = [&forward[..], &["--frame-size", "4096"]].concat();
+    let forward = [&forward[..], &["--frame-size", "4096", "--queues", "0"]].concat();
     let forwarder = scene.start(&b.host, &forward, "every packet");
     // Cards receive what is for them.
     for (from, to, device) in [(a, b, &far.b), (&far.b, a, a)] {
@@ -278,7 +278,7 @@ fn root_flows_of_a_card_go_to_their_consumer() {
         let counter = |name: &str| steered.counter(&running, name);
         let moves = || counter("moves") >= 5 && counter("steered") >= 50;
         // vmxnet3 leaves no room for the queue's number, which is said.
-        let none = *count == "2" && driver == "vmxnet3";
+        let none = driver == "vmxnet3";
         assert!(
             comes_true(|| moves() || none && counter("kernel.unsent") > 200),
             "{driver}, {count} queues: {} steered, {} moves",
