@@ -101,7 +101,9 @@ fn root_what_cannot_be_used_is_named() {
     let (device, large) = (link.b.device.as_str(), big.a.device.as_str());
     // More than there is memory for, if that were made first.
     let many = ["drop", device, "--queues", "0-99", "--huge-pages", "require"];
-    let cases: [(&[&str], i32, &[&str]); 21] = [
+    let generic = ["drop", device, "--mode", "zero-copy", "--xdp", "generic"];
+    let cases: [(&[&str], i32, &[&str]); 22] = [
+        (&generic, 2, &["--mode zero-copy, --xdp generic", "--xdp native"]),
         (&["send", "nope"], 2, &["no device 'nope'", "ip -br link"]),
         (&["drop", "a-name-far-too-long"], 2, &["no device"]),
         (&["send", device, "--queues", "7"], 2, &["no queue 7", device, "ethtool -l"]),

@@ -232,6 +232,9 @@ impl Worker {
         if self.tick != self.swept {
             self.swept = self.tick;
             self.look_at_timers();
+            if !self.queue.is_empty() {
+                self.look_at_offer();
+            }
         }
         if !self.queue.is_empty() {
             self.serve_queue();
@@ -270,7 +273,7 @@ impl Worker {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || self.queue.is_choosing() {
             Some(Duration::ZERO)
         } else if let Some(slot) = self.looks.next() {
             Some(looks::left(slot, self.now.duration_since(self.started)).min(TICK))

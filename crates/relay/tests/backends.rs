@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -130,13 +130,14 @@ fn connections_past_a_backends_maximum_wait_for_their_turn() {
     let all = [format!("{addr},maxconn=2")];
     let relay = relay(&all, |config| config.queue_timeout = PATIENCE * 2);
     let clients: Vec<_> = (0..8).map(|_| connect(relay.addrs()[0])).collect();
+    clients.iter().for_each(|client| send_all(client, FIRST));
     await_that("all are accepted", || relay.active() == 8);
-    let mut served = vec![accept(&listener), accept(&listener)];
+    let mut served = vec![accept_heard(&listener), accept_heard(&listener)];
     await_that("the others wait", || relay.stats().queued == 6);
     for _ in 0..6 {
         assert!(try_accept(&listener, MOMENT / 10).is_none(), "more than the maximum");
         abort(served.remove(0));
-        served.push(accept(&listener));
+        served.push(accept_heard(&listener));
     }
     served.into_iter().for_each(abort);
     await_that("all are gone", || relay.active() == 0);
@@ -191,45 +192,106 @@ fn a_queue_has_an_end_and_so_has_the_time_in_it() {
     }
 }
 
+/// Two backends with room for one each, before which clients stand in lines of their own.
+struct Lines {
+    relay: Relay,
+    backends: [(TcpListener, SocketAddr); 2],
+}
+
+/// What a client says first. A backend that has read it knows that the relay has seen the connection
+/// made: one that ends before that is an attempt that failed.
+const FIRST: &[u8] = b"first";
+
+/// The next client of a backend.
+fn accept_heard(listener: &TcpListener) -> TcpStream {
+    let served = accept(listener);
+    assert_eq!(receive(&served, FIRST.len()), FIRST);
+    served
+}
+
+impl Lines {
+    fn new() -> Lines {
+        let backends = [backend(), backend()];
+        let all = backends.each_ref().map(|(_, addr)| format!("{addr},maxconn=1"));
+        let relay = relay(&all, |config| {
+            (config.balance, config.accept_proxy) = (Balance::Source, true);
+            config.queue_timeout = PATIENCE * 2;
+        });
+        Lines { relay, backends }
+    }
+
+    /// A client with the address 10.0.0.`n`.
+    fn client(&self, n: u8) -> TcpStream {
+        let client = connect(self.relay.addrs()[0]);
+        send_all(&client, format!("PROXY TCP4 10.0.0.{n} 10.0.1.1 1 1\r\n").as_bytes());
+        send_all(&client, FIRST);
+        client
+    }
+
+    /// One client of each backend.
+    fn clients(&self) -> [u8; 2] {
+        let (first, second): (Vec<u8>, Vec<u8>) = (1..=8).partition(|n| self.is_of_first(*n));
+        [first[0], second[0]]
+    }
+
+    fn is_of_first(&self, n: u8) -> bool {
+        let client = self.client(n);
+        let mut at = 0;
+        await_that("it is served", || {
+            let wait = Duration::from_millis(1);
+            let found = (0..2).find_map(|i| Some((i, try_accept(&self.backends[i].0, wait)?)));
+            found.is_some_and(|(index, served)| {
+                assert_eq!(receive(&served, FIRST.len()), FIRST);
+                at = index;
+                true
+            })
+        });
+        drop(client);
+        await_that("it is gone", || self.relay.active() == 0);
+        at == 0
+    }
+}
+
 /// Clients that wait for their own backend do not wait for each other.
 #[test]
 fn a_line_for_one_backend_holds_up_no_client_of_another() {
-    let (one, other) = (backend(), backend());
-    let all = [format!("{},maxconn=1", one.1), format!("{},maxconn=1", other.1)];
-    let relay = relay(&all, |config| {
-        (config.balance, config.accept_proxy) = (Balance::Source, true);
-        config.queue_timeout = PATIENCE * 2;
-    });
-    let client = |n: u8| {
-        let client = connect(relay.addrs()[0]);
-        send_all(&client, format!("PROXY TCP4 10.0.0.{n} 10.0.1.1 1 1\r\n").as_bytes());
-        client
-    };
-    // Which of them is whose.
-    let is_of_one = |n: &u8| {
-        let client = client(*n);
-        let mut served = None;
-        await_that("it is served", || {
-            let at = |listener| try_accept(listener, Duration::from_millis(1));
-            served = at(&one.0).map(|it| (true, it)).or_else(|| Some((false, at(&other.0)?)));
-            served.is_some()
-        });
-        let found = served.as_ref().is_some_and(|(at_one, _)| *at_one);
-        drop((client, served));
-        await_that("it is gone", || relay.active() == 0);
-        found
-    };
-    let (ones, others): (Vec<u8>, Vec<u8>) = (1..=8).partition(is_of_one);
-    let (n, m) = (ones[0], others[0]);
-    let clients = [n, n, n, m, m, m].map(client);
-    await_that("four wait", || relay.stats().queued == 4);
-    let kept = accept(&one.0);
+    let lines = Lines::new();
+    let [one, other] = lines.backends.each_ref().map(|(listener, _)| listener);
+    let [n, m] = lines.clients();
+    let clients = [n, n, n, m, m, m].map(|n| lines.client(n));
+    await_that("four wait", || lines.relay.stats().queued == 4);
+    let kept = accept_heard(one);
     for _ in 0..3 {
-        abort(accept(&other.0));
+        abort(accept_heard(other));
     }
-    assert!(try_accept(&one.0, MOMENT).is_none());
+    assert!(try_accept(one, MOMENT).is_none());
     abort(kept);
-    drop((accept(&one.0), clients));
+    drop((accept(one), clients));
+}
+
+/// While a backend is drained, its clients wait for the other one. Once it is back they are its own
+/// again, however many stand between them and the first in the other's line.
+#[test]
+fn those_that_wait_elsewhere_come_back_with_their_own_backend() {
+    let lines = Lines::new();
+    let [one, other] = lines.backends.each_ref();
+    let [n, m] = lines.clients();
+    let set = |to| lines.relay.set_backends(&format!("{}={to}", one.1).parse().unwrap()).unwrap();
+    set("drain");
+    let queued = || lines.relay.stats().queued;
+    let before = queued();
+    // One is served, and at least one of each worker's is first in the line.
+    let others: Vec<_> = (0..40).map(|_| lines.client(m)).collect();
+    let kept = accept_heard(&other.0);
+    await_that("the others wait", || queued() == before + 39);
+    let own: Vec<_> = (0..300).map(|_| lines.client(n)).collect();
+    await_that("all wait", || queued() == before + 339);
+    set("ready");
+    for _ in 0..300 {
+        abort(accept_heard(&one.0));
+    }
+    assert!(try_accept(&other.0, MOMENT / 10).is_none(), "more than the maximum");
+    drop((kept, others, own));
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl Device {
         Ok(self.link()?.is_up)
     }
 
+    /// Whether it is up and can send: it has a carrier.
+    pub fn has_carrier(&self) -> Result<bool> {
+        Ok(self.link()?.has_carrier)
+    }
+
     /// The other end of a veth, if that is in the caller's network namespace.
     pub fn peer(&self) -> Result<Option<Self>> {
         let Link { kind, other, .. } = self.link()?;
@@ -143,6 +148,7 @@ struct Link {
     mac: [u8; 6],
     kind: Option<String>,
     is_up: bool,
+    has_carrier: bool,
     /// The device that it is on, or a veth's other end, if that is in its network namespace.
     other: Option<u32>,
 }
@@ -158,7 +164,9 @@ fn ask(index: u32) -> io::Result<Link> {
 }
 
 fn read(link: &LinkMessage) -> Link {
-    let mut found = Link { is_up: link.header.flags.contains(LinkFlags::Up), ..Link::default() };
+    let has = |flag| link.header.flags.contains(flag);
+    let (is_up, has_carrier) = (has(LinkFlags::Up), has(LinkFlags::LowerUp));
+    let mut found = Link { is_up, has_carrier, ..Link::default() };
     let mut is_elsewhere = false;
     for attribute in &link.attributes {
         match attribute {

@@ -16,7 +16,8 @@ pub enum Mode {
 }
 
 /// Busy polling: the device's packets are processed in this socket's calls rather than in
-/// interrupts (`SO_PREFER_BUSY_POLL`).
+/// interrupts (`SO_PREFER_BUSY_POLL`). In zero-copy mode on virtio_net, igb and igc interrupts go on
+/// beside it: a socket that puts them off sends nothing there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// How long a call that finds nothing polls, in microseconds, at least 1.
@@ -86,6 +87,9 @@ pub struct InForce {
     pub multi_buffer: bool,
     /// In copy mode, the most packets that one call sends; 32 on kernels where it cannot be set.
     pub tx_budget: u32,
+    /// It copies because in zero-copy mode the device would cut packets that fit into a frame: the
+    /// size of frames in bytes with which it would not, if the MTU stays.
+    pub needs_for_zero_copy: Option<u32>,
 }
 
 impl fmt::Display for InForce {
@@ -102,6 +106,9 @@ impl fmt::Display for InForce {
         }
         if self.multi_buffer {
             f.write_str(", multi-buffer")?;
+        }
+        if let Some(size) = self.needs_for_zero_copy {
+            write!(f, ", zero-copy needs frames of {size} bytes")?;
         }
         Ok(())
     }

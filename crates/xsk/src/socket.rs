@@ -15,16 +15,17 @@ use rustix::net::sockopt;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, SendFlags};
 
-use self::buffers::{Buffers, Held, Shareable, Sizes};
+use self::buffers::{Buffers, Held, Reach, Shareable, Sizes};
 use self::open::Opened;
+use self::queue::Probe;
 use crate::lease::{Lease, NAP};
 use crate::ring::{Consumer, Producer, mapped};
-use crate::sys::namespace;
 use crate::umem::failed;
 use crate::{Device, Error, InForce, Packet, Result, SocketOptions, Umem};
 
 mod buffers;
 mod close;
+mod fit;
 mod open;
 mod queue;
 
@@ -48,6 +49,8 @@ pub struct Socket {
     lease: Mutex<Option<Lease>>,
     /// Frames between a cache and a ring.
     passing: Vec<Frame>,
+    /// Packets that the device dropped while it was told to send.
+    tx_dropped: u64,
 }
 
 /// Where a socket's frames are. Sockets beside each other share what is said of fill and
@@ -76,7 +79,11 @@ pub struct Statistics {
     pub tx_invalid: u64,
     /// Received packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
-    /// Times that the kernel wanted a frame and the fill ring was empty.
+    /// Packets that the device dropped instead of sending them, in copy mode: it is down, has no
+    /// carrier, or its queue discipline says so.
+    pub tx_dropped: u64,
+    /// Times that the kernel wanted a frame and the fill ring was empty. In copy mode that is a packet
+    /// dropped; in zero-copy mode a driver asks for frames before packets come.
     pub fill_ring_empty: u64,
     /// Times that the kernel found nothing to send.
     pub tx_ring_empty: u64,
@@ -99,9 +106,12 @@ impl Socket {
         let holder = pool.holder().map_err(|error| Error::invalid(error.to_string()))?;
         let referenced =
             opened.in_force.zero_copy || open::sends_without_copying(device.driver().as_deref());
-        let namespace = namespace(opened.fd.as_fd());
+        let reach = match referenced {
+            true => Reach::Frames(Probe::new(device, queue)),
+            false => Reach::Copies,
+        };
         let device = device.clone();
-        let held = Arc::new(Held { pool, holder, device, queue, namespace, referenced });
+        let held = Arc::new(Held { pool, holder, device, queue, reach });
         let sizes = Sizes { fill: options.fill_size, completion: options.completion_size };
         let buffers = Buffers::new(opened.fd.as_fd(), sizes, Arc::clone(&held))
             .map_err(|error| failed("cannot map its rings", opened.fd.as_fd(), error))?;
@@ -150,7 +160,19 @@ impl Socket {
         let most = options.fill_size.max(options.completion_size);
         let passing = Vec::with_capacity(most as usize);
         let lease = Mutex::default();
-        Ok(Self { rx, tx, buffers, fd, held, in_force, options, umem, lease, passing })
+        Ok(Self {
+            rx,
+            tx,
+            buffers,
+            fd,
+            held,
+            in_force,
+            options,
+            umem,
+            lease,
+            passing,
+            tx_dropped: 0,
+        })
     }
 
     /// Takes up to `n` frames from the cache and gives them to the kernel to receive into; how
@@ -247,9 +269,14 @@ impl Socket {
             return Ok(());
         }
         match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
-            // Again: the budget is used up, or the completion ring is full. Busy: the device
-            // dropped a packet. No buffers: the device's queue is full.
-            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => Ok(()),
+            // Again: the budget is used up, or the completion ring is full. No buffers: the
+            // device's queue is full.
+            Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(()),
+            // In copy mode: the device dropped a packet, one a call.
+            Err(Errno::BUSY) => {
+                self.tx_dropped += u64::from(!self.in_force.zero_copy);
+                Ok(())
+            }
             Err(error) => Err(self.failed("cannot send", error)),
         }
     }
@@ -353,6 +380,7 @@ impl Socket {
             rx_invalid: counted.rx_invalid_descs,
             tx_invalid: counted.tx_invalid_descs,
             rx_ring_full: counted.rx_ring_full.unwrap_or(0),
+            tx_dropped: self.tx_dropped,
             fill_ring_empty: counted.rx_fill_ring_empty_descs.unwrap_or(0),
             tx_ring_empty: counted.tx_ring_empty_descs.unwrap_or(0),
         })

@@ -134,10 +134,13 @@ mod tests {
     #[test]
     fn a_packet_that_is_counted_as_two_drops_is_one() {
         let statistics = Statistics { rx_dropped: 9, fill_ring_empty: 7, ..Statistics::default() };
-        let totals = Totals { drops: statistics.into(), ..sample().totals };
+        let drops = |zero_copy| Drops::of(statistics, zero_copy);
+        let totals = Totals { drops: drops(false), ..sample().totals };
         assert!(line(&Sample { totals, ..sample() }, None, 60).contains(" drop 9 "));
         let said = line(&Sample { totals, ..sample() }, None, 200);
         assert!(said.contains("| drops: fill_ring_empty 7, rx_dropped 2 |"), "{said}");
+        // A zero-copy driver only asked for frames.
+        assert_eq!(drops(true), Drops { rx_dropped: 9, ..Drops::default() });
     }
 
     #[test]

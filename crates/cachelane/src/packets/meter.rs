@@ -30,6 +30,7 @@ kit::counters! {
         rx_dropped: "packets", "Too long for a frame, and others.";
         rx_invalid: "packets", "What was posted to receive into is no frame.";
         tx_invalid: "packets", "What was posted to send is no packet.";
+        tx_dropped: "packets", "The device dropped it: it is down, or has no carrier.";
     }
 }
 
@@ -43,14 +44,23 @@ kit::counters! {
     }
 }
 
-impl From<Statistics> for Drops {
-    fn from(statistics: Statistics) -> Drops {
+impl Drops {
+    /// What a socket has counted.
+    pub(crate) fn of(statistics: Statistics, zero_copy: bool) -> Drops {
         let Statistics {
-            rx_ring_full, fill_ring_empty, rx_dropped, rx_invalid, tx_invalid, ..
+            rx_ring_full,
+            fill_ring_empty,
+            rx_dropped,
+            rx_invalid,
+            tx_invalid,
+            tx_dropped,
+            ..
         } = statistics;
+        // Zero-copy drivers ask for frames before packets come: an answer of none drops nothing.
+        let fill_ring_empty = if zero_copy { 0 } else { fill_ring_empty };
         // In copy mode the kernel counts one for which there is no frame there as well.
         let rx_dropped = rx_dropped.saturating_sub(fill_ring_empty);
-        Drops { rx_ring_full, fill_ring_empty, rx_dropped, rx_invalid, tx_invalid }
+        Drops { rx_ring_full, fill_ring_empty, rx_dropped, rx_invalid, tx_invalid, tx_dropped }
     }
 }
 

@@ -160,6 +160,10 @@ impl SocketArgs {
             .tx_budget((sends && self.ring >= 32).then_some(self.ring))
     }
 
+    pub(crate) fn mode_is(&self, mode: Mode) -> bool {
+        self.mode == mode
+    }
+
     /// As it is written.
     pub(crate) fn mode_name(&self) -> &'static str {
         name_of(MODES, self.mode)
@@ -201,6 +205,11 @@ impl FilterArgs {
     pub(crate) fn program(&self, multi_buffer: bool) -> ProgramOptions {
         let options = ProgramOptions::default().attach(self.xdp).filter(self.filter());
         options.multi_buffer(multi_buffer)
+    }
+
+    /// Whether its program is to run behind the driver.
+    pub(crate) fn is_generic(&self) -> bool {
+        self.xdp == Attach::Generic
     }
 
     fn filter(&self) -> Filter {

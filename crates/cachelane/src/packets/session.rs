@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 use xsk::Socket;
 
-use super::meter::{Meter, Meters, Totals, Traffic};
+use super::meter::{Drops, Meter, Meters, Totals, Traffic};
 use super::options::Place;
 use crate::args::RunArgs;
 use crate::exit::Exit;
@@ -128,7 +128,8 @@ impl Context {
     pub(crate) fn write_down<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Socket>) {
         let sum = Totals::sum(sockets.into_iter().map(|socket| {
             // A socket that cannot be asked has failed, which its next call says.
-            let drops = socket.statistics().unwrap_or_default().into();
+            let statistics = socket.statistics().unwrap_or_default();
+            let drops = Drops::of(statistics, socket.in_force().zero_copy);
             Totals { drops, rings: socket.outstanding().into(), ..Totals::default() }
         }));
         (self.own.drops, self.own.rings) = (sum.drops, sum.rings);

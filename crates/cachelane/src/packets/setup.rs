@@ -6,8 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use frames::{AreaOptions, FrameArea, FramePool, LaneCache, PoolOptions};
 use parking_lot::Mutex;
-use xsk::{Attach, Device, ErrorKind, Program, Socket, Umem};
+use xsk::{Attach, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, Umem};
 
+use super::carrier::Carrier;
 use super::options::{CommonArgs, FilterArgs, MemoryArgs, Place, SocketArgs};
 use crate::exit::usage;
 use crate::privileges;
@@ -46,6 +47,8 @@ pub(crate) struct Built {
     /// Those of each interface, one for each queue.
     pub(crate) sockets: Vec<Vec<Socket>>,
     pub(crate) programs: Vec<SharedProgram>,
+    /// On devices that only send, where zero-copy needs a program there. They take nothing.
+    pub(crate) _idle_programs: Vec<Program>,
     /// How each socket was set up, in words.
     pub(crate) in_force: Vec<String>,
 }
@@ -59,6 +62,14 @@ impl<'a> Plan<'a> {
         threads: Option<u16>,
         split: bool,
     ) -> anyhow::Result<Plan<'a>> {
+        let is_generic = |one: &Interface<'_>| one.receives.is_some_and(FilterArgs::is_generic);
+        if interfaces.iter().any(is_generic) && args.sockets.mode_is(Mode::ZeroCopy) {
+            return Err(usage(
+                "--mode zero-copy, --xdp generic: a generic program copies (expected --xdp native, \
+                 or --mode copy)"
+                    .into(),
+            ));
+        }
         let default =
             |there| (0..if interfaces[0].receives.is_some() { there } else { 1 }).collect();
         let mut queues = args.places.queues.as_ref().map(|given| given.0.clone());
@@ -145,11 +156,13 @@ impl<'a> Plan<'a> {
                 tracing::warn!("{device} is down: no packets until `ip link set {device} up`");
             }
         }
+        let carriers = Carrier::of(&self.interfaces)?;
         let (pool, umem) = memory(self.area(), &self.args.memory, &self.places)?;
         let homes = 0..self.places.len();
         let caches = homes.map(|home| pool.cache(home as u16)).collect::<Result<_, _>>()?;
         let (sockets, programs, in_force) = (Vec::new(), Vec::new(), Vec::new());
-        let mut built = Built { pool, caches, sockets, programs, in_force };
+        let _idle_programs = Vec::new();
+        let mut built = Built { pool, caches, sockets, programs, _idle_programs, in_force };
         let args = &self.args.sockets;
         for (number, interface) in self.interfaces.iter().enumerate() {
             let device = &interface.device;
@@ -166,9 +179,12 @@ impl<'a> Plan<'a> {
                 let receive = if self.lent.is_some() { &[] } else { &sockets[..] };
                 let program = program(device, filter, args, receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
+            } else if sockets.iter().any(|socket| socket.in_force().zero_copy) {
+                built._idle_programs.extend(idle_program(device)?);
             }
             built.sockets.push(sockets);
         }
+        carriers.iter().try_for_each(Carrier::wait)?;
         Ok(Some(built))
     }
 }
@@ -180,8 +196,21 @@ fn bind(
     queue: u32,
     args: &SocketArgs,
 ) -> anyhow::Result<Socket> {
-    let options = args.options(interface.receives.is_some(), interface.sends);
+    let mut options = args.options(interface.receives.is_some(), interface.sends);
+    if interface.receives.is_some_and(FilterArgs::is_generic) {
+        // It copies, also where a socket may be bound for zero-copy beside it.
+        options = options.mode(Mode::Copy);
+    }
     let bound = Socket::bind(umem, &interface.device, queue, &options);
+    if let Ok(socket) = &bound
+        && let Some(size) = socket.in_force().needs_for_zero_copy
+    {
+        tracing::warn!(
+            "queue {queue} of {}: packets are copied, since in zero-copy mode its driver would cut \
+             those that come; --frame-size {size} lets it be zero-copy",
+            interface.device
+        );
+    }
     bound.map_err(|error| {
         let size = umem.pool().area().frame_size();
         let option = match error.kind() {
@@ -195,6 +224,19 @@ fn bind(
         };
         anyhow::Error::from(error).context(option)
     })
+}
+
+/// Cards send without copying only while an XDP program is on them (`ndo_xsk_wakeup` of igb, for
+/// one, refuses otherwise). This one leaves all packets to the kernel. None if there is a program.
+fn idle_program(device: &Device) -> anyhow::Result<Option<Program>> {
+    match Program::attach(device, &ProgramOptions::default().attach(Attach::Native)) {
+        Ok(program) => {
+            tracing::debug!("XDP program on {device}: to send without copying");
+            Ok(Some(program))
+        }
+        Err(error) if error.kind() == ErrorKind::ProgramPresent => Ok(None),
+        Err(error) => Err(anyhow::Error::from(error).context("--mode copy needs no program")),
+    }
 }
 
 /// The frames, for threads in these places.

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
 use frames::LaneCache;
 use kit::pulse::Pulse;
 use xsk::{Packet, Socket};
@@ -27,6 +28,13 @@ impl Sockets {
     pub(crate) fn new(list: Vec<Socket>, cache: LaneCache, args: &SocketArgs) -> Sockets {
         let (batch, fill) = (args.batch as usize, args.ring as usize);
         Sockets { list, cache, batch, fill, polls: args.busy_poll.is_some() }
+    }
+
+    /// The devices that they are on.
+    fn devices(&self) -> String {
+        let mut names: Vec<&str> = self.list.iter().map(|socket| socket.device().name()).collect();
+        names.dedup();
+        names.join(", ")
     }
 
     /// Gives the kernel frames to receive into, and makes it go on where it waits for that.
@@ -110,7 +118,8 @@ pub(crate) trait Handler: Sized + Send + 'static {
                 sockets.cache.maintain();
                 context.turn(now, &sockets.list);
                 if patience.is_over(now, moved > 0 || sockets.polls) {
-                    self.sleep()?;
+                    let slept = self.sleep();
+                    slept.with_context(|| self.sockets().devices())?;
                 }
             }
             context.write_down(&self.sockets().list);

@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod cards;
 pub(crate) mod clients;
 pub(crate) mod daemon;
 pub(crate) mod frames;

@@ -1,6 +1,7 @@
 //! A worker's choice among the servers: which one a new connection tries, or what it waits for.
 
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -170,6 +171,23 @@ impl Pool {
         let client = (self.backends.balance == Balance::Source).then(client).flatten();
         let own = client.and_then(first);
         own.map_or(Place::Of(route), |index| Place::At(route, table.servers[index].addr.clone()))
+    }
+
+    /// Which servers are to be had: another number if others are. Nothing where it makes no difference
+    /// to what a connection waits for.
+    pub(crate) fn offer(&mut self, now: Instant) -> Option<u64> {
+        if self.backends.balance != Balance::Source {
+            return None;
+        }
+        self.refresh();
+        let mut hasher = DefaultHasher::new();
+        self.table.number.hash(&mut hasher);
+        for (index, server) in self.table.servers.iter().enumerate() {
+            if server.spec.is_wanted() && server.is_up(now) {
+                index.hash(&mut hasher);
+            }
+        }
+        Some(hasher.finish())
     }
 
     fn refresh(&mut self) {

@@ -1,5 +1,8 @@
 //! Connections that wait for a place at a backend: those that are up are full. Those that wait for the
 //! same place stand in one line: first come, first served, within a worker.
+//!
+//! With the balance `source`, which line is a client's own depends on which servers are to be had. When
+//! that changes, all that wait choose anew, [`ANEW`] in a turn, and keep their age.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,11 +15,18 @@ use crate::cause::Cause;
 use crate::connection::{Phase, Queued, Search};
 use crate::repeated::say;
 
+/// How many choose anew in one turn: each looks at all servers.
+const ANEW: usize = 64;
+
 /// Keys of connections, by what they wait for and by who came first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<(Place, u64), usize>,
     tickets: u64,
+    /// Which servers were to be had when those that wait last began to choose anew.
+    offer: Option<u64>,
+    /// The last one that has chosen anew, while others have not yet.
+    chosen: Option<Option<(Place, u64)>>,
 }
 
 impl Queue {
@@ -45,6 +55,31 @@ impl Queue {
             .range((place.clone(), 0)..=(place.clone(), u64::MAX))
             .next()
             .map(|(_, key)| *key)
+    }
+
+    /// Begins to choose anew if another offer is there than the last time.
+    fn note_offer(&mut self, offer: u64) {
+        if self.offer.replace(offer) != Some(offer) {
+            self.chosen = Some(None);
+        }
+    }
+
+    /// Whether there are some that have not chosen anew yet.
+    pub(super) fn is_choosing(&self) -> bool {
+        self.chosen.is_some() && !self.is_empty()
+    }
+
+    /// The next ones that are to choose anew, at most [`ANEW`].
+    fn next_to_choose(&mut self) -> Vec<(Place, u64, usize)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let Some(last) = self.chosen.take() else { return Vec::new() };
+        let rest = self.waiting.range((last.map_or(Unbounded, Excluded), Unbounded));
+        let next: Vec<_> =
+            rest.take(ANEW).map(|((place, ticket), key)| (place.clone(), *ticket, *key)).collect();
+        if next.len() == ANEW {
+            self.chosen = next.last().map(|(place, ticket, _)| Some((place.clone(), *ticket)));
+        }
+        next
     }
 
     /// What is waited for behind this.
@@ -109,8 +144,34 @@ impl Worker {
         move || named
     }
 
+    /// Looks whether other servers are to be had than before, for those that wait.
+    pub(super) fn look_at_offer(&mut self) {
+        if let Some(offer) = self.pool.offer(self.now) {
+            self.queue.note_offer(offer);
+        }
+    }
+
+    /// Has some of those that wait choose anew.
+    fn choose_anew(&mut self) {
+        for (line, ticket, key) in self.queue.next_to_choose() {
+            let phase = std::mem::replace(&mut self.connections[key].phase, Phase::Moving);
+            if let Phase::Queued(mut queued) = phase {
+                let client = self.client_of(key, &queued.search);
+                let search = &mut queued.search;
+                let place = self.pool.place(search.route, &mut search.tried, client, self.now);
+                if place != line {
+                    self.queue.remove(&queued);
+                    queued.place = place.clone();
+                    self.queue.add(place, ticket, key);
+                }
+                self.connections[key].phase = Phase::Queued(queued);
+            }
+        }
+    }
+
     /// Gives the places that there are to those that wait.
     pub(super) fn serve_queue(&mut self) {
+        self.choose_anew();
         let mut place = self.queue.place_after(None);
         while let Some(line) = place {
             while let Some(key) = self.queue.first(&line)

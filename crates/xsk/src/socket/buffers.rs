@@ -10,7 +10,7 @@ use std::{io, mem};
 use frames::{Frame, FramePool, Holder};
 use parking_lot::Mutex;
 
-use super::queue::is_let_go;
+use super::queue::Probe;
 use crate::Device;
 use crate::ring::{Consumer, Producer, mapped};
 
@@ -59,10 +59,16 @@ pub(super) struct Held {
     pub(super) holder: Holder,
     pub(super) device: Device,
     pub(super) queue: u32,
-    /// The namespace that the device is in, if it is known.
-    pub(super) namespace: Option<u64>,
-    /// The device may read and write the frames themselves, and not only copies.
-    pub(super) referenced: bool,
+    pub(super) reach: Reach,
+}
+
+/// What a device may read and write.
+#[derive(Debug)]
+pub(super) enum Reach {
+    /// Copies.
+    Copies,
+    /// The frames themselves, until this says that it has let go of the queue.
+    Frames(Option<Probe>),
 }
 
 impl Buffers {
@@ -158,9 +164,11 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // In copy mode closing has waited for receivers, and what is still to be sent is a copy.
-        let done = !self.referenced
-            || self.holder.frames() == 0
-            || is_let_go(&self.device, self.queue, self.namespace);
+        let done = self.holder.frames() == 0
+            || match &self.reach {
+                Reach::Copies => true,
+                Reach::Frames(probe) => probe.as_ref().is_some_and(Probe::is_let_go),
+            };
         self.end(done);
     }
 }
@@ -188,7 +196,7 @@ mod tests {
             pool.release(cache.get().expect("a frame"), &holder);
         }
         let device = Device::find("lo").expect("lo");
-        Held { pool, holder, device, queue: 0, namespace: None, referenced: false }
+        Held { pool, holder, device, queue: 0, reach: Reach::Copies }
     }
 
     #[test]
@@ -205,8 +213,7 @@ mod tests {
     fn frames_of_a_device_that_cannot_be_asked_are_withheld() {
         let mut held = held();
         let pool = held.pool.clone();
-        // In a namespace that is not known nothing is.
-        held.referenced = true;
+        held.reach = Reach::Frames(None);
         drop(held);
         assert_eq!((pool.census().released, pool.counters().withheld), (4, 4));
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use frames::FramePool;
 use nix::sys::socket::setsockopt;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -13,14 +12,9 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags,
 };
 
+use super::fit;
 use crate::umem::{self, Registrations, Terms, failed};
 use crate::{BusyPoll, Device, Error, ErrorKind, InForce, Mode, Result, SocketOptions, Umem, sys};
-
-/// What the kernel keeps before a received packet in its frame (`XDP_PACKET_HEADROOM`).
-const HEADROOM: u32 = 256;
-
-/// An Ethernet header with a VLAN tag.
-const HEADER: u32 = 18;
 
 /// What one call sends in copy mode unless told otherwise (`TX_BATCH_SIZE` of net/xdp/xsk.c).
 const TX_BUDGET: u32 = 32;
@@ -43,7 +37,11 @@ pub(super) fn bind(
 ) -> Result<Opened> {
     check_options(options)?;
     check_queue(device, queue)?;
-    check_mtu(umem.pool(), device, options)?;
+    fit::check_mtu(umem.pool(), device, options)?;
+    let needs = fit::needs_for_zero_copy(umem.pool(), device, options)?;
+    let instead = needs.map(|_| options.clone().mode(Mode::Copy));
+    let options = instead.as_ref().unwrap_or(options);
+    let frame_size = umem.pool().area().frame_size();
     let mut registrations = umem.registrations();
     let place = (device.index(), queue);
     let here = sys::namespace(umem::open()?.as_fd());
@@ -75,7 +73,8 @@ pub(super) fn bind(
         });
         let error = match bound {
             Ok(Ok(fd)) => {
-                let opened = finish(fd, device, queue, options, &mut registrations)?;
+                let mut opened = finish(fd, device, queue, options, &mut registrations)?;
+                opened.in_force.needs_for_zero_copy = needs;
                 if options.mode == Mode::Auto && !opened.in_force.zero_copy {
                     registrations.note_copy_only(here, device.index());
                 }
@@ -90,9 +89,9 @@ pub(super) fn bind(
                 return Err(Error::caused(ErrorKind::QueueTaken, message, error));
             }
             Ok(Err(error)) if !leaves_hope(*way, options.mode, error) => {
-                return Err(explain(device, queue, options, error));
+                return Err(explain(device, queue, options, frame_size, error));
             }
-            Ok(Err(error)) => explain(device, queue, options, error),
+            Ok(Err(error)) => explain(device, queue, options, frame_size, error),
             // No memory may be locked twice.
             Err(error) => error,
         };
@@ -152,13 +151,16 @@ pub(super) fn bind_beside(
     options: &SocketOptions,
 ) -> Result<Opened> {
     check_options(options)?;
-    check_mtu(umem.pool(), device, options)?;
+    fit::check_mtu(umem.pool(), device, options)?;
     let fd = umem::open()?;
     prepare(fd.as_fd(), options, false)?;
     let address = SocketAddrXdp::new(Flags::XDP_SHARED_UMEM, device.index(), queue);
     match bind_patiently(fd.as_fd(), &address, Some(other)) {
         Ok(()) => finish(fd, device, queue, options, &mut umem.registrations()),
-        Err(error) => Err(explain(device, queue, options, error)),
+        Err(error) => {
+            let frame_size = umem.pool().area().frame_size();
+            Err(explain(device, queue, options, frame_size, error))
+        }
     }
 }
 
@@ -220,28 +222,6 @@ fn check_queue(device: &Device, queue: u32) -> Result<()> {
         ),
     };
     Err(Error::new(ErrorKind::NoQueue, message))
-}
-
-/// Longer packets than a frame takes would be dropped without a word.
-fn check_mtu(pool: &FramePool, device: &Device, options: &SocketOptions) -> Result<()> {
-    if options.rx_size == 0 || options.multi_buffer {
-        return Ok(());
-    }
-    let (mtu, size) = (device.mtu()?, pool.area().frame_size());
-    let needed = mtu.saturating_add(HEADER + HEADROOM);
-    if needed <= size {
-        return Ok(());
-    }
-    let most = size - HEADER - HEADROOM;
-    let larger = if needed <= 4096 { "use frames of 4096 bytes" } else { "use multi-buffer" };
-    Err(Error::new(
-        ErrorKind::FrameTooSmall,
-        format!(
-            "{device} has an MTU of {mtu}, for which a frame needs {needed} bytes ({HEADER} for \
-             the Ethernet header, {HEADROOM} for the kernel), and frames have {size}: {larger}, or \
-             `ip link set {device} mtu {most}`"
-        ),
-    ))
 }
 
 /// Makes the rings and sets the options that have to be set before binding.
@@ -314,9 +294,11 @@ fn finish(
         busy_poll: options.busy_poll,
         multi_buffer: options.multi_buffer,
         tx_budget: tx_budget(fd.as_fd(), options)?,
+        needs_for_zero_copy: None,
     };
     if let Some(busy_poll) = options.busy_poll {
-        set_busy_poll(fd.as_fd(), busy_poll).map_err(|error| {
+        let prefers = !(zero_copy && sends_elsewhere(device.driver().as_deref()));
+        set_busy_poll(fd.as_fd(), busy_poll, prefers).map_err(|error| {
             let message = format!(
                 "{device}: cannot busy-poll (it needs Linux 5.11 and, for more \
                                    than the host's default, CAP_NET_ADMIN)"
@@ -343,13 +325,29 @@ fn tx_budget(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<u32> {
     }
 }
 
-fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> nix::Result<()> {
-    setsockopt(&fd, sys::PreferBusyPoll, &true)?;
+/// Whether a driver sends in another NAPI instance than the one that receives, which is the one that
+/// a socket polls. A socket that prefers polling to interrupts never has the kernel wake the other
+/// (`xsk_no_wakeup` of net/xdp/xsk.c), and sends nothing.
+fn sends_elsewhere(driver: Option<&str>) -> bool {
+    matches!(driver, Some("virtio_net" | "igb" | "igc"))
+}
+
+/// `prefers`: interrupts are put off for as long as the socket polls.
+fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll, prefers: bool) -> nix::Result<()> {
+    if prefers {
+        setsockopt(&fd, sys::PreferBusyPoll, &true)?;
+    }
     setsockopt(&fd, sys::BusyPoll, &busy_poll.microseconds)?;
     setsockopt(&fd, sys::BusyPollBudget, &busy_poll.budget)
 }
 
-fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -> Error {
+fn explain(
+    device: &Device,
+    queue: u32,
+    options: &SocketOptions,
+    frame_size: u32,
+    error: Errno,
+) -> Error {
     let (kind, message) = match error {
         Errno::BUSY => (
             ErrorKind::QueueTaken,
@@ -358,6 +356,12 @@ fn explain(device: &Device, queue: u32, options: &SocketOptions, error: Errno) -
                  whose)"
             ),
         ),
+        Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP
+            if options.mode == Mode::ZeroCopy
+                && let Some(message) = fit::mtu_past_frames(frame_size, device) =>
+        {
+            (ErrorKind::FrameTooSmall, message)
+        }
         Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => (
             ErrorKind::Unsupported,
             format!("{device}: its driver has no zero-copy AF_XDP; expected copy or auto"),

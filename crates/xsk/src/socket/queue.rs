@@ -1,6 +1,6 @@
 //! Whether somebody has a queue: asked after its sockets are closed.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,43 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
 
 use super::open::prepare;
 use crate::umem::Registrations;
-use crate::{Device, Error, SocketOptions, sys};
+use crate::{Device, SocketOptions};
 
 /// How long the driver may take to let go of a queue.
 const LETS_GO: Duration = Duration::from_secs(1);
 
-/// Whether the driver has let go of a queue: it does so after the last socket is closed, and after
-/// that the queue is free. What is not known for certain is no.
-pub(super) fn is_let_go(device: &Device, queue: u32, namespace: Option<u64>) -> bool {
-    comes_true(|| is_free(device, queue, namespace), LETS_GO)
+/// Asks whether somebody has a queue. It is made while the queue is bound, so that it can ask later
+/// from another network namespace, without privileges, and when no memory may be locked any more.
+#[derive(Debug)]
+pub(super) struct Probe {
+    /// Never bound while anybody has the queue.
+    fd: OwnedFd,
+    /// The memory that it is registered with.
+    _pool: FramePool,
+    address: SocketAddrXdp,
+}
+
+impl Probe {
+    /// For a queue of a device of the network namespace that the caller is in. None if it cannot be
+    /// made: then nothing is known of the queue later.
+    pub(super) fn new(device: &Device, queue: u32) -> Option<Self> {
+        // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
+        // by a registration of one page.
+        let page = AreaOptions::default().frames(2).frame_size(2048).huge_pages(HugePages::Never);
+        let area = FrameArea::new(&page).ok()?;
+        let pool = FramePool::new(area, &PoolOptions::default()).ok()?;
+        let options = SocketOptions::default().rx_size(0).tx_size(2);
+        let fd = Registrations::default().own(&pool).ok()?;
+        prepare(fd.as_fd(), &options, true).ok()?;
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, device.index(), queue);
+        Some(Self { fd, _pool: pool, address })
+    }
+
+    /// Whether the driver has let go of the queue: it does so after the last socket is closed, and
+    /// after that the queue is free. What is not known for certain is no.
+    pub(super) fn is_let_go(&self) -> bool {
+        comes_true(|| says_free(rustix::net::bind(&self.fd, &self.address)), LETS_GO)
+    }
 }
 
 fn comes_true(mut is_so: impl FnMut() -> bool, patience: Duration) -> bool {
@@ -32,29 +60,6 @@ fn comes_true(mut is_so: impl FnMut() -> bool, patience: Duration) -> bool {
         }
         thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Whether nobody has the queue of a device in this namespace: a socket could be bound to it. Then
-/// the driver has let go of it, and of all frames.
-fn is_free(device: &Device, queue: u32, namespace: Option<u64>) -> bool {
-    // A transmit ring and no memory at all: the kernel looks at the queue last, so that this asks
-    // by a registration of one page.
-    let page = AreaOptions::default().frames(2).frame_size(2048).huge_pages(HugePages::Never);
-    let Ok(area) = FrameArea::new(&page) else { return false };
-    let Ok(pool) = FramePool::new(area, &PoolOptions::default()) else { return false };
-    let options = SocketOptions::default().rx_size(0).tx_size(2);
-    let probe = || {
-        let fd = Registrations::default().own(&pool)?;
-        // By its index it would be another device elsewhere.
-        let here = sys::namespace(fd.as_fd());
-        if here.is_none() || here != namespace {
-            return Ok(false);
-        }
-        prepare(fd.as_fd(), &options, true)?;
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, device.index(), queue);
-        Ok::<_, Error>(says_free(rustix::net::bind(&fd, &address)))
-    };
-    probe().unwrap_or(false)
 }
 
 /// What an attempt to bind says of the queue.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use steer::{Counters, LOOK, Obstacle, Plan, Steering};
+use steer::{Counters, LOOK, Obstacle, Plan, Reason, Steering};
 
 use super::check::{self, against};
 use super::machine::Machine;
@@ -90,6 +90,14 @@ impl Followed for Running<'_> {
     }
 }
 
+/// Whether many packets were to be sent to another CPU meanwhile, and none could be.
+fn finds_no_way(before: &Counters, now: &Counters) -> bool {
+    const MANY: u64 = 100;
+
+    let unsent = |counters: &Counters| counters.kernel[Reason::Unsent as usize];
+    unsent(now).wrapping_sub(unsent(before)) >= MANY && now.steered == before.steered
+}
+
 /// Flows that find no place among the records.
 struct Crowd {
     records: u32,
@@ -105,7 +113,16 @@ impl Crowd {
         let Ok(now) = steering.counters() else { return };
         let evicted = now.evicted.wrapping_sub(self.before.evicted);
         let receives = now.receives.wrapping_sub(self.before.receives);
+        let no_way = finds_no_way(&self.before, &now);
         self.before = now;
+        if no_way {
+            let device = steering.device();
+            tracing::warn!(
+                "no packet of {device} could be sent to another CPU: its driver may leave no room \
+                 before packets (metadata), which is needed with several queues (with one it is \
+                 not: `ethtool -L {device} combined 1`)"
+            );
+        }
         if evicted as f64 > OFTEN * receives as f64 {
             let records = self.records;
             tracing::warn!(
@@ -246,4 +263,26 @@ impl Settings {
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_find_no_way_are_many_and_all_there_are() {
+        let counters = |unsent, steered| {
+            let mut counters = Counters::default();
+            counters.steered = steered;
+            counters.kernel[Reason::Unsent as usize] = unsent;
+            counters
+        };
+        for (unsent, steered, no_way) in
+            [(100, 0, true), (99, 0, false), (100_000, 1, false), (0, 0, false)]
+        {
+            let before = counters(7, 40);
+            let now = counters(7 + unsent, 40 + steered);
+            assert_eq!(finds_no_way(&before, &now), no_way, "{unsent}, {steered}");
+        }
+    }
 }
