@@ -62,7 +62,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use frames::Packet;
 pub use hook::{Attach, Hook};
 pub use lease::LEASE;
-pub use live::{LIVE_LONGEST, LivePackets, LiveSender, LiveSent, check_live, prefers_live};
+pub use live::{
+    LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop, check_live,
+    prefers_live,
+};
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
 pub use socket::{Outstanding, Socket, Statistics};

@@ -5,6 +5,7 @@
 //! sending it costs.
 
 use std::io;
+use std::sync::Arc;
 
 use bpf::{Link, Map, Program};
 use kit::netlink::Xdp;
@@ -15,7 +16,7 @@ use crate::{Device, Error, ErrorKind, Result};
 
 include!(concat!(env!("OUT_DIR"), "/live.skel.rs"));
 
-use skel::constants::{HEAD_WORDS, PROBE};
+use skel::constants::{GAP_PARTS, HEAD_WORDS, PROBE};
 use skel::types::{live_counts as Counts, live_state as State};
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES` of linux/bpf.h.
@@ -51,7 +52,13 @@ pub struct LivePackets {
     /// in the stream, a time, the stream, and a guard that makes their sum zero); none: they carry
     /// none.
     pub probes: Option<u32>,
+    /// Packets a second, at least [`LIVE_SLOWEST`]; 0: as many as can be.
+    pub rate: f64,
 }
+
+/// The lowest rate. The thread waits for each packet where no softirq can run, and the kernel has it
+/// make 64 at a time.
+pub const LIVE_SLOWEST: f64 = 100_000.0;
 
 /// What became of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,9 +74,14 @@ pub struct LiveSent {
 pub struct LiveSender {
     program: Program,
     counts: Map,
+    stop: LiveStop,
     packet: Vec<u8>,
     _link: Link,
 }
+
+/// Stops a [`LiveSender`] from another thread.
+#[derive(Clone, Debug)]
+pub struct LiveStop(Arc<Map>);
 
 /// Whether live frames can be sent out of a device.
 ///
@@ -140,10 +152,12 @@ impl LiveSender {
             sent.attach_tracepoint(c"xdp_devmap_xmit")
         };
         let link = begin().map_err(|error| Error::io("cannot count live frames", error))?;
-        Ok(Self { program, counts: maps.counts, packet: packets.packet.clone(), _link: link })
+        let stop = LiveStop(Arc::new(maps.stopped));
+        Ok(Self { program, counts: maps.counts, stop, packet: packets.packet.clone(), _link: link })
     }
 
-    /// Sends so many packets, fewer if a signal comes.
+    /// Sends so many packets, fewer if it is stopped or a signal comes. A call costs tens of
+    /// milliseconds besides, since the kernel waits for an RCU grace period.
     ///
     /// # Errors
     /// What the system reports.
@@ -153,6 +167,11 @@ impl LiveSender {
             Err(error) => Err(Error::io("cannot send live frames", error)),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// To stop it by, for good.
+    pub fn stop(&self) -> LiveStop {
+        self.stop.clone()
     }
 
     /// What became of them so far.
@@ -166,9 +185,19 @@ impl LiveSender {
     }
 }
 
+impl LiveStop {
+    /// What is left of a run is not sent.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn stop(&self) -> io::Result<()> {
+        self.0.set(&0_u32, &1_u32)
+    }
+}
+
 /// Writes into a program what is fixed at its load.
 fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
-    let LivePackets { packet, udp, fixed, sources, targets, probes, .. } = packets;
+    let LivePackets { packet, udp, fixed, sources, targets, probes, rate, .. } = packets;
     let varies = udp + UDP + if probes.is_some() { PROBE as usize } else { 0 };
     // Whole words: behind a short packet is nothing to write into.
     let words = varies.div_ceil(8).min(packet.len() / 8).min(HEAD_WORDS as usize);
@@ -179,4 +208,5 @@ fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
     (constants.fixed, constants.sources, constants.targets) = (*fixed, *sources, *targets);
     constants.probes = probes.is_some();
     constants.stream = probes.unwrap_or_default();
+    constants.gap = if *rate > 0.0 { (1e9 * f64::from(GAP_PARTS) / rate) as u64 } else { 0 };
 }

@@ -2,11 +2,10 @@
 /*
  * Makes UDP packets and sends them out of a device as XDP frames, without socket buffers.
  *
- *   make    Run by BPF_PROG_TEST_RUN with live frames, on a thread of the process. A frame's memory is
- *           used again, and whoever had it before may have written to it: so all headers are written
- *           each time.
- *   sent    At the tracepoint where a device has taken a batch of redirected frames: counts those of
- *           the thread.
+ *   make    Run by BPF_PROG_TEST_RUN with live frames, on a thread of the process. A frame's memory
+ * is used again, and whoever had it before may have written to it: so all headers are written each
+ * time. sent    At the tracepoint where a device has taken a batch of redirected frames: counts
+ * those of the thread.
  */
 #include <stdbool.h>
 
@@ -19,8 +18,10 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-#define MAGIC	   0xc1a7 /* of a probe */
-#define BATCH	   64	  /* frames that have one time in their probes */
+#define MAGIC	0xc1a7	 /* of a probe */
+#define BATCH	64	 /* frames that have one time in their probes */
+#define SPINS	50000	 /* looks at the clock for one frame: a millisecond */
+#define ARREARS 10000000 /* nanoseconds that a sender that was held up may catch up */
 
 /* Whose numbers the process has as well. */
 const volatile struct {
@@ -28,16 +29,17 @@ const volatile struct {
 } shared;
 
 /* Fixed at load. */
-const volatile __u32 device;		 /* the index of the device that frames go out of */
-const volatile __u32 thread;		 /* that runs `make` */
-const volatile __u64 head[HEAD_WORDS];	 /* the first bytes of each frame */
-const volatile __u32 words;		 /* of `head` that are written */
-const volatile __u32 udp;		 /* where the UDP header begins: 34 or 54 */
-const volatile __u32 fixed;		 /* what the UDP checksum covers, without the ports */
-const volatile __u16 sources[2];	 /* the first and the last UDP port that frames come from */
-const volatile __u16 targets[2];	 /* and that they go to */
-const volatile bool probes;		 /* frames carry a probe */
-const volatile __u32 stream;		 /* in which they are */
+const volatile __u32 device;	       /* the index of the device that frames go out of */
+const volatile __u32 thread;	       /* that runs `make` */
+const volatile __u64 head[HEAD_WORDS]; /* the first bytes of each frame */
+const volatile __u32 words;	       /* of `head` that are written */
+const volatile __u32 udp;	       /* where the UDP header begins: 34 or 54 */
+const volatile __u32 fixed;	       /* what the UDP checksum covers, without the ports */
+const volatile __u16 sources[2];       /* the first and the last UDP port that frames come from */
+const volatile __u16 targets[2];       /* and that they go to */
+const volatile bool probes;	       /* frames carry a probe */
+const volatile __u32 stream;	       /* in which they are */
+const volatile __u64 gap;	       /* GAP_PARTS of a nanosecond between two frames; 0: none */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -52,6 +54,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct live_counts);
 } counts SEC(".maps");
+
+/* Not 0: what is left of a run is dropped where it is made. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} stopped SEC(".maps");
 
 struct net_device {
 	int ifindex;
@@ -104,14 +114,39 @@ static __always_inline void write_probe(__u8 *probe, struct live_state *now)
 	now->number++;
 }
 
+static long is_due(__u32 number, const __u64 *due)
+{
+	return bpf_ktime_get_ns() >= *due;
+}
+
+/* Waits until the next frame is due. Softirqs wait as well, for a batch of the kernel's at most. */
+static __always_inline void keep_pace(struct live_state *now)
+{
+	__u64 time = bpf_ktime_get_ns(), due;
+
+	if (time > now->due + ARREARS)
+		now->due = time;
+	due = now->due;
+	if (time < due)
+		bpf_loop(SPINS, is_due, &due, 0);
+	now->due_parts += gap % GAP_PARTS;
+	now->due += gap / GAP_PARTS + now->due_parts / GAP_PARTS;
+	now->due_parts %= GAP_PARTS;
+}
+
 SEC("xdp")
 int cachelane_make(struct xdp_md *context)
 {
 	void *data = (void *)(long)context->data, *end = (void *)(long)context->data_end;
 	const __u32 zero = 0;
+	const __u32 *is_stopped = bpf_map_lookup_elem(&stopped, &zero);
 	struct live_state *now = bpf_map_lookup_elem(&state, &zero);
 
-	if (!now || data + words * 8 > end || data + udp + 8 > end)
+	if (!now || !is_stopped || *is_stopped)
+		return XDP_DROP;
+	if (gap)
+		keep_pace(now);
+	if (data + words * 8 > end || data + udp + 8 > end)
 		return XDP_DROP;
 	for (__u32 word = 0; word < HEAD_WORDS; word++) {
 		if (word < words)

@@ -94,7 +94,7 @@ impl Template {
     }
 
     /// The same packets for the kernel to make, those of this stream from these flows on.
-    pub(super) fn live(&self, flows: &Flows, stream: u32) -> LivePackets {
+    pub(super) fn live(&self, flows: &Flows, stream: u32, rate: f64) -> LivePackets {
         let both = |ports: Ports| [ports.first, ports.last];
         LivePackets {
             packet: self.bytes.clone(),
@@ -104,6 +104,7 @@ impl Template {
             targets: both(flows.targets),
             first: [flows.next.source, flows.next.target],
             probes: self.probes.then_some(stream),
+            rate,
         }
     }
 

@@ -3,26 +3,29 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rand::random;
-use xsk::{Device, LIVE_LONGEST, LivePackets, LiveSender, LiveSent, check_live, prefers_live};
+use xsk::{
+    Device, LIVE_LONGEST, LIVE_SLOWEST, LiveSender, LiveSent, LiveStop, check_live, prefers_live,
+};
 
-use super::super::pacer::Pacer;
 use super::super::template::Template;
 use super::{Args, Engine};
 use crate::exit::{Exit, usage};
 use crate::out;
 use crate::packets::carrier::Carrier;
-use crate::packets::job::{Ground, Job};
+use crate::packets::job::{Beside, Ground, Job, Report};
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::idle_program;
 use crate::privileges;
 
-/// How long one call may take: so soon a signal is heeded, and figures are new.
-const CALL: Duration = Duration::from_millis(20);
+/// How long one call is to take: so often figures are new. Between two calls nothing is sent for some
+/// milliseconds.
+const CALL: Duration = Duration::from_millis(500);
 
-/// Packets of a call: the fewest that it pays for, where there is no rate, and the most.
-const LEAST: usize = 64;
-const MOST: usize = 1 << 16;
+/// Packets of the first call, and the most of one.
+const FIRST: usize = 1 << 14;
+const MOST: usize = 1 << 22;
 
 /// Whether packets are to be sent this way.
 pub(super) fn is_chosen(args: &Args, device: &Device) -> anyhow::Result<bool> {
@@ -31,7 +34,7 @@ pub(super) fn is_chosen(args: &Args, device: &Device) -> anyhow::Result<bool> {
     match args.engine {
         Engine::Socket => Ok(false),
         Engine::Auto => {
-            let may = for_sockets.is_none() && size <= LIVE_LONGEST;
+            let may = for_sockets.is_none() && size <= LIVE_LONGEST && !is_too_slow(args)?;
             Ok(may && prefers_live(device) && privileges::require("", privileges::LIVE).is_ok())
         }
         Engine::Live => match for_sockets {
@@ -42,9 +45,20 @@ pub(super) fn is_chosen(args: &Args, device: &Device) -> anyhow::Result<bool> {
                 "--size {size}: a live frame has at most {LIVE_LONGEST} bytes (expected no more, or \
                  --engine socket)"
             ))),
+            None if is_too_slow(args)? => Err(usage(format!(
+                "--rate {}: live frames go at {LIVE_SLOWEST} a second or more from each thread \
+                 (expected that, or --engine socket)",
+                args.packets.rate
+            ))),
             None => Ok(true),
         },
     }
+}
+
+/// Whether each thread has a rate that is too low.
+fn is_too_slow(args: &Args) -> anyhow::Result<bool> {
+    let rate = args.packets.rate as f64 / args.common.places.each()?.len() as f64;
+    Ok(rate > 0.0 && rate < LIVE_SLOWEST)
 }
 
 /// Sends from a thread for each CPU that was given, or from one.
@@ -75,25 +89,25 @@ pub(super) fn run(
     }
     carrier.iter().try_for_each(Carrier::wait)?;
     let stream = random::<u32>() & 0xffff_ff00;
-    let threads = places.len();
+    let (threads, stops) = (places.len(), Stops::default());
     let sender = |number: usize| {
         let flows = template.flows();
         let from = flows.count() * number as u64 / threads as u64;
-        let packets = template.live(&flows.skip(from), stream | number as u32 & 0xff);
-        let rate = args.packets.rate as f64 / threads as f64;
-        let (device, pacer) = (device.clone(), Pacer::new(rate, Instant::now()));
-        // With a rate, so many at once as are due in two milliseconds.
-        let call = if rate > 0.0 { ((rate / 500.0) as usize).clamp(1, MOST) } else { LEAST };
+        let (stream, rate) = (stream | number as u32 & 0xff, args.packets.rate as f64);
+        let packets = template.live(&flows.skip(from), stream, rate / threads as f64);
+        let (device, stops) = (device.clone(), Arc::clone(&stops.all));
         Box::new(move |context: &mut Context| {
             let sender = LiveSender::new(&device, &packets)?;
-            Sender { sender, pacer, call, has_rate: rate > 0.0, packets: &packets }.run(context)
+            stops.lock().push(sender.stop());
+            Sender { sender, call: FIRST, bytes: packets.packet.len() as u64 }.run(context)
         }) as Work
     };
+    let works = (0..threads).map(sender).collect();
     let job = Job {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}, as live frames"),
-        beside: &[("size", args.packets.size.into())],
+        beside: &(stops, args.packets.size),
     };
     let ground = Ground {
         args: &args.common,
@@ -105,37 +119,53 @@ pub(super) fn run(
         idle_programs: idle.into_iter().collect(),
         in_force: vec![way],
     };
-    ground.run((0..threads).map(sender).collect(), job, quiet)
+    ground.run(works, job, quiet)
+}
+
+/// What ends the threads' calls.
+#[derive(Debug, Default)]
+struct Stops {
+    all: Arc<Mutex<Vec<LiveStop>>>,
+}
+
+/// With the size of a packet.
+impl Beside for (Stops, u32) {
+    fn ending(&self) {
+        // A thread that is not stopped goes on to the end of its call, and that is all.
+        self.0.all.lock().iter().for_each(|stop| drop(stop.stop()));
+    }
+
+    fn add_to(&self, report: &mut Report) {
+        report.fields["size"] = self.1.into();
+    }
 }
 
 /// One thread's part.
-struct Sender<'a> {
+struct Sender {
     sender: LiveSender,
-    pacer: Pacer,
     /// Packets of the next call.
     call: usize,
-    has_rate: bool,
-    packets: &'a LivePackets,
+    /// Of a packet.
+    bytes: u64,
 }
 
-impl Sender<'_> {
+impl Sender {
     fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         let mut before = LiveSent::default();
         while !context.control.is_over() {
-            let now = Instant::now();
-            let claimed = context.control.claim(self.pacer.due(now, self.call));
+            let (now, claimed) = (Instant::now(), context.control.claim(self.call));
             if claimed == 0 {
-                std::thread::sleep(self.pacer.wait(now, self.call).clamp(CALL / 400, CALL / 2));
+                // Others are at the last ones.
+                std::thread::sleep(CALL / 100);
                 continue;
             }
+            context.saw_packets(now);
             self.sender.send(claimed as u32)?;
-            self.pacer.sent(claimed);
+            context.saw_packets(Instant::now());
             let after = self.sender.sent()?;
             self.count(context, claimed, before, after);
             before = after;
-            if !self.has_rate {
-                self.adapt(now.elapsed());
-            }
+            self.call = next_call(claimed, now.elapsed());
         }
         Ok(())
     }
@@ -144,21 +174,15 @@ impl Sender<'_> {
         let sent = after.sent - before.sent;
         let traffic = &context.meter().traffic;
         traffic.tx_packets.add(sent);
-        traffic.tx_bytes.add(sent * self.packets.packet.len() as u64);
+        traffic.tx_bytes.add(sent * self.bytes);
         let done = (sent + after.dropped - before.dropped) as usize;
         context.control.settle(done, claimed.saturating_sub(done));
-        if sent > 0 {
-            context.saw_packets(Instant::now());
-        }
         context.tx_dropped(after.dropped);
     }
+}
 
-    /// As many the next time as take as long as a call may.
-    fn adapt(&mut self, took: Duration) {
-        self.call = match took {
-            _ if took < CALL / 2 => (self.call * 2).min(MOST),
-            _ if took > CALL => (self.call / 2).max(LEAST),
-            _ => self.call,
-        };
-    }
+/// As many packets as take as long as a call is to.
+fn next_call(packets: usize, took: Duration) -> usize {
+    let next = packets as f64 * CALL.as_secs_f64() / took.as_secs_f64().max(1e-6);
+    (next as usize).clamp(FIRST, MOST)
 }
