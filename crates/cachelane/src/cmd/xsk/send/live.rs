@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use parking_lot::Mutex;
 use rand::random;
 use xsk::{
@@ -24,7 +25,7 @@ use crate::privileges;
 const CALL: Duration = Duration::from_millis(500);
 
 /// Packets of the first call, and the most of one.
-const FIRST: usize = 1 << 14;
+const FIRST: usize = 1 << 16;
 const MOST: usize = 1 << 22;
 
 /// Whether packets are to be sent this way.
@@ -99,7 +100,9 @@ pub(super) fn run(
         Box::new(move |context: &mut Context| {
             let sender = LiveSender::new(&device, &packets)?;
             stops.lock().push(sender.stop());
-            Sender { sender, call: FIRST, bytes: packets.packet.len() as u64 }.run(context)
+            let bytes = packets.packet.len() as u64;
+            let (call, sent, refused) = (FIRST, LiveSent::default(), 0);
+            Sender { device, sender, call, bytes, sent, refused }.run(context)
         }) as Work
     };
     let works = (0..threads).map(sender).collect();
@@ -142,16 +145,19 @@ impl Beside for (Stops, u32) {
 
 /// One thread's part.
 struct Sender {
+    device: Device,
     sender: LiveSender,
     /// Packets of the next call.
     call: usize,
     /// Of a packet.
     bytes: u64,
+    sent: LiveSent,
+    /// Packets that the device was not asked to take.
+    refused: u64,
 }
 
 impl Sender {
     fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        let mut before = LiveSent::default();
         while !context.control.is_over() {
             let (now, claimed) = (Instant::now(), context.control.claim(self.call));
             if claimed == 0 {
@@ -162,22 +168,31 @@ impl Sender {
             context.saw_packets(now);
             self.sender.send(claimed as u32)?;
             context.saw_packets(Instant::now());
-            let after = self.sender.sent()?;
-            self.count(context, claimed, before, after);
-            before = after;
+            if !self.count(context, claimed)? {
+                ensure!(self.device.is_up()?, "{} is down", self.device);
+            }
             self.call = next_call(claimed, now.elapsed());
         }
         Ok(())
     }
 
-    fn count(&self, context: &mut Context, claimed: usize, before: LiveSent, after: LiveSent) {
-        let sent = after.sent - before.sent;
+    /// Counts what became of so many packets; whether the device was asked to take any.
+    fn count(&mut self, context: &mut Context, claimed: usize) -> anyhow::Result<bool> {
+        let now = self.sender.sent()?;
+        let before = std::mem::replace(&mut self.sent, now);
+        let sent = now.sent - before.sent;
         let traffic = &context.meter().traffic;
         traffic.tx_packets.add(sent);
         traffic.tx_bytes.add(sent * self.bytes);
-        let done = (sent + after.dropped - before.dropped) as usize;
-        context.control.settle(done, claimed.saturating_sub(done));
-        context.tx_dropped(after.dropped);
+        let asked = (sent + now.dropped - before.dropped) as usize;
+        let rest = claimed.saturating_sub(asked);
+        // At the end they were not made. Else they could not be redirected, such as where the other end
+        // of a veth takes none any more.
+        let refused = if context.control.is_over() { 0 } else { rest };
+        self.refused += refused as u64;
+        context.control.settle(asked + refused, rest - refused);
+        context.tx_dropped(now.dropped + self.refused);
+        Ok(asked > 0)
     }
 }
 
