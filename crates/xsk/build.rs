@@ -2,5 +2,5 @@
 
 fn main() {
     // v3 has the atomics that return what was there before.
-    bpf::build::skeletons(&["xsk"], &["-mcpu=v3"]);
+    bpf::build::skeletons(&["live", "xsk"], &["-mcpu=v3"]);
 }

@@ -6,7 +6,7 @@
 //! from them (`options`, `setup`, `carrier`), handle sockets in the same way (`sockets`, `idle`), and show the
 //! same (`job`, `live`).
 
-mod carrier;
+pub(crate) mod carrier;
 pub(crate) mod idle;
 pub(crate) mod job;
 mod live;

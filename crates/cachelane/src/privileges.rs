@@ -76,6 +76,9 @@ pub(crate) fn needs_of(kind: &str) -> &'static [Need] {
 const FILES: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
 
+/// Frames that the kernel makes: programs, run by us, and a tracepoint to count at.
+pub(crate) const LIVE: &[Need] = &[PROGRAMS, TRACEPOINTS, DEVICES];
+
 /// What a mechanism makes use of where it has it.
 fn uses_of(kind: &str) -> CapabilitySet {
     match kind {

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::{Error, Frame, Result};
+use crate::{Batch, Error, Frame, Result};
 use derive_setters::Setters;
 use map::Mapping;
 
@@ -163,7 +163,7 @@ impl FrameArea {
     /// If the frame is of another area.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
-        let start = self.address(frame);
+        let start = self.address(frame.number());
         // SAFETY: the handle is borrowed for as long, and there is only one; what is in kernel
         // hands has none.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.frame_size as usize) }
@@ -175,13 +175,29 @@ impl FrameArea {
     /// If the frame is of another area.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        let start = self.address(frame);
+        let start = self.address(frame.number());
         // SAFETY: the only handle is borrowed exclusively for as long.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.frame_size as usize) }
     }
 
-    fn address(&self, frame: &Frame) -> NonNull<u8> {
-        let index = frame.number().wrapping_sub(self.first);
+    /// The bytes of the frame of this number, which is in the batch.
+    #[inline]
+    pub(crate) fn bytes_in<'a>(&'a self, _batch: &'a Batch, number: u32) -> &'a [u8] {
+        let start = self.address(number);
+        // SAFETY: as for `bytes`: the batch is the handle.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.frame_size as usize) }
+    }
+
+    /// The same, to be written.
+    #[inline]
+    pub(crate) fn bytes_in_mut<'a>(&'a self, _batch: &'a mut Batch, number: u32) -> &'a mut [u8] {
+        let start = self.address(number);
+        // SAFETY: as for `bytes_mut`: the batch is the handle.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.frame_size as usize) }
+    }
+
+    fn address(&self, number: u32) -> NonNull<u8> {
+        let index = number.wrapping_sub(self.first);
         assert!(self.first != 0 && index < self.frames, "a frame of another area");
         // SAFETY: within the mapping, since the index is below the number of frames.
         unsafe { self.start.add(index as usize * self.frame_size as usize) }

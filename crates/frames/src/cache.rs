@@ -8,14 +8,16 @@
 
 #![allow(unsafe_code)]
 
+mod batches;
 mod exchange;
 mod outboxes;
 
 use std::mem::ManuallyDrop;
 
 use crate::history::Event;
+use crate::magazine::{CAPACITY, MagazineId};
 use crate::shared::Shared;
-use crate::{AlienFree, Error, Frame, FramePool, Result};
+use crate::{AlienFree, Batch, Error, Frame, FramePool, Result};
 use exchange::Local;
 
 /// One thread's handle on a pool: takes frames from it and gives them back.
@@ -109,6 +111,75 @@ impl LaneCache {
             }
             _ => self.keep(number),
         }
+    }
+
+    /// Frames in a batch.
+    pub fn batch_len(&self) -> usize {
+        self.local.full
+    }
+
+    /// Takes [`batch_len`](Self::batch_len) frames at once, or none if there are not so many within
+    /// reach. As [`get`](Self::get) for each, at the cost of one.
+    #[inline]
+    pub fn get_batch(&mut self) -> Option<Batch> {
+        let id = self.local.take_batch(self.pool.shared())?;
+        self.local.gets += self.local.full as u64;
+        self.note_all(self.shared().magazines.contents(&id, self.local.full), Event::Got);
+        Some(Batch::new(id, self.local.first))
+    }
+
+    /// Gives a batch back. As [`put`](Self::put) for each of its frames, at the cost of one if they are
+    /// all to go to the same place.
+    #[inline]
+    pub fn put_batch(&mut self, batch: Batch) {
+        if !batch.is_of(self.local.first) {
+            return self.local.put_foreign_batch(self.pool.shared(), batch);
+        }
+        let id = batch.into_id();
+        self.note_all(self.shared().magazines.contents(&id, self.local.full), Event::Put);
+        if let Err(mixed) = self.local.put_batch(self.pool.shared(), id) {
+            self.put_one_by_one(mixed);
+        }
+    }
+
+    /// The same where they are to go to several places.
+    #[cold]
+    fn put_one_by_one(&mut self, id: MagazineId) {
+        let mut numbers = [0; CAPACITY];
+        let numbers = &mut numbers[..self.local.full];
+        numbers.copy_from_slice(self.shared().magazines.contents(&id, self.local.full));
+        self.local.keep_empty(self.pool.shared(), id);
+        match self.shared().alien_free() {
+            AlienFree::Defer => self.put_apart(numbers),
+            AlienFree::Recycle | AlienFree::Auto => self.keep_all(numbers),
+        }
+    }
+
+    /// Makes a batch of the last frames of a list; None if there are fewer than
+    /// [`batch_len`](Self::batch_len), or some of another pool.
+    pub fn pack(&mut self, frames: &mut Vec<Frame>) -> Option<Batch> {
+        let rest = frames.len().checked_sub(self.local.full)?;
+        if !self.are_ours(numbers(&frames[rest..])) {
+            return None;
+        }
+        let shared = self.pool.shared();
+        let mut id = self.local.take_empty(shared)?;
+        shared.magazines.contents_mut(&mut id)[..self.local.full]
+            .copy_from_slice(numbers(&frames[rest..]));
+        // SAFETY: shorter; the frames are in the batch now and must not be dropped.
+        unsafe { frames.set_len(rest) };
+        Some(Batch::new(id, self.local.first))
+    }
+
+    /// Appends the frames of a batch to a list.
+    pub fn unpack(&mut self, batch: Batch, into: &mut Vec<Frame>) {
+        if !batch.is_of(self.local.first) {
+            return self.local.put_foreign_batch(self.pool.shared(), batch);
+        }
+        let (id, shared) = (batch.into_id(), self.pool.shared());
+        let numbers = shared.magazines.contents(&id, self.local.full);
+        into.extend(numbers.iter().map(|number| Frame::from_number(*number)));
+        self.local.keep_empty(shared, id);
     }
 
     /// Takes `N` frames, or none if there are not so many.

@@ -63,6 +63,7 @@
 //! happened to the frame.
 
 mod area;
+mod batch;
 mod cache;
 mod counters;
 mod error;
@@ -87,6 +88,7 @@ mod sync;
 #[cfg(feature = "knobs")]
 pub use self::knobs::register;
 pub use area::{AreaOptions, FrameArea, HugePages};
+pub use batch::Batch;
 pub use cache::LaneCache;
 pub use counters::{Census, Counters};
 pub use error::{Error, ErrorKind, Refused, Result};

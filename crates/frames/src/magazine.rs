@@ -19,6 +19,11 @@ impl MagazineId {
     pub(crate) fn gone() -> Self {
         Self(u32::MAX)
     }
+
+    /// Moves it out of where it is, and leaves one that is not to be used.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::gone())
+    }
 }
 
 /// `align(128)`: the prefetcher of x86-64 pulls cache lines in pairs.

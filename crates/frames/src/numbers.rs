@@ -2,10 +2,11 @@
 //! pool that is given to another is seen, and finds its way home.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 
+use crate::magazine::MagazineId;
 use crate::shared::Shared;
 use crate::{Error, Result};
 
@@ -61,16 +62,24 @@ pub(crate) fn free(first: u32) {
 
 /// A frame's handle was dropped: it goes home, if its pool is still there.
 pub(crate) fn dropped(number: u32) {
-    let pool = {
-        let areas = AREAS.read();
-        let area = areas.range(..=number).next_back();
-        let area = area.filter(|(first, area)| number - **first < area.frames);
-        // Upgraded under the lock and used after it: the pool may end with this.
-        area.and_then(|(_, area)| area.pool.as_ref()?.upgrade())
-    };
-    if let Some(pool) = pool {
+    if let Some(pool) = pool_of(number) {
         pool.take_dropped(number);
     }
+}
+
+/// The same for a batch of the pool whose numbers begin with `first`.
+pub(crate) fn dropped_batch(first: u32, id: MagazineId) {
+    if let Some(pool) = pool_of(first) {
+        pool.take_dropped_batch(id);
+    }
+}
+
+/// The pool that a frame is of. It may end with what is returned here.
+fn pool_of(number: u32) -> Option<Arc<Shared>> {
+    let areas = AREAS.read();
+    let area = areas.range(..=number).next_back();
+    let area = area.filter(|(first, area)| number - **first < area.frames);
+    area.and_then(|(_, area)| area.pool.as_ref()?.upgrade())
 }
 
 #[cfg(test)]

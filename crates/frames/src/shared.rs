@@ -73,9 +73,10 @@ impl Shared {
         let places = u32::from(homes.count()) + u32::from(homes.lane_count());
         // Of the magazines that are full at some time, a place's share, and a few.
         let empties = frames / full / places + 2;
-        // Full ones for every frame, two for each cache and two in its hands, and those that places
-        // keep: so there is an empty one for whoever needs it, and nobody has to search.
-        let magazines = frames / full + u32::from(options.caches) * 4 + places * empties;
+        // Full ones for every frame, in places or batches; three for each cache and two in its hands;
+        // and those that places keep: so there is an empty one for whoever needs it, and nobody has
+        // to search.
+        let magazines = frames / full + u32::from(options.caches) * 5 + places * empties;
         if magazines > MOST_MAGAZINES {
             return Err(Error::invalid(format!(
                 "{frames} frames in caches of {}: expected larger caches for so many",
@@ -329,6 +330,13 @@ impl Shared {
         self.dropped.fetch_add(1, Ordering::Relaxed);
         self.note(number, Event::Dropped, 0);
         self.take_home(number);
+    }
+
+    /// The same for a batch.
+    pub(crate) fn take_dropped_batch(&self, id: MagazineId) {
+        let numbers = self.magazines.contents(&id, self.full as usize);
+        numbers.iter().for_each(|number| self.take_dropped(*number));
+        self.magazines.push_empty(id);
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::mem;
 
 use cachelane_frames::{
-    AlienFree, AreaOptions, ErrorKind, FrameArea, FramePool, PoolOptions, Refused,
+    AlienFree, AreaOptions, Batch, ErrorKind, FrameArea, FramePool, PoolOptions, Refused,
 };
 use common::{address, get_all, pool, pool_with};
 
@@ -422,6 +422,10 @@ enum Step {
     Flip(AlienFree),
     Release(usize),
     Claim(usize),
+    /// Gets a batch, or puts one that is out.
+    Batch(usize, bool),
+    /// Frames that are out become a batch, or the other way round.
+    Pack(usize, bool),
 }
 
 fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
@@ -435,6 +439,8 @@ fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
         1 => proptest::sample::select(AlienFree::ALL.to_vec()).prop_map(Step::Flip),
         1 => (1..20usize).prop_map(Step::Release),
         1 => (1..20usize).prop_map(Step::Claim),
+        3 => (0..3usize, any::<bool>()).prop_map(|(cache, gets)| Step::Batch(cache, gets)),
+        2 => (0..3usize, any::<bool>()).prop_map(|(cache, packs)| Step::Pack(cache, packs)),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -458,7 +464,12 @@ proptest::proptest! {
         let pool = pool(FRAMES as u32, &lanes, AlienFree::Auto);
         let holder = pool.holder().unwrap();
         let mut caches = [0, 1, 2].map(|home| pool.cache(home).unwrap());
-        let (mut out, mut released) = (Vec::new(), Vec::new());
+        let (mut out, mut released, mut batches) = (Vec::new(), Vec::new(), Vec::new());
+        let of = |batch: &Batch, index: usize| {
+            let start = pool.area().as_ptr().as_ptr().addr();
+            pool.batch_bytes(batch, index).as_ptr().addr() - start
+        };
+        let whole = caches[0].batch_len();
         let mut places = HashSet::new();
         for step in steps {
             match step {
@@ -486,6 +497,26 @@ proptest::proptest! {
                     let some = released.split_off(released.len().saturating_sub(n));
                     out.extend(some.into_iter().map(|at| pool.claim(at, &holder).unwrap()));
                 }
+                Step::Batch(cache, true) => {
+                    if let Some(batch) = caches[cache].get_batch() {
+                        for index in 0..whole {
+                            proptest::prop_assert!(places.insert(of(&batch, index)), "twice");
+                        }
+                        batches.push(batch);
+                    }
+                }
+                Step::Batch(cache, false) => {
+                    if let Some(batch) = batches.pop() {
+                        (0..whole).for_each(|index| assert!(places.remove(&of(&batch, index))));
+                        caches[cache].put_batch(batch);
+                    }
+                }
+                Step::Pack(cache, true) => batches.extend(caches[cache].pack(&mut out)),
+                Step::Pack(cache, false) => {
+                    if let Some(batch) = batches.pop() {
+                        caches[cache].unpack(batch, &mut out);
+                    }
+                }
             }
             for cache in &caches {
                 proptest::prop_assert!(cache.len() <= cache.capacity());
@@ -494,10 +525,11 @@ proptest::proptest! {
         caches.iter_mut().for_each(|cache| cache.park());
         let census = pool.census();
         proptest::prop_assert_eq!(census.released as usize, released.len());
-        proptest::prop_assert_eq!(census.held as usize, out.len());
+        let held = out.len() + batches.len() * whole;
+        proptest::prop_assert_eq!(census.held as usize, held);
         let rest = get_all(&mut caches[0]);
-        proptest::prop_assert_eq!(rest.len() + out.len() + released.len(), FRAMES);
-        drop((rest, out, caches));
+        proptest::prop_assert_eq!(rest.len() + held + released.len(), FRAMES);
+        drop((rest, out, batches, caches));
         drop(pool.reclaim(&holder));
         proptest::prop_assert!(pool.close().is_ok());
     }

@@ -6,7 +6,7 @@
 
 mod common;
 
-use cachelane_frames::{AlienFree, Frame};
+use cachelane_frames::{AlienFree, Batch, Frame};
 use common::{get_all, pool};
 use shuttle::sync::mpsc;
 use shuttle::thread;
@@ -37,6 +37,43 @@ fn frames_pass_from_thread_to_thread_and_none_is_lost() {
                 move || {
                     while let Ok(frame) = from.recv() {
                         cache.put(frame);
+                        cache.maintain();
+                    }
+                }
+            });
+            getter.join().unwrap();
+            freer.join().unwrap();
+            pool.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn batches_pass_from_thread_to_thread_and_none_is_lost() {
+    for mode in AlienFree::ALL {
+        explore(move || {
+            let pool = pool(24, &[0, 1], mode);
+            let (to, from) = mpsc::channel::<Batch>();
+            let getter = thread::spawn({
+                let mut cache = pool.cache(0).unwrap();
+                move || {
+                    for _ in 0..6 {
+                        cache.get_batch().into_iter().for_each(|batch| to.send(batch).unwrap());
+                        cache.maintain();
+                    }
+                }
+            });
+            let freer = thread::spawn({
+                let mut cache = pool.cache(1).unwrap();
+                move || {
+                    let mut frames = Vec::new();
+                    for turn in 0.. {
+                        let Ok(batch) = from.recv() else { break };
+                        match turn % 3 {
+                            0 => cache.unpack(batch, &mut frames),
+                            _ => cache.put_batch(batch),
+                        }
+                        cache.put_bulk(&mut frames);
                         cache.maintain();
                     }
                 }

@@ -48,6 +48,7 @@ mod device;
 mod error;
 mod hook;
 mod lease;
+mod live;
 mod options;
 mod program;
 mod ring;
@@ -61,6 +62,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use frames::Packet;
 pub use hook::{Attach, Hook};
 pub use lease::LEASE;
+pub use live::{
+    LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop, check_live,
+    prefers_live,
+};
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
 pub use socket::{Outstanding, Socket, Statistics};

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use xsk::Device;
 
-use super::setup::Interface;
-
 /// How long a link that was up may take to come up again: some cards take seconds.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -28,9 +26,11 @@ pub(crate) struct Carrier {
 
 impl Carrier {
     /// Those of the devices that are up, before anything is done to them.
-    pub(crate) fn of(interfaces: &[Interface<'_>]) -> xsk::Result<Vec<Carrier>> {
+    pub(crate) fn of<'a>(
+        devices: impl IntoIterator<Item = &'a Device>,
+    ) -> xsk::Result<Vec<Carrier>> {
         let mut all = Vec::new();
-        for Interface { device, .. } in interfaces {
+        for device in devices {
             if device.is_up()? {
                 let patience = if device.has_carrier()? { AGAIN } else { AT_ALL };
                 all.push(Carrier { device: device.clone(), patience });

@@ -4,10 +4,11 @@
 use frames::{Census, Counters, FramePool};
 use knobs::Registry;
 use serde_json::{Map, Value, json};
-use xsk::ProgramCounters;
+use xsk::{Program, ProgramCounters};
 
 use super::live;
 use super::meter::{Drops, Rings, Totals, Traffic, traffic};
+use super::options::{CommonArgs, Place};
 use super::session::{Outcome, Sample, Session, Show, Work};
 use super::setup::{Built, Plan, SharedProgram};
 use crate::counters::{named, object};
@@ -69,6 +70,22 @@ pub(crate) struct Report {
     pub(crate) findings: bool,
 }
 
+/// What a run is made on.
+pub(crate) struct Ground<'a> {
+    pub(crate) args: &'a CommonArgs,
+    pub(crate) devices: Vec<&'a str>,
+    /// None where the kernel makes the packets.
+    pub(crate) pool: Option<FramePool>,
+    pub(crate) queues: &'a [u32],
+    /// Where the threads run.
+    pub(crate) places: &'a [Place],
+    /// What is on the devices until the end; that of those who receive is counted.
+    pub(crate) programs: Vec<SharedProgram>,
+    pub(crate) idle_programs: Vec<Program>,
+    /// How each way to send or receive was set up, in words.
+    pub(crate) in_force: Vec<String>,
+}
+
 impl Built {
     /// Runs a thread for each place until the count is reached, the time is up or a signal comes,
     /// takes everything down, and prints what came of it.
@@ -79,35 +96,49 @@ impl Built {
         job: Job<'_>,
         quiet: bool,
     ) -> anyhow::Result<Exit> {
-        let session = Session::new(threads.len(), plan.args.count, quiet)?;
+        let ground = Ground {
+            args: plan.args,
+            devices: plan.interfaces.iter().map(|one| one.device.name()).collect(),
+            pool: Some(self.pool),
+            queues: &plan.queues,
+            places: &plan.places,
+            programs: self.programs,
+            idle_programs: self.idle_programs,
+            in_force: self.in_force,
+        };
+        ground.run(threads, job, quiet)
+    }
+}
+
+impl Ground<'_> {
+    /// As [`Built::run`].
+    pub(crate) fn run(self, threads: Vec<Work>, job: Job<'_>, quiet: bool) -> anyhow::Result<Exit> {
+        let session = Session::new(threads.len(), self.args.count, quiet)?;
         let beside = job.beside;
-        let devices: Vec<_> = plan.interfaces.iter().map(|one| one.device.name()).collect();
-        let does = format!("{} {}", job.command, devices.join(" "));
+        let does = format!("{} {}", job.command, self.devices.join(" "));
         let name = match job.process == job.command {
             true => does,
             false => format!("{} {does}", job.process),
         };
-        let server = open_control(job.process, plan.args.name.or(&name), |registry| {
+        let server = open_control(job.process, self.args.name.or(&name), |registry| {
             session.meters.register(registry)?;
             beside.register(registry)?;
-            frames::register(&self.pool, registry)
+            self.pool.as_ref().map_or(Ok(()), |pool| frames::register(pool, registry))
         });
-        let threads = plan.places.iter().copied().zip(threads).collect();
-        let shown = Shown { pool: &self.pool, job: &job };
-        let outcome = session.run("xsk", threads, &job.announcement, &shown, &plan.args.run);
+        let threads = self.places.iter().copied().zip(threads).collect();
+        let shown = Shown { pool: self.pool.as_ref(), job: &job };
+        let outcome = session.run("xsk", threads, &job.announcement, &shown, &self.args.run);
         let mut report = Report::default();
         report.begin(job.command, &outcome);
-        let interfaces: Vec<_> =
-            plan.interfaces.iter().map(|interface| interface.device.name()).collect();
-        report.fields["interfaces"] = interfaces.into();
-        report.fields["queues"] = plan.queues.clone().into();
+        report.fields["interfaces"] = self.devices.into();
+        report.fields["queues"] = self.queues.into();
         report.fields["sockets"] = self.in_force.clone().into();
         report.lines.extend(self.in_force);
         beside.add_to(&mut report);
         report.drops(&outcome.totals(), sum(&self.programs));
-        drop((server, self.programs));
+        drop((server, self.programs, self.idle_programs));
         report.end(self.pool);
-        let text = match plan.args.run.json {
+        let text = match self.args.run.json {
             true => format!("{}\n", report.fields),
             false => report.lines.join("\n") + "\n",
         };
@@ -162,7 +193,11 @@ impl Report {
     }
 
     /// Where the frames went, once nothing has any.
-    fn end(&mut self, pool: FramePool) {
+    fn end(&mut self, pool: Option<FramePool>) {
+        let Some(pool) = pool else {
+            self.fields["frames"] = json!({"total": 0, "leaked": 0});
+            return;
+        };
         self.fields["alien_free"] = pool.alien_free().name().into();
         self.fields["pool"] = object(Counters::FIELDS, pool.counters().values()).into();
         let total = pool.area().frames();
@@ -182,13 +217,19 @@ impl Report {
 
 /// What is shown while it runs.
 struct Shown<'a> {
-    pool: &'a FramePool,
+    pool: Option<&'a FramePool>,
     job: &'a Job<'a>,
+}
+
+impl Shown<'_> {
+    fn census(&self) -> Census {
+        self.pool.map(FramePool::census).unwrap_or_default()
+    }
 }
 
 impl Show for Shown<'_> {
     fn line(&self, sample: &Sample, width: usize) -> String {
-        live::line(sample, &self.pool.census(), self.job.beside.words().as_deref(), width)
+        live::line(sample, &self.census(), self.job.beside.words().as_deref(), width)
     }
 
     fn object(&self, sample: &Sample) -> Value {
@@ -202,7 +243,7 @@ impl Show for Shown<'_> {
             "rx": traffic(rx_packets, rx_bytes, sample.rx()),
             "tx": traffic(tx_packets, tx_bytes, sample.tx()),
             "drops": object(Drops::FIELDS, sample.totals.drops.values()),
-            "frames": object(Census::FIELDS, self.pool.census().values()),
+            "frames": object(Census::FIELDS, self.census().values()),
             "rings": object(Rings::FIELDS, sample.totals.rings.values()),
         });
         self.job.beside.fields().into_iter().for_each(|(name, value)| object[name] = value);

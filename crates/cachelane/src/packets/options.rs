@@ -29,6 +29,32 @@ pub(crate) struct CommonArgs {
     pub(crate) memory: MemoryArgs,
 }
 
+impl CommonArgs {
+    /// An option that is for sockets alone, if one was given another value than its default.
+    pub(crate) fn for_sockets(&self) -> Option<&'static str> {
+        let CommonArgs { places, sockets, memory, .. } = self;
+        [
+            ("--queues", places.queues.is_some()),
+            ("--mode", sockets.mode != Mode::Auto),
+            ("--ring", sockets.ring != RING),
+            ("--batch", sockets.batch != BATCH),
+            ("--busy-poll", sockets.busy_poll.is_some()),
+            ("--multi-buffer", sockets.multi_buffer),
+            ("--frames", memory.frames.is_some()),
+            ("--frame-size", memory.frame_size != FRAME_SIZE),
+            ("--huge-pages", memory.huge_pages != HugePages::Try),
+            ("--alien-free", memory.alien_free != AlienFree::Auto),
+        ]
+        .into_iter()
+        .find_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// Defaults of options.
+const RING: u32 = 2048;
+const BATCH: u32 = 128;
+const FRAME_SIZE: u32 = 2048;
+
 /// Which queues, and where their threads run.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Queues and threads")]
@@ -56,6 +82,15 @@ pub(crate) struct Place {
 }
 
 impl PlaceArgs {
+    /// A place for each CPU that was given, or one.
+    pub(crate) fn each(&self) -> anyhow::Result<Vec<Place>> {
+        let cpus = match &self.cpus {
+            Some(spec) => spec.resolve(&self.lanes.map()?)?.len(),
+            None => 1,
+        };
+        self.places(cpus)
+    }
+
     /// The places of so many threads.
     pub(crate) fn places(&self, threads: usize) -> anyhow::Result<Vec<Place>> {
         let Some(spec) = &self.cpus else {
@@ -80,7 +115,7 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24))]
     frames: Option<u32>,
     /// Size of a frame in bytes: 2048 or 4096
-    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    #[arg(long, value_name = "BYTES", default_value_t = FRAME_SIZE)]
     pub(crate) frame_size: u32,
     /// Whether to keep frames in huge pages: never, try (where there are any) or require
     #[arg(long, value_name = "WHEN", default_value = "try", value_parser = choice(HUGE_PAGES))]
@@ -118,10 +153,10 @@ pub(crate) struct SocketArgs {
     #[arg(long, default_value = "auto", value_parser = choice(MODES))]
     mode: Mode,
     /// Slots of each ring of a socket, a power of two
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = ring)]
+    #[arg(long, value_name = "N", default_value_t = RING, value_parser = ring)]
     pub(crate) ring: u32,
     /// Most packets to handle at once, from 1 to 16384
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) batch: u32,
     /// Poll the device from this command's own calls, for so many microseconds each time, instead of
     /// handling packets in interrupts

@@ -114,6 +114,12 @@ impl Context {
         self.own.over_quota = packets;
     }
 
+    /// The device dropped so many so far, for whoever sends without a socket.
+    pub(crate) fn tx_dropped(&mut self, packets: u64) {
+        self.own.drops.tx_dropped = packets;
+        self.meter().publish(self.own);
+    }
+
     /// To be called in each turn of the loop: writes down what others want to see, now and then.
     #[inline]
     pub(crate) fn turn<'a>(&mut self, now: Instant, sockets: impl IntoIterator<Item = &'a Socket>) {

@@ -48,7 +48,7 @@ pub(crate) struct Built {
     pub(crate) sockets: Vec<Vec<Socket>>,
     pub(crate) programs: Vec<SharedProgram>,
     /// On devices that only send, where zero-copy needs a program there. They take nothing.
-    pub(crate) _idle_programs: Vec<Program>,
+    pub(crate) idle_programs: Vec<Program>,
     /// How each socket was set up, in words.
     pub(crate) in_force: Vec<String>,
 }
@@ -156,13 +156,13 @@ impl<'a> Plan<'a> {
                 tracing::warn!("{device} is down: no packets until `ip link set {device} up`");
             }
         }
-        let carriers = Carrier::of(&self.interfaces)?;
+        let carriers = Carrier::of(self.interfaces.iter().map(|one| &one.device))?;
         let (pool, umem) = memory(self.area(), &self.args.memory, &self.places)?;
         let homes = 0..self.places.len();
         let caches = homes.map(|home| pool.cache(home as u16)).collect::<Result<_, _>>()?;
         let (sockets, programs, in_force) = (Vec::new(), Vec::new(), Vec::new());
-        let _idle_programs = Vec::new();
-        let mut built = Built { pool, caches, sockets, programs, _idle_programs, in_force };
+        let idle_programs = Vec::new();
+        let mut built = Built { pool, caches, sockets, programs, idle_programs, in_force };
         let args = &self.args.sockets;
         for (number, interface) in self.interfaces.iter().enumerate() {
             let device = &interface.device;
@@ -180,7 +180,7 @@ impl<'a> Plan<'a> {
                 let program = program(device, filter, args, receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
             } else if sockets.iter().any(|socket| socket.in_force().zero_copy) {
-                built._idle_programs.extend(idle_program(device)?);
+                built.idle_programs.extend(idle_program(device)?);
             }
             built.sockets.push(sockets);
         }
@@ -228,7 +228,7 @@ fn bind(
 
 /// Cards send without copying only while an XDP program is on them (`ndo_xsk_wakeup` of igb, for
 /// one, refuses otherwise). This one leaves all packets to the kernel. None if there is a program.
-fn idle_program(device: &Device) -> anyhow::Result<Option<Program>> {
+pub(crate) fn idle_program(device: &Device) -> anyhow::Result<Option<Program>> {
     match Program::attach(device, &ProgramOptions::default().attach(Attach::Native)) {
         Ok(program) => {
             tracing::debug!("XDP program on {device}: to send without copying");

@@ -9,6 +9,7 @@ use super::outboxes::Outboxes;
 use crate::counters::Tally;
 use crate::magazine::{CAPACITY, MagazineId};
 use crate::place::Found;
+use crate::places::At;
 use crate::shared::{Shared, Slot};
 use crate::sync::Ordering;
 use crate::{AlienFree, Result};
@@ -37,16 +38,18 @@ pub(super) struct Local {
     pub(super) home_first: u32,
     pub(super) home_count: u32,
     pub(super) gets: u64,
-    current: MagazineId,
-    spare: MagazineId,
+    pub(super) current: MagazineId,
+    pub(super) spare: MagazineId,
     /// The spare one is either full or empty.
-    spare_is_full: bool,
+    pub(super) spare_is_full: bool,
+    /// An empty one, of a batch that came in: the next batch that goes out needs it.
+    pub(super) empty: Option<MagazineId>,
     pub(super) home: u16,
     /// Which tally is this cache's.
     pub(super) slot: u16,
     outboxes: Outboxes,
     /// Gets as of the last spill: none since means that this thread only frees.
-    gets_at_spill: u64,
+    pub(super) gets_at_spill: u64,
     gets_at_turn: u64,
     /// Of the thread's loop.
     turns: u32,
@@ -55,7 +58,7 @@ pub(super) struct Local {
 }
 
 /// How many frames of a magazine are to go to another home, and not to the lane's depot.
-enum Across {
+pub(super) enum Across {
     None,
     Some,
     /// All of them, to this one.
@@ -82,6 +85,7 @@ impl Local {
             current,
             spare,
             spare_is_full: false,
+            empty: None,
             home,
             slot,
             outboxes: Outboxes::new(shared.homes.count(), shared.full as usize),
@@ -126,7 +130,7 @@ impl Local {
     pub(super) fn give_back(&mut self, shared: &Shared) {
         let count = self.frames();
         if self.spare_is_full {
-            let kept = self.dispose(shared);
+            let kept = self.dispose_of_spare(shared);
             let frames = shared.magazines.contents(&self.spare, kept);
             shared.push_home_loose(self.home, frames);
         }
@@ -155,44 +159,54 @@ impl Local {
             return true;
         }
         let found = self.find(shared);
-        if found {
-            // Whoever else goes without says so again.
-            shared.set_wanted(false);
-        } else {
-            self.tally(shared).counts.starved.add(1);
-            shared.set_wanted(true);
+        self.went(shared, found.is_some());
+        let Some((at, found)) = found else { return false };
+        match found {
+            Found::Loose(count) => self.len = count,
+            Found::Full(id) => {
+                let empty = mem::replace(&mut self.current, id);
+                shared.places.place(at).push_empty(&shared.magazines, empty);
+                self.slots = shared.magazines.slots(&self.current);
+                self.len = self.full;
+            }
         }
         self.publish(shared);
-        found
+        true
     }
 
-    fn find(&mut self, shared: &Shared) -> bool {
+    /// Says whether this cache has found frames or goes without.
+    pub(super) fn went(&self, shared: &Shared, found: bool) {
+        if !found {
+            self.tally(shared).counts.starved.add(1);
+            self.publish(shared);
+        }
+        // Whoever else goes without says so again.
+        shared.set_wanted(!found);
+    }
+
+    /// A full magazine from elsewhere, or loose frames, which are behind those of the current one then:
+    /// `len` is as it was.
+    pub(super) fn find(&mut self, shared: &Shared) -> Option<(At, Found)> {
         let Shared { places, magazines, .. } = shared;
         let (home, lane) = (self.home, shared.homes.lane_of(self.home));
         let tally = &shared.tallies[usize::from(self.slot)];
-        let buffer = &mut magazines.contents_mut(&mut self.current)[..self.full];
+        let buffer = &mut magazines.contents_mut(&mut self.current)[self.len..self.full];
         let inbox = places.inbox(home);
         let (found, counter) = match places.place(inbox).take(magazines, buffer) {
             Some(found) => ((inbox, found), &tally.counts.from_inbox),
             None => match places.take_from_depots(lane, magazines, buffer) {
                 Some(found) => (found, &tally.counts.from_depot),
-                None => match places.take_from_inboxes(home, magazines, buffer) {
-                    Some(found) => (found, &tally.counts.from_others),
-                    None => return false,
-                },
+                None => {
+                    let found = places.take_from_inboxes(home, magazines, buffer)?;
+                    (found, &tally.counts.from_others)
+                }
             },
         };
-        match found {
-            (_, Found::Loose(count)) => self.len = count,
-            (at, Found::Full(id)) => {
-                let empty = mem::replace(&mut self.current, id);
-                places.place(at).push_empty(magazines, empty);
-                self.len = self.full;
-            }
-        }
-        self.slots = magazines.slots(&self.current);
-        counter.add(self.len as u64);
-        true
+        counter.add(match &found.1 {
+            Found::Loose(count) => *count as u64,
+            Found::Full(_) => self.full as u64,
+        });
+        Some(found)
     }
 
     /// Makes room in the full current magazine.
@@ -202,13 +216,13 @@ impl Local {
     pub(super) fn spill(&mut self, shared: &Shared) {
         let only_frees = self.gets == self.gets_at_spill;
         self.gets_at_spill = self.gets;
-        let kept = if self.spare_is_full { self.dispose(shared) } else { 0 };
+        let kept = if self.spare_is_full { self.dispose_of_spare(shared) } else { 0 };
         // What was kept of the spare one is the current one now, and the spare one is full.
         mem::swap(&mut self.current, &mut self.spare);
         self.len = kept;
         self.spare_is_full = true;
         if only_frees && kept == 0 {
-            self.len = self.dispose(shared);
+            self.len = self.dispose_of_spare(shared);
             mem::swap(&mut self.current, &mut self.spare);
         }
         self.slots = shared.magazines.slots(&self.current);
@@ -217,10 +231,12 @@ impl Local {
 
     /// Disposes of the full spare magazine. It is not full after this; how many frames it still
     /// has, from its first slot on.
-    fn dispose(&mut self, shared: &Shared) -> usize {
+    fn dispose_of_spare(&mut self, shared: &Shared) -> usize {
         self.spare_is_full = false;
         let across = match shared.alien_free() {
-            AlienFree::Auto if shared.homes.lane_count() > 1 => self.across_lanes(shared),
+            AlienFree::Auto if shared.homes.lane_count() > 1 => {
+                self.across_lanes(shared, &self.spare)
+            }
             AlienFree::Defer => Across::All(self.home),
             AlienFree::Recycle | AlienFree::Auto => Across::None,
         };
@@ -236,17 +252,22 @@ impl Local {
             return 0;
         };
         let full = mem::replace(&mut self.spare, empty);
-        self.tally(shared).counts.spilled.add(self.full as u64);
-        match across {
-            Across::All(home) => self.push_home(shared, home, full),
-            _ => shared.places.push(near, &shared.magazines, full),
-        }
+        self.hand_over(shared, across, full);
         0
     }
 
-    /// How many of the frames in the full spare magazine are at home in another lane.
-    fn across_lanes(&self, shared: &Shared) -> Across {
-        let numbers = shared.magazines.contents(&self.spare, self.full);
+    /// A full magazine goes to the lane's depot, or home.
+    pub(super) fn hand_over(&self, shared: &Shared, across: Across, full: MagazineId) {
+        self.tally(shared).counts.spilled.add(self.full as u64);
+        match across {
+            Across::All(home) => self.push_home(shared, home, full),
+            _ => shared.places.push(shared.depot_of(self.home), &shared.magazines, full),
+        }
+    }
+
+    /// How many of the frames in a full magazine are at home in another lane.
+    pub(super) fn across_lanes(&self, shared: &Shared, id: &MagazineId) -> Across {
+        let numbers = shared.magazines.contents(id, self.full);
         let home = shared.homes.of(numbers[0]);
         let lane = shared.homes.lane_of(self.home);
         let is_here = |number: &u32| shared.homes.lane_of(shared.homes.of(*number)) == lane;
@@ -279,7 +300,7 @@ impl Local {
         kept
     }
 
-    fn push_home(&mut self, shared: &Shared, home: u16, id: MagazineId) {
+    fn push_home(&self, shared: &Shared, home: u16, id: MagazineId) {
         let fitted = shared.push_home(home, id);
         self.count_sent(shared, home, self.full, fitted);
     }
@@ -324,7 +345,7 @@ impl Local {
         }
     }
 
-    fn publish(&self, shared: &Shared) {
+    pub(super) fn publish(&self, shared: &Shared) {
         let tally = self.tally(shared);
         tally.cached.store(self.frames() as u32, Ordering::Relaxed);
         tally.outboxes.store(self.outboxes.frames() as u32, Ordering::Relaxed);
@@ -340,12 +361,12 @@ impl Local {
     /// The cache ends: everything goes back, also what is empty.
     pub(super) fn end(&mut self, shared: &Shared) {
         self.give_back(shared);
-        let take = |id: &mut MagazineId| mem::replace(id, MagazineId::gone());
-        let (current, spare) = (take(&mut self.current), take(&mut self.spare));
+        self.empty.take().into_iter().for_each(|id| shared.magazines.push_empty(id));
+        let (current, spare) = (self.current.take(), self.spare.take());
         shared.return_slot(Slot { number: self.slot, current, spare });
     }
 
-    fn tally<'a>(&self, shared: &'a Shared) -> &'a Tally {
+    pub(super) fn tally<'a>(&self, shared: &'a Shared) -> &'a Tally {
         &shared.tallies[usize::from(self.slot)]
     }
 }

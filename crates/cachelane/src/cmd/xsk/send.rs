@@ -1,4 +1,7 @@
-//! `cachelane xsk send`: sends UDP packets as fast as it can, or at a rate.
+//! `cachelane xsk send`: sends UDP packets as fast as it can, or at a rate. By sockets here, by frames
+//! that the kernel makes in [`live`].
+
+mod live;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -36,10 +39,23 @@ pub(super) struct Args {
     /// Device to send from
     #[arg(value_name = "IFACE")]
     interface: String,
+    /// How packets are sent: socket (from AF_XDP sockets), live (the kernel makes frames without
+    /// socket buffers and redirects them to the device, which has to take them) or auto (live where the
+    /// device takes frames and has no zero-copy, unless options for sockets are given)
+    #[arg(long, value_enum, default_value = "auto")]
+    engine: Engine,
     #[command(flatten)]
     packets: PacketArgs,
     #[command(flatten)]
     common: CommonArgs,
+}
+
+/// How packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Engine {
+    Auto,
+    Socket,
+    Live,
 }
 
 /// What is sent.
@@ -103,6 +119,9 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let recipe = args.packets.recipe(&device)?;
     check_mtu(args, &device)?;
     let template = Arc::new(Template::new(&recipe)?);
+    if live::is_chosen(args, &device)? {
+        return live::run(args, &device, &template, &describe(args, &recipe, &template), quiet);
+    }
     check_frame(args, &template)?;
     let interfaces = vec![Interface { device, receives: None, sends: true }];
     let plan = Plan::new(&args.common, interfaces, None, false)?;

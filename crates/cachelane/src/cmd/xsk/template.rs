@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use etherparse::PacketBuilder;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use xsk::LivePackets;
 
 use super::probe::{self, Probe, fold};
 use crate::exit::usage;
@@ -90,6 +91,21 @@ impl Template {
     /// The bytes up to the end of what [`stamp`](Self::stamp) writes.
     pub(super) fn head(&self) -> usize {
         self.udp + UDP + if self.probes { probe::LEN } else { 0 }
+    }
+
+    /// The same packets for the kernel to make, those of this stream from these flows on.
+    pub(super) fn live(&self, flows: &Flows, stream: u32, rate: f64) -> LivePackets {
+        let both = |ports: Ports| [ports.first, ports.last];
+        LivePackets {
+            packet: self.bytes.clone(),
+            udp: self.udp,
+            fixed: self.fixed,
+            sources: both(flows.sources),
+            targets: both(flows.targets),
+            first: [flows.next.source, flows.next.target],
+            probes: self.probes.then_some(stream),
+            rate,
+        }
     }
 
     /// Whether packets carry probes.

@@ -22,13 +22,18 @@ const OBJECTS: u32 = 8192;
 
 /// Bars that the pool is held to against DPDK's default.
 const BARS: [(Pattern, f64); 3] =
-    [(Pattern::Single, 0.5), (Pattern::Bulk, 1.0), (Pattern::Alien, 0.6)];
+    [(Pattern::Single, 0.5), (Pattern::Bulk, 0.9), (Pattern::Alien, 0.6)];
+/// The same for whole magazines that go from thread to thread.
+const BATCHES_BAR: f64 = 0.25;
+const BATCHES: &str = "batches";
 const DPDK: &str = "dpdk";
 const EQUAL_RING: &str = "dpdk, equal ring";
 
 /// Something that is measured under the patterns.
 enum Subject {
     Frames(FramePool),
+    /// The same, by its own batches.
+    Batches(FramePool),
     Queue(QueuePool),
     Peer(Peer),
 }
@@ -45,12 +50,17 @@ pub(super) fn part() -> Part<Ground> {
             claims.push(Claim::ratio(name, case(pattern, "frames"), case(pattern, peer)).bar(bar));
         }
     }
-    let time = Time { once: 8.0, steps: 24, windows: 1.0, more: 0.01 };
+    let alien = |subject| case(Pattern::Alien, subject);
+    let name = format!("{}: {BATCHES} / {DPDK}", Pattern::Alien.name());
+    let batches = Claim::ratio(name, alien(BATCHES), alien(DPDK));
+    claims.push(batches.bar(Some(Bar::AtMost(BATCHES_BAR))));
+    let time = Time { once: 8.0, steps: 25, windows: 1.0, more: 0.01 };
     Part::new("memory", "The pool against other pools and an allocator, memory only", time)
         .claims(claims)
         .stage(|ground: &Ground, found| {
             let cpus = ground.places.near();
             let mut subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
+            subjects.add_batches()?;
             let numbered = subjects.names().into_iter().enumerate();
             let mut cases: Vec<_> = numbered
                 .flat_map(|(which, name)| {
@@ -71,6 +81,9 @@ pub(super) fn part() -> Part<Ground> {
 /// What a subject is measured under. The passing is no pool's: it is measured where its ring is.
 fn patterns_of(subject: &str) -> &'static [Pattern] {
     use Pattern::{Alien, Bulk, Pass, Single};
+    if subject == BATCHES {
+        return &[Alien];
+    }
     let has_ring = ["frames", DPDK, EQUAL_RING].contains(&subject);
     if has_ring { &[Single, Bulk, Alien, Pass] } else { &[Single, Bulk, Alien] }
 }
@@ -135,6 +148,13 @@ impl Subjects<'_> {
         Ok(Subjects { all, cpus })
     }
 
+    /// The frame pool once more, by its own batches.
+    fn add_batches(&mut self) -> anyhow::Result<()> {
+        let pool = frame_pool(OBJECTS, self.cpus, &vec![0; self.cpus.len()])?;
+        self.all.push((BATCHES, Subject::Batches(pool)));
+        Ok(())
+    }
+
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.all.iter().map(|(name, _)| *name).collect()
     }
@@ -150,6 +170,7 @@ impl Subjects<'_> {
         let cpus = self.cpus;
         match &mut self.all[which].1 {
             Subject::Frames(pool) => patterns::measure(pool, pattern, threads, cpus, window),
+            Subject::Batches(pool) => patterns::alien_batches(pool, threads, cpus, window),
             Subject::Queue(pool) => patterns::measure(pool, pattern, threads, cpus, window),
             Subject::Peer(peer) => peer.run(pattern.request(), threads, window),
         }

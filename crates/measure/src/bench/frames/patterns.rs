@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use frames::{FramePool, LaneCache};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::pools::{BATCH, Batch, Handle, Pool};
@@ -99,6 +100,25 @@ pub(super) fn measure<P: Pool>(
     worker::measure(work, cpus, window)
 }
 
+/// As [`Pattern::Alien`], with the pool's own batches: seconds an object.
+pub(super) fn alien_batches(
+    pool: &FramePool,
+    threads: usize,
+    cpus: &[usize],
+    window: Duration,
+) -> anyhow::Result<f64> {
+    let mut work_of_each = Vec::new();
+    for pair in 0..threads / 2 {
+        let [getter, putter] =
+            [2 * pair, 2 * pair + 1].map(|thread| pool.handle(thread % cpus.len()));
+        let (getter, putter) = (getter?, putter?);
+        let (to, from) = RingBuffer::new(ALIEN_RING.div_ceil(getter.batch_len()));
+        work_of_each.push(work(|run| alien_get_batches(getter, to, run)));
+        work_of_each.push(work(|run| alien_put_batches(putter, from, run)));
+    }
+    worker::measure(work_of_each, cpus, window)
+}
+
 fn work<'a>(work: impl FnOnce(&Run) -> u64 + Send + 'a) -> Work<'a> {
     Box::new(work)
 }
@@ -161,13 +181,44 @@ fn alien_get<H: Handle>(mut handle: H, mut to: Producer<Batch<H::Item>>, run: &R
 
 fn alien_put<H: Handle>(mut handle: H, mut from: Consumer<Batch<H::Item>>, run: &Run) -> u64 {
     receive(run, || {
-        let Ok(batch) = from.pop() else {
-            handle.turn();
-            return false;
-        };
-        handle.put_batch(batch);
+        let batch = from.pop().ok();
+        let count = if batch.is_some() { BATCH } else { 0 };
+        batch.into_iter().for_each(|batch| handle.put_batch(batch));
         handle.turn();
-        true
+        count
+    })
+}
+
+fn alien_get_batches(mut cache: LaneCache, mut to: Producer<frames::Batch>, run: &Run) -> u64 {
+    let mut waiting = Waiting::default();
+    run.repeat(|| {
+        for _ in 0..BLOCK.div_ceil(cache.batch_len()) {
+            let batch = loop {
+                match cache.get_batch() {
+                    Some(batch) => break batch,
+                    None => {
+                        cache.maintain();
+                        waiting.turn();
+                    }
+                }
+            };
+            push(&mut to, batch, &mut waiting);
+            cache.maintain();
+        }
+    });
+    run.end_sending();
+    0
+}
+
+fn alien_put_batches(mut cache: LaneCache, mut from: Consumer<frames::Batch>, run: &Run) -> u64 {
+    receive(run, || {
+        let batch = from.pop().ok();
+        let count = batch.map_or(0, |batch| {
+            cache.put_batch(batch);
+            cache.batch_len()
+        });
+        cache.maintain();
+        count
     })
 }
 
@@ -183,12 +234,12 @@ fn pass_send(mut to: Producer<Batch<u32>>, run: &Run) -> u64 {
 }
 
 fn pass_receive(mut from: Consumer<Batch<u32>>, run: &Run) -> u64 {
-    receive(run, || black_box(from.pop()).is_ok())
+    receive(run, || if black_box(from.pop()).is_ok() { BATCH } else { 0 })
 }
 
 /// Sends a batch as soon as there is room.
 #[inline]
-fn push<T>(to: &mut Producer<Batch<T>>, mut batch: Batch<T>, waiting: &mut Waiting) {
+fn push<T>(to: &mut Producer<T>, mut batch: T, waiting: &mut Waiting) {
     while let Err(PushError::Full(unsent)) = to.push(batch) {
         batch = unsent;
         waiting.turn();
@@ -196,17 +247,15 @@ fn push<T>(to: &mut Producer<Batch<T>>, mut batch: Batch<T>, waiting: &mut Waiti
 }
 
 /// Receives batches until all pairs' senders have ended and nothing is left; objects received.
-fn receive(run: &Run, mut receive: impl FnMut() -> bool) -> u64 {
+fn receive(run: &Run, mut receive: impl FnMut() -> usize) -> u64 {
     let (mut count, mut waiting) = (0, Waiting::default());
     loop {
         // Asked before the look into the ring: what was sent before is seen there.
         let last = run.ended() == run.threads / 2;
-        if receive() {
-            count += BATCH as u64;
-        } else if last {
-            return count;
-        } else {
-            waiting.turn();
+        match receive() {
+            0 if last => return count,
+            0 => waiting.turn(),
+            received => count += received as u64,
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! All sockets are in copy mode, which is all that a veth has. What differs between the two modes of
 //! sending is the other end: in *skb mode* it is a device as it comes, in *native copy mode* an XDP
-//! program runs in its driver.
+//! program runs in its driver. Then the veth also takes frames that are no socket's: *live*, beside the
+//! same plain loop.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -31,6 +32,8 @@ const WARM: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Send(Mode),
+    /// What the plain loop does in native copy mode, by frames that the kernel makes.
+    Live,
     Drop,
     Forward(AlienFree),
 }
@@ -50,9 +53,10 @@ enum Who {
 const PLAIN: &str = "plain loop";
 const WHO: [(Who, &str); 2] = [(Who::Cachelane, "cachelane"), (Who::Plain, PLAIN)];
 /// What both do, and the least that cachelane's should be of the plain loop's.
-const OF_BOTH: [(&str, Work, f64); 3] = [
-    ("xsk send skb mode", Work::Send(Mode::Skb), 1.15),
-    ("xsk send copy mode", Work::Send(Mode::Native), 1.15),
+const OF_BOTH: [(&str, Work, f64); 4] = [
+    ("xsk send skb mode", Work::Send(Mode::Skb), 1.10),
+    ("xsk send copy mode", Work::Send(Mode::Native), 1.10),
+    ("xsk send live", Work::Live, 2.5),
     ("xsk drop", Work::Drop, 1.0),
 ];
 
@@ -105,7 +109,7 @@ pub(crate) fn sending() -> anyhow::Result<impl Fn(bool, Duration) -> anyhow::Res
     Ok(move |ours, window| {
         // Where the plain loop is.
         let _builder = &builder;
-        net.send(Mode::Skb, if ours { Who::Cachelane } else { Who::Plain }, window)
+        net.send(Mode::Skb, "socket", if ours { Who::Cachelane } else { Who::Plain }, window)
     })
 }
 
@@ -140,7 +144,8 @@ impl Net {
     /// Packets a second. There is no speed where there were none.
     fn measure(&self, work: Work, who: Who, window: Duration) -> anyhow::Result<f64> {
         let pps = match work {
-            Work::Send(mode) => self.send(mode, who, window),
+            Work::Send(mode) => self.send(mode, "socket", who, window),
+            Work::Live => self.send(Mode::Native, "live", who, window),
             Work::Drop => self.drop(who, window),
             Work::Forward(mode) => self.forward(mode, window),
         }?;
@@ -148,7 +153,7 @@ impl Net {
         Ok(pps)
     }
 
-    fn send(&self, mode: Mode, who: Who, window: Duration) -> anyhow::Result<f64> {
+    fn send(&self, mode: Mode, engine: &str, who: Who, window: Duration) -> anyhow::Result<f64> {
         let [from, to] = &self.first;
         // No socket is on its queues, so that it passes everything on to the kernel.
         let _program = match mode {
@@ -161,7 +166,8 @@ impl Net {
         match who {
             Who::Plain => Ok(1.0 / self.plain(from, "none", 0)?.run("tx", 1, window)?),
             Who::Cachelane => {
-                let sent = self.xsk(&from.host, &for_window(&self.send_args(from), window))?;
+                let args = self.send_args(from, engine);
+                let sent = self.xsk(&from.host, &for_window(&args, window))?;
                 packets_a_second(sent, "tx", window)
             }
         }
@@ -169,7 +175,7 @@ impl Net {
 
     fn drop(&self, who: Who, window: Duration) -> anyhow::Result<f64> {
         let [from, to] = &self.first;
-        let sender = self.xsk(&from.host, &self.send_args(from))?;
+        let sender = self.xsk(&from.host, &self.send_args(from, "socket"))?;
         std::thread::sleep(WARM);
         let pps = match who {
             Who::Plain => Ok(1.0 / self.plain(to, "native", 1)?.run("rx", 1, window)?),
@@ -186,7 +192,7 @@ impl Net {
     fn forward(&self, mode: AlienFree, window: Duration) -> anyhow::Result<f64> {
         let [source, left] = &self.first;
         let [right, _] = &self.second;
-        let sender = self.xsk(&source.host, &self.send_args(source))?;
+        let sender = self.xsk(&source.host, &self.send_args(source, "socket"))?;
         std::thread::sleep(WARM);
         let [a, b] = self.cpus;
         // Told of two lanes, so that auto is not recycle by another name.
@@ -201,8 +207,8 @@ impl Net {
         pps
     }
 
-    fn send_args(&self, from: &End) -> String {
-        format!("send {} --size {SIZE} --cpus {}", from.device, self.cpus[0])
+    fn send_args(&self, from: &End, engine: &str) -> String {
+        format!("send {} --engine {engine} --size {SIZE} --cpus {}", from.device, self.cpus[0])
     }
 
     fn xsk(&self, host: &Host, args: &str) -> anyhow::Result<Process> {
