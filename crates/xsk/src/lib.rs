@@ -64,4 +64,4 @@ pub use lease::LEASE;
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
 pub use socket::{Outstanding, Socket, Statistics};
-pub use umem::Umem;
+pub use umem::{Umem, check_kernel};
