@@ -61,10 +61,18 @@ impl Relaying {
         found.into_iter().map(|(_, cpus)| cpus).collect()
     }
 
-    /// Waits until the workers are each on one of these CPUs, in this order, and go on.
+    /// Waits until the workers are each on one of these CPUs, in this order, and go on. One whose CPU
+    /// others use may have that lane's other CPU besides.
     fn are_on(&self, list: &[usize]) {
-        let wanted: Vec<CpuSet> = list.iter().map(|cpu| [*cpu].into_iter().collect()).collect();
-        assert!(comes_true(|| self.workers() == wanted), "{list:?}: {:?}", self.workers());
+        let is_on = |worker: &CpuSet, cpu: usize| {
+            worker.contains(cpu) && worker.iter().all(|other| other / 2 == cpu / 2)
+        };
+        let are = || {
+            let workers = self.workers();
+            workers.len() == list.len()
+                && workers.iter().zip(list).all(|(worker, cpu)| is_on(worker, *cpu))
+        };
+        assert!(comes_true(are), "{list:?}: {:?}", self.workers());
         self.goes_on();
     }
 
