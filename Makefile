@@ -1,10 +1,10 @@
 # make demo   build, then show every mechanism off and on, on test hosts (under three minutes)
 # make test   the whole test suite; as root also what needs privileges
 .DEFAULT_GOAL := help
-.PHONY: help demo build deb oci release book test test-slow lint fmt peers deps clean
+.PHONY: help demo build deb oci release book test test-slow test-kernels test-kernels-all lint fmt peers deps clean
 
 help: ## what can be made
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 deps:
 	@scripts/deps build
@@ -40,6 +40,12 @@ test-slow: deps peers ## tests that run for a long time
 	scripts/book
 	scripts/deb check
 	scripts/release twice
+
+test-kernels: deps ## tests on Linux 6.1, 6.12, 6.18 and the newest, each in an emulated machine: under 25 minutes
+	scripts/kernels/test
+
+test-kernels-all: deps ## the whole suites there: hours
+	scripts/kernels/test --all
 
 lint: deps ## the checks that CI runs before the tests
 	scripts/lint

@@ -16,6 +16,7 @@
 #[cfg(feature = "build")]
 pub mod build;
 mod filter;
+pub mod kernel;
 mod link;
 mod load;
 mod map;

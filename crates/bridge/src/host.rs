@@ -65,8 +65,12 @@ pub(crate) struct Survey {
 
 impl Reader {
     /// # Errors
-    /// [`ErrorKind::Io`] if the kernel has no netlink, or no ethtool by netlink (5.6).
+    /// [`ErrorKind::Unsupported`] if the kernel is too old, which is asked first: nothing that is read
+    /// there is of use. [`ErrorKind::Io`] if it has no netlink, or no ethtool by netlink (5.6).
     pub(crate) fn new() -> Result<Self> {
+        bpf::kernel::expect("tcx links").map_err(|error| {
+            Error::new(ErrorKind::Unsupported, format!("the fast path of a bridge: {error}"))
+        })?;
         let open = || -> io::Result<Self> {
             let mut generic = Socket::open(NETLINK_GENERIC)?;
             let ethtool = generic.family("ethtool")?;

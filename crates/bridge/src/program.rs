@@ -244,7 +244,8 @@ impl Program {
 pub(crate) fn tcx_needed(index: u32) -> Result<()> {
     match tcx::programs(index, Hook::Ingress) {
         Err(error) if is(&error, Errno::INVAL) => {
-            let message = "this kernel has no tcx (Linux 6.6 or later is needed)";
+            // One that is new enough, or it would have been refused before.
+            let message = "this kernel is built without tcx links; expected CONFIG_NET_XGRESS=y";
             Err(Error::new(ErrorKind::Unsupported, message))
         }
         asked => asked.map(drop).context("cannot ask for tcx programs"),

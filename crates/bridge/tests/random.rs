@@ -263,7 +263,11 @@ fn apply(net: &mut Net, event: &Event) {
             net.run("ip link set br0 type bridge ageing_time 30000");
         }
         Event::Netfilter(tables, on) => {
-            net.sysctl(&format!("net.bridge.bridge-nf-call-{tables}"), if *on { "1" } else { "0" });
+            let name = format!("net.bridge.bridge-nf-call-{tables}");
+            // Not there without br_netfilter.
+            if net.bridge.own.host.sysctl(&name).is_ok() {
+                net.sysctl(&name, if *on { "1" } else { "0" });
+            }
         }
         Event::Fastpath(on) => {
             if let Some(accelerator) = &net.accelerator {

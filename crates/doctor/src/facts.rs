@@ -176,7 +176,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// The oldest with which all mechanisms work.
-    pub const OLDEST: Release = Release(6, 6);
+    pub const OLDEST: Release = Release(bpf::kernel::OLDEST.0, bpf::kernel::OLDEST.1);
 }
 
 /// A kernel's version.

@@ -1,10 +1,13 @@
 //! What tests with hosts begin with and wait for.
 
 use std::{
+    path::Path,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
+
+use crate::Host;
 
 /// The longest that [`comes_true`] waits.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -19,6 +22,30 @@ pub fn root(test: &str) -> bool {
         eprintln!("skipped: {test}: needs root");
     }
     root
+}
+
+/// The settings by which `br_netfilter` hands a bridge's packets to the tables of iptables.
+const BRIDGE_CALLS: [&str; 3] = ["iptables", "ip6tables", "arptables"];
+
+/// Whether a test that needs `br_netfilter` can run; says on stderr that `test` is skipped if not. Some
+/// kernels have it built in, and in others it is a module that somebody may have loaded.
+pub fn br_netfilter(test: &str) -> bool {
+    let is_there = Path::new("/proc/sys/net/bridge").exists();
+    if !is_there {
+        eprintln!("skipped: {test}: needs br_netfilter (modprobe br_netfilter)");
+    }
+    is_there
+}
+
+/// Has nothing but the bridges themselves look at the packets of a host's bridges. Without `br_netfilter`
+/// nothing does.
+pub fn no_bridge_calls(host: &Host) {
+    for table in BRIDGE_CALLS {
+        let name = format!("net.bridge.bridge-nf-call-{table}");
+        if host.sysctl(&name).is_ok() {
+            host.set_sysctl(&name, "0").expect("a sysctl that is there");
+        }
+    }
 }
 
 /// Waits until `condition` holds and says whether it came to hold within 30 seconds. For what

@@ -104,7 +104,9 @@ impl Crew {
                 continue;
             }
             let place = placement::place(wanted, is_there.then_some(given), &self.cpus, |cpu| {
+                // The kernel says yes to a sleeping thread's own CPU also while that is offline.
                 lanes::pin_thread(hand.tid, cpu).is_ok()
+                    && placement::is_kept_to(hand.tid, &CpuSet::from_iter([cpu]))
             });
             hand.place.give(place.unwrap_or(usize::MAX));
             match place {

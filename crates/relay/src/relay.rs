@@ -23,7 +23,7 @@ use crate::inherited::Inherited;
 use crate::listeners::{Duplicates, Listener, Listeners};
 use crate::repeated::Speaker;
 use crate::shared::{Shared, Stage};
-use crate::sockmap::Sockmap;
+use crate::sockmap::{self, Sockmap};
 use crate::statistics::{Statistics, Traffic};
 use crate::{BackendSettings, Error, ErrorKind, source};
 
@@ -131,6 +131,9 @@ impl Relay {
         FileShare::check(config)?;
         Congestion::find(&config.congestion_control)?;
         config.cpus.iter().try_for_each(check_cpu)?;
+        if config.engine == Engine::Sockmap {
+            sockmap::needs_kernel()?;
+        }
         let is_new = |listen: &&Listen| !open.contains(&listen.addr);
         let new: Vec<_> = config.listen.iter().filter(is_new).cloned().collect();
         Listeners::check(&new)

@@ -41,6 +41,7 @@ use rustix::net::sockopt::socket_cookie;
 use crate::repeated::say;
 use crate::socket::{self, Shares};
 use crate::{Error, sockopt};
+pub(crate) use maps::needs_kernel;
 use maps::{Flow, Maps, Progress};
 
 /// `bytes_acked` of a socket that was opened with connect(2) counts its SYN.

@@ -27,6 +27,12 @@ impl Error {
     }
 }
 
+impl From<bpf::kernel::TooOld> for Error {
+    fn from(error: bpf::kernel::TooOld) -> Self {
+        Self::new(ErrorKind::Unsupported, format!("steering: {error}"))
+    }
+}
+
 impl From<xsk::Error> for Error {
     fn from(error: xsk::Error) -> Self {
         let kind = match error.kind() {

@@ -129,8 +129,10 @@ pub const COSTS: [Cost; 6] = [
 /// Looks at a device of the network namespace that the caller is in.
 ///
 /// # Errors
-/// `NoDevice` of [`ErrorKind`](crate::ErrorKind) if it is gone, and what the system reports.
+/// `NoDevice` of [`ErrorKind`](crate::ErrorKind) if it is gone, `Unsupported` if the kernel is too old,
+/// and what the system reports.
 pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
+    needs_kernel()?;
     let device = &device.renamed()?;
     let plan = inspect_now(device, lanes)?;
     // What was looked for under a name that it had no more was not found.
@@ -139,6 +141,14 @@ pub fn inspect(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {
         return Err(Error::new(ErrorKind::Io, message));
     }
     Ok(plan)
+}
+
+/// Refuses kernels that have not what steering records flows by, which came with 6.3.
+///
+/// # Errors
+/// `Unsupported` of [`ErrorKind`].
+pub(crate) fn needs_kernel() -> Result<()> {
+    Ok(bpf::kernel::expect("tracepoints sock_recv_length and sock_send_length")?)
 }
 
 fn inspect_now(device: &Device, lanes: &lanes::LaneMap) -> Result<Plan> {

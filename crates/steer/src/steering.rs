@@ -8,6 +8,7 @@ use rustix::thread::sched_getcpu;
 use xsk::{Attach, Device, Hook};
 
 use crate::error::Context as _;
+use crate::host::needs_kernel;
 use crate::program::{CPUS_MAX, Limits, Loaded, Shape};
 #[cfg(feature = "measure")]
 use crate::run_times::RunTimes;
@@ -247,6 +248,7 @@ fn load(device: &Device, options: &SteerOptions) -> Result<Loaded> {
     const STATES_MAX: u32 = 1 << 28;
 
     options.check()?;
+    needs_kernel()?;
     let (records, queues) = (options.records, device.queues()?);
     if records.checked_mul(queues).is_none_or(|states| states > STATES_MAX) {
         return Err(Error::invalid(format!(

@@ -29,6 +29,12 @@ kit::error! {
     io,
 }
 
+impl From<bpf::kernel::TooOld> for Error {
+    fn from(error: bpf::kernel::TooOld) -> Self {
+        Self::new(ErrorKind::Unsupported, format!("AF_XDP sockets: {error}"))
+    }
+}
+
 impl Error {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)

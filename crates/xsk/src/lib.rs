@@ -69,4 +69,4 @@ pub use live::{
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
 pub use socket::{Outstanding, Socket, Statistics};
-pub use umem::Umem;
+pub use umem::{Umem, check_kernel};

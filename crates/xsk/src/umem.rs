@@ -68,8 +68,10 @@ impl Umem {
     /// [`ErrorKind::NotPermitted`] without `CAP_NET_RAW`, [`ErrorKind::MemlockLimit`] if the area
     /// is larger than what the caller may lock, [`ErrorKind::Invalid`] for a frame size that the
     /// kernel does not take (it takes 2048 and, with pages of 4096 bytes, 4096),
-    /// [`ErrorKind::NoXdp`] from kernels without AF_XDP.
+    /// [`ErrorKind::NoXdp`] from kernels without AF_XDP, [`ErrorKind::Unsupported`] from those that are
+    /// too old ([`check_kernel`]).
     pub fn new(pool: FramePool) -> Result<Self> {
+        check_kernel()?;
         let size = pool.area().frame_size();
         let page = u32::try_from(rustix::param::page_size()).unwrap_or(u32::MAX);
         if !size.is_power_of_two() || !(2048..=page).contains(&size) {
@@ -92,6 +94,15 @@ impl Umem {
         // A panic leaves no half-made entry.
         self.shared.registrations.lock()
     }
+}
+
+/// Whether the kernel is new enough; [`Umem::new`] looks by itself. The rings of a socket are mapped once it
+/// is bound, which kernels allow since 6.4.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`], with the version that is needed.
+pub fn check_kernel() -> Result<()> {
+    Ok(bpf::kernel::expect("AF_XDP rings that can be mapped of a bound socket")?)
 }
 
 impl Registrations {

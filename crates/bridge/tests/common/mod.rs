@@ -8,7 +8,7 @@ use std::panic;
 use std::sync::OnceLock;
 use std::thread;
 
-use lab::testing::root;
+use lab::testing::{br_netfilter, root};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub mod frame;
@@ -35,7 +35,7 @@ pub fn run_anywhere() {
 
 /// Runs a script in both arms and compares what was seen, step by step.
 pub fn compare(test: &str, setup: &Setup, script: impl Fn(&mut Net) + Sync) {
-    if !root(test) {
+    if !root(test) || setup.netfilter && !br_netfilter(test) {
         return;
     }
     CPUS.get_or_init(|| sched_getaffinity(None).unwrap());

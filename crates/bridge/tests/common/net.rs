@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 pub use cachelane_bridge::Reason;
 use cachelane_bridge::{Accelerator, Config, Counters};
+use lab::testing::no_bridge_calls;
 use lab::traffic::{FrameCapture, FrameSender};
 use lab::{Bridge, BridgeOptions, Host, Lab, LinkOptions};
 
@@ -96,10 +97,7 @@ impl Net {
 
     fn configure(&self, setup: &Setup) {
         if !setup.netfilter {
-            for tables in ["iptables", "ip6tables", "arptables"] {
-                let name = format!("net.bridge.bridge-nf-call-{tables}");
-                self.bridge.own.host.set_sysctl(&name, "0").unwrap();
-            }
+            no_bridge_calls(&self.bridge.own.host);
         }
         if setup.addresses {
             for end in self.bridge.members.iter().chain([&self.bridge.own]) {

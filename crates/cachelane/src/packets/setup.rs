@@ -145,6 +145,7 @@ impl<'a> Plan<'a> {
     /// receive from the first packet on, but for those whose frames are lent: they are not in the
     /// program's map yet.
     pub(crate) fn build(&self, what: &str, then: Vec<String>) -> anyhow::Result<Option<Built>> {
+        xsk::check_kernel()?;
         if self.args.dry_run {
             return out::dry_run([self.would(), then].concat()).map(|_| None);
         }

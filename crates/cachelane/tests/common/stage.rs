@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lab::testing::comes_true;
+use lab::testing::{comes_true, no_bridge_calls};
 use lab::{Bridge, BridgeOptions, End, Host, Lab, Link, LinkOptions};
 use rustix::net::sockopt;
 use serde_json::Value;
@@ -28,10 +28,7 @@ impl Stage {
         let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).expect("a host"));
         let bridge = lab.bridge("host", &[&a, &b], BridgeOptions::default()).expect("a bridge");
         let host = bridge.own.host.clone();
-        for table in ["iptables", "ip6tables", "arptables"] {
-            let name = format!("net.bridge.bridge-nf-call-{table}");
-            host.set_sysctl(&name, "0").expect("br_netfilter is there");
-        }
+        no_bridge_calls(&host);
         let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
         let steered = lab.link(&c, &host, options.clone()).expect("a link");
         let lent = lab.link(&c, &host, options).expect("a link");

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use lab::testing::no_bridge_calls;
 use lab::{Bridge, BridgeOptions, Host, Lab, Link, LinkOptions};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
@@ -34,10 +35,7 @@ impl Stage {
         let [a, b, c] = ["a", "b", "c"].map(|name| lab.host(name).expect("a host"));
         let bridge = lab.bridge("host", &[&a, &b], BridgeOptions::default()).expect("a bridge");
         let host = &bridge.own.host;
-        for table in ["iptables", "ip6tables", "arptables"] {
-            // A kernel without br_netfilter has none.
-            let _ = host.set_sysctl(&format!("net.bridge.bridge-nf-call-{table}"), "0");
-        }
+        no_bridge_calls(host);
         let wire = LinkOptions { wire_like: true, ..LinkOptions::default() };
         let links = [(); 2].map(|()| lab.link(&c, host, wire.clone()).expect("a link"));
         let place = Place::new();

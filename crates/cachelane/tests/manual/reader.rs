@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lab::testing::no_bridge_calls;
 use lab::{Host, Lab, Process};
 
 use crate::common::PROGRAM;
@@ -293,10 +294,7 @@ fn network(lab: &Lab) -> Host {
     ip(&own, "link add vx0 type vxlan id 1 dstport 4789 local 10.2.0.1");
     run("ethtool", "-K vx0 tx off");
     ip(&own, "link set vx0 master br0 up");
-    for table in ["iptables", "ip6tables", "arptables"] {
-        let name = format!("net.bridge.bridge-nf-call-{table}");
-        own.set_sysctl(&name, "0").expect("br_netfilter is there");
-    }
+    no_bridge_calls(&own);
     own
 }
 

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use knobs::{MeterKind, Registry, Server};
+use lab::testing::no_bridge_calls;
 use lab::traffic::{
     BulkOptions, BulkServer, BulkSession, EchoOptions, EchoServer, FrameGenerator, FrameSink,
     RrOptions, RrSession, UdpSender,
@@ -92,13 +93,7 @@ pub(crate) fn bridge() -> Stage {
     let members = [scene.host("a"), scene.host("b")];
     let bridge = scene.bridge("switch", &members.each_ref(), BridgeOptions::default());
     let host = bridge.own.host.clone();
-    for table in ["iptables", "ip6tables", "arptables"] {
-        let name = format!("net.bridge.bridge-nf-call-{table}");
-        // Without br_netfilter there is none.
-        if host.sysctl(&name).is_ok() {
-            host.set_sysctl(&name, "0").expect("a sysctl");
-        }
-    }
+    no_bridge_calls(&host);
     let [from, to] = [0, 1].map(|member: usize| bridge.members[member].mac);
     for (port, mac) in bridge.ports.iter().zip([from, to]) {
         let args = ["fdb", "replace", &mac.to_string(), "dev", port, "master", "static"];

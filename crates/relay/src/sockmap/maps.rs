@@ -26,6 +26,7 @@ pub(super) struct Maps {
 
 impl Maps {
     pub(super) fn load(slots: u32) -> Result<Maps, Error> {
+        needs_kernel()?;
         let loaded = bpf::load(|storage| {
             let mut open = skel::SockmapSkelBuilder::default().open(storage)?;
             open.maps.sources.set_max_entries(slots)?;
@@ -49,4 +50,14 @@ impl Maps {
             Error::new(kind, format!("the sockmap engine's BPF program does not load: {error:#}"))
         })
     }
+}
+
+/// Refuses kernels that have not what the verdict program calls, which came with 6.2.
+pub(crate) fn needs_kernel() -> Result<(), Error> {
+    bpf::kernel::expect("kernel function bpf_cast_to_kern_ctx").map_err(|error| {
+        let message = format!(
+            "the sockmap engine: {error}, or another engine: copy, splice and auto work here"
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    })
 }
