@@ -1,10 +1,13 @@
 //! What may be taken from and sent to which port: a pure function of what was read of the host.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lease::Lease;
-use crate::state::{Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
+use crate::state::{
+    Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, VlanProtocol, Vlans, Xdp,
+};
 
 /// The length of an Ethernet header in bytes.
 const HEADER: u32 = 14;
@@ -16,6 +19,8 @@ pub struct Plan {
     pub obstacles: Vec<Obstacle>,
     /// Protocols that take the kernel path on every port.
     pub left: Vec<Protocol>,
+    /// The tags that the bridge goes by; none if it looks at none.
+    pub vlans: Option<VlanProtocol>,
     /// How often the kernel has to see an entry's packets so that it does not forget it. Zero:
     /// every time.
     pub refresh: Duration,
@@ -53,6 +58,8 @@ pub struct PortPlan {
     pub isolated: bool,
     /// The address of its peer, which packets must have to be sent straight.
     pub peer: Option<Mac>,
+    /// The VLANs that it is in, where the bridge looks at them.
+    pub vlans: Option<Arc<Vlans>>,
 }
 
 /// How the kernel is shown that a station is still there.
@@ -128,7 +135,7 @@ obstacles! {
     BridgeDown = "bridge-down", "the bridge is down";
     Promiscuous = "promiscuous",
         "the bridge is promiscuous, so the host gets a copy of every packet (a capture on it?)";
-    VlanFiltering = "vlan-filtering", "VLAN filtering is on (bridge vlan_filtering 1)";
+    VlanStats = "vlan-stats", "counts packets by VLAN (bridge vlan_stats_enabled 1)";
     BridgeHooks(what: Vec<String>) = "bridge-hooks",
         "netfilter rules of the bridge family: {}", what.join(", ");
     SlowLooks(time: Duration) = "slow-looks",
@@ -141,6 +148,9 @@ obstacles! {
     Answers = "answers-for-others",
         "answers ARP or neighbour discovery for others (neigh_suppress, proxy_arp)";
     VlanTunnel = "vlan-tunnel", "maps VLANs to tunnels (vlan_tunnel)";
+    VlansUnread = "vlans-unread", "its VLANs have not been read yet";
+    VlanRoom = "vlan-room",
+        "no room for its VLANs, as many ports have come since cachelane started (restart it)";
     Backup = "backup-port", "another port stands in for it (backup_port)";
     IngressFilters = "ingress-filters", "tc filters on its ingress";
     IngressHooks(what: Vec<String>) = "ingress-hooks",
@@ -171,6 +181,7 @@ pub fn decide(state: &State, ours: Option<u32>) -> Plan {
     Plan {
         obstacles: of_bridge(state),
         left: left(state),
+        vlans: state.bridge.vlans,
         refresh: refresh(&state.bridge),
         lease: Lease::of(state.longest_look),
         ports: state.ports.iter().map(|port| of_port(state, port, ours)).collect(),
@@ -188,7 +199,7 @@ fn of_bridge(state: &State) -> Vec<Obstacle> {
     those([
         (!state.bridge.up).then_some(Obstacle::BridgeDown),
         state.bridge.promiscuous.then_some(Obstacle::Promiscuous),
-        state.bridge.vlan_filtering.then_some(Obstacle::VlanFiltering),
+        (state.bridge.vlans.is_some() && state.bridge.vlan_stats).then_some(Obstacle::VlanStats),
         (!hooks.is_empty()).then(|| Obstacle::BridgeHooks(hooks.clone())),
         slow.then_some(Obstacle::SlowLooks(state.longest_look)),
     ])
@@ -214,7 +225,7 @@ fn refresh(bridge: &Bridge) -> Duration {
 }
 
 fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
-    let common = in_both_directions(port);
+    let common = in_both_directions(state, port);
     let mut receive = common.clone();
     receive.extend(against_receiving(state, port, ours));
     let mut kernel = common;
@@ -240,11 +251,13 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
         gso: port.gso,
         isolated: port.flags.isolated,
         peer: details.filter(|_| send == Way::Straight).map(|peer| peer.mac),
+        vlans: port.vlans.clone().filter(|_| state.bridge.vlans.is_some()),
     }
 }
 
-fn in_both_directions(port: &Port) -> Vec<Obstacle> {
+fn in_both_directions(state: &State, port: &Port) -> Vec<Obstacle> {
     let forwarding = port.stp == StpState::Forwarding;
+    let by_vlan = state.bridge.vlans.is_some();
     let flags = port.flags;
     those([
         (!port.running).then_some(Obstacle::NotRunning),
@@ -253,6 +266,8 @@ fn in_both_directions(port: &Port) -> Vec<Obstacle> {
         (!forwarding).then_some(Obstacle::Stp(port.stp)),
         answers(port).then_some(Obstacle::Answers),
         flags.vlan_tunnel.then_some(Obstacle::VlanTunnel),
+        (by_vlan && port.vlans.is_none()).then_some(Obstacle::VlansUnread),
+        (by_vlan && port.no_vlan_room).then_some(Obstacle::VlanRoom),
     ])
 }
 
@@ -337,13 +352,19 @@ fn on(hooks: &[crate::state::DeviceHook], device: &str) -> Vec<String> {
 
 impl Plan {
     /// Whether a packet may be forwarded at all: nothing forbids it, and there are a port to take
-    /// it from and another to send it to.
+    /// it from and another to send it to, in one VLAN where the bridge looks at VLANs.
     pub fn can_forward(&self) -> bool {
         let from = |port: &PortPlan| port.receive.is_empty();
         let to = |other: &PortPlan| other.send > Way::Kernel;
+        let meet = |port: &PortPlan, other: &PortPlan| match (&port.vlans, &other.vlans) {
+            (Some(ours), Some(theirs)) => ours.meets(theirs),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        };
         self.obstacles.is_empty()
             && self.ports.iter().any(|port| {
-                from(port) && self.ports.iter().any(|other| other.index != port.index && to(other))
+                let reaches =
+                    |other: &PortPlan| other.index != port.index && to(other) && meet(port, other);
+                from(port) && self.ports.iter().any(reaches)
             })
     }
 

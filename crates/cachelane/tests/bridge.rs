@@ -501,6 +501,18 @@ fn root_check_says_for_each_port_what_stands_in_the_way() {
         .args(["rate", "1gbit", "burst", "100k", "latency", "50ms"])
         .run()
         .expect("tbf");
+    // What is left to the kernel as a whole is left to it on every port.
+    host.ip(["link", "set", "br0", "promisc", "on"]).expect("root may");
+    let whole = plan(1);
+    assert_eq!(whole["obstacles"][0]["id"], "promiscuous");
+    for port in whole["ports"].as_array().expect("a list") {
+        assert_eq!((&port["from"], &port["to"]), (&"kernel".into(), &"kernel".into()), "{port}");
+    }
+    let table = scene.run(&["bridge", "br0", "--check"]);
+    let table = text(&table.stdout);
+    assert!(!table.contains("straight") && !table.contains("fast  "), "{table}");
+    host.ip(["link", "set", "br0", "promisc", "off"]).expect("root may");
+
     let shaped = plan(0);
     assert_eq!(shaped["ports"][0]["to"], "queue");
     assert_eq!(shaped["ports"][0]["against_better_to"][0]["id"], "queue-discipline");
