@@ -3,7 +3,9 @@
 mod common;
 
 use common::frame::{BROADCAST, PROVIDER, Sent, VLAN, station};
-use common::{Net, Reason, Setup, compare};
+use common::net::PATIENCE;
+use common::{Net, Reason, Setup, compare, netlink};
+use netlink_packet_route::link::BridgeBooleanOptionFlags as Options;
 
 /// The VLANs of a port: each with what `bridge vlan add` takes behind it.
 fn put(net: &mut Net, port: usize, vlans: &[&str]) {
@@ -270,7 +272,7 @@ fn root_vlans_that_come_and_go_hold_at_once() {
         // Frames without a tag are in another VLAN from now on.
         net.run("bridge vlan add dev p0 vid 20 pvid untagged");
         both(net);
-        net.step("another PVID").arrives(0, 2).arrives(1, 2);
+        net.step("another PVID").arrives(0, 4).arrives(1, 4);
         send(net, 0, 1, plain);
         send(net, 1, 0, twenty);
         net.step("settled").arrives(0, 1).arrives(1, 1).straight(2);
@@ -375,6 +377,75 @@ fn root_stations_in_use_are_kept_in_their_vlan() {
         if let Some(counters) = net.counters() {
             assert!(counters.copies >= 4, "{counters:?}");
         }
+    });
+}
+
+#[test]
+fn root_vlans_with_spanning_trees_of_their_own_are_followed() {
+    let test = "root_vlans_with_spanning_trees_of_their_own_are_followed";
+    by_vlan(test, &Setup::default(), |net| {
+        let host = net.bridge.own.host.clone();
+        // It can be turned on only while there are no VLANs.
+        net.run("ip link set br0 type bridge vlan_default_pvid 0");
+        netlink::set_option(&host, Options::MstEnable, true).unwrap();
+        (0..3).for_each(|port| put(net, port, &[A, "20"]));
+        netlink::set_tree(&host, net.index("br0"), 20, 5).unwrap();
+        net.sync();
+        let both = |net: &mut Net| {
+            talk(net, 0, 1, 2, plain);
+            talk(net, 0, 1, 2, twenty);
+        };
+        (0..2).for_each(|_| both(net));
+        net.step("a VLAN in a tree where it does not forward yet").arrives(0, 4).arrives(1, 4);
+        for port in 0..3 {
+            netlink::set_tree_state(&host, net.index(&format!("p{port}")), 5, 3).unwrap();
+        }
+        net.sync();
+        (0..2).for_each(|_| both(net));
+        net.step("it forwards");
+        both(net);
+        net.step("settled").arrives(0, 4).arrives(1, 4).straight(8);
+        // Nobody is told. It is seen within a second, without being asked.
+        netlink::set_tree_state(&host, net.index("p1"), 5, 4).unwrap();
+        let unasked = std::time::Instant::now() + PATIENCE;
+        let is_held = |net: &Net| {
+            let plan = net.accelerator.as_ref().map(|fast| fast.plan());
+            plan.is_none_or(|plan| plan.ports[1].vlans.as_ref().is_some_and(|all| all.held() == 1))
+        };
+        while !is_held(net) {
+            assert!(std::time::Instant::now() < unasked, "it is not seen");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        both(net);
+        net.step("blocked in one").arrives(0, 2).arrives(1, 2).straight(4);
+    });
+}
+
+#[test]
+fn root_local_addresses_that_are_kept_once_for_all_vlans_are_local() {
+    let test = "root_local_addresses_that_are_kept_once_for_all_vlans_are_local";
+    by_vlan(test, &Setup::default(), |net| {
+        let host = net.bridge.own.host.clone();
+        if let Err(error) = netlink::set_option(&host, Options::FdbLocalVlan0, true) {
+            eprintln!("skipped: {test}: fdb_local_vlan_0, of Linux 6.18: {error}");
+            net.step("skipped");
+            return;
+        }
+        (0..3).for_each(|port| put(net, port, &[A]));
+        net.run("bridge vlan add dev br0 vid 10 self");
+        net.introduce();
+        net.talk(0, 1, 2);
+        net.step("between members").arrives(0, 2).arrives(1, 2).straight(4);
+        let own = net.bridge.own.mac.0;
+        net.send(0, own, net.mac(0));
+        net.step("to the bridge").arrives(1, 0).arrives(2, 0).kernel_only();
+        net.send(1, net.mac(0), own);
+        net.send(0, own, net.mac(0));
+        net.step("from somebody with its address").arrives(2, 0).kernel_only();
+        netlink::set_option(&host, Options::FdbLocalVlan0, false).unwrap();
+        net.sync();
+        net.talk(0, 1, 2);
+        net.step("turned off").arrives(0, 2).arrives(1, 2).straight(4);
     });
 }
 

@@ -232,6 +232,12 @@ impl Net {
         output
     }
 
+    /// The index of a device of the bridge's host.
+    pub fn index(&self, device: &str) -> u32 {
+        let shown = command(&self.bridge.own.host, &format!("ip -o link show dev {device}"));
+        shown.split(':').next().unwrap().trim().parse().unwrap()
+    }
+
     /// Has the bridge look at VLANs, if its kernel knows how to; says so if not. Each port is in
     /// the kernel's default VLAN then, 1.
     pub fn looks_at_vlans(&mut self) -> bool {
