@@ -536,6 +536,37 @@ fn root_check_says_for_each_port_what_stands_in_the_way() {
 }
 
 #[test]
+fn root_check_says_in_which_vlans_a_port_is() {
+    let test = "root_check_says_in_which_vlans_a_port_is";
+    if !root(test) {
+        return;
+    }
+    let scene = Scene::new("brvlan");
+    let host = &scene.bridge.own.host;
+    if let Err(error) = host.ip("link set br0 type bridge vlan_filtering 1".split(' ')) {
+        assert!(error.to_string().contains("not supported"), "{error}");
+        eprintln!("skipped: {test}: this kernel's bridges know no VLANs");
+        return;
+    }
+    let vlan = |line: &str| host.command("bridge").args(line.split(' ')).run().expect("root may");
+    vlan("vlan add dev p0 vid 20-29");
+    let table = scene.run(&["bridge", "br0", "--check"]);
+    assert!(table.status.success(), "{table:?}");
+    for part in ["VLANS", "11, pvid 1", "it goes by VLAN tags of 802.1Q"] {
+        assert!(text(&table.stdout).contains(part), "{part}: {table:?}");
+    }
+    let json = scene.run(&["bridge", "br0", "--check", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["vlan_protocol"], "802.1Q");
+    let port = &json["ports"][0];
+    assert_eq!([&port["pvid"], &port["vlans"], &port["vlans_not_forwarding"]], [1, 11, 0]);
+    // They meet nowhere any more.
+    vlan("vlan del dev p0 vid 1");
+    let apart = scene.run(&["bridge", "br0", "--check", "--json"]);
+    assert_eq!(apart.status.code(), Some(1), "{apart:?}");
+}
+
+#[test]
 fn root_ctrl_c_ends_it_at_once() {
     if !root("root_ctrl_c_ends_it_at_once") {
         return;

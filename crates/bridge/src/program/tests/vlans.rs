@@ -54,6 +54,11 @@ fn vlans(parts: &[(u16, u16, Membership)]) -> Vlans {
 
 impl Rig {
     fn new(straight: bool) -> Self {
+        Self::with(straight, |stations, ports| Program::load(stations, ports, Owner::default()))
+    }
+
+    /// With a program that is loaded so.
+    fn with(straight: bool, load: impl Fn(u32, u32) -> Result<Program> + Sync) -> Self {
         let lab = Lab::new("vlans").expect("a lab");
         let [a, between, b] = ["a", "between", "b"].map(|name| lab.host(name).expect("a host"));
         let options = LinkOptions::default;
@@ -61,7 +66,7 @@ impl Rig {
         let ports = [one.b.clone(), two.b.clone()];
         let (into, out) = (index(&ports[0]), index(&ports[1]));
         let loaded = between.run(|| {
-            let program = Program::load(64, 8, Owner::default()).expect("it loads");
+            let program = load(64, 8).expect("it loads");
             let device = program.device(out).expect("it is asked for").expect("it is there");
             let to = Port { flags: PORT_OUT, index: out, max_len: 1514, device, ..Port::default() };
             let flags = if straight { PORT_OUT | PORT_STRAIGHT } else { PORT_OUT };
@@ -300,6 +305,25 @@ fn root_a_station_is_known_by_its_vlan_too() {
         rig.check("no VLANs", &[], Err(Reason::UnknownSource));
         rig.check("no VLANs, and a tag", &[(Q, 10)], Err(Reason::Vlan));
     });
+}
+
+#[test]
+fn root_tags_are_the_kernels_where_nobody_can_see_whether_there_is_a_vlan_device() {
+    let test = "root_tags_are_the_kernels_where_nobody_can_see_whether_there_is_a_vlan_device";
+    if !lab::testing::root(test) {
+        return;
+    }
+    let blind = |stations, ports| {
+        let loaded = Program::try_load(stations, ports, Owner::default(), false);
+        loaded.map_err(|error| Error::new(ErrorKind::Unsupported, error.to_string()))
+    };
+    let mut rig = Rig::with(true, blind);
+    rig.introduce(&[10]);
+    let (access, trunk) = (vlans(&[(10, 10, ACCESS)]), vlans(&[(10, 10, PLAIN)]));
+    rig.arrange(Q, &access, &trunk);
+    rig.check("without a tag", &[], Ok(&[(Q, 10)]));
+    rig.check("with its tag", &[(Q, 10)], Err(Reason::Vlan));
+    rig.check("with a priority", &[(Q, 0x2000)], Err(Reason::Vlan));
 }
 
 #[test]
