@@ -62,7 +62,7 @@ const MOST: u32 = 1 << 20;
 
 /// There is room for the VLANs of twice as many ports as there are, but of no fewer than this, and
 /// no more than a bridge can have (BR_MAX_PORTS).
-const FEWEST_PORTS: u32 = 256;
+const FEWEST_PORTS: u32 = 128;
 const MOST_PORTS: u32 = 1024;
 
 /// The worker's own state.
