@@ -14,6 +14,8 @@ use crate::Plan;
 use crate::program::{Owner, constants, port_flags};
 use crate::{Accelerator, Way};
 
+mod vlans;
+
 fn bridge(lab: &Lab) -> Bridge {
     let (a, b) = (lab.host("a").expect("a host"), lab.host("b").expect("a host"));
     lab.bridge("switch", &[&a, &b], BridgeOptions::default()).expect("a bridge")
