@@ -262,12 +262,14 @@ fn root_vlans_that_come_and_go_hold_at_once() {
             both(net);
             net.step(change).arrives(0, to_first).arrives(1, to_second);
             both(net);
-            net.step("settled").arrives(0, to_first).arrives(1, to_second).fast(4);
+            let step = net.step(&format!("settled: {change}"));
+            step.arrives(0, to_first).arrives(1, to_second).fast(4);
             net.run(&format!("bridge {back}"));
             (0..2).for_each(|_| both(net));
             net.step("back");
             both(net);
-            net.step("settled again").arrives(0, 4).arrives(1, 4).straight(8);
+            let step = net.step(&format!("settled again: {back}"));
+            step.arrives(0, 4).arrives(1, 4).straight(8);
         }
         // Frames without a tag are in another VLAN from now on.
         net.run("bridge vlan add dev p0 vid 20 pvid untagged");

@@ -12,7 +12,7 @@ use crate::vlans::{Membership, Vlans};
 pub(super) const RTM_NEWVLAN: u16 = 112;
 pub(super) const RTM_DELVLAN: u16 = 113;
 const RTM_GETVLAN: u16 = 114;
-pub(super) const RTNLGRP_BRVLAN: u32 = 36;
+pub(super) const RTNLGRP_BRVLAN: u32 = 33;
 
 const HEADER: usize = 8; // struct br_vlan_msg
 // linux/if_bridge.h
