@@ -96,7 +96,8 @@ fn root_ours_runs_after_the_programs_that_were_there_and_goes_behind_those_that_
                 fast
             };
             drop(fast);
-            assert!(tcx::programs(port, Hook::Ingress).expect("a port").is_empty());
+            // A program that another test is starting may hold the others' links for a moment.
+            assert!(comes_true(|| tcx::programs(port, Hook::Ingress).expect("a port").is_empty()));
         })
         .expect("the host");
 }
