@@ -149,7 +149,8 @@ struct settings {
 	__u32 copies;	     /* that a CPU makes in a jiffy, at most, of those that can wait */
 	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
 	__u32 arrivals;		 /* 1: there are ports in `arrivals` */
-	__u32 vlan_protocol; /* of the tags that it goes by, in network order; 0: it looks at none */
+	__u32 vlan_protocol; /* of the tags that it goes by, in network order; 0: it looks at none
+			      */
 };
 _Static_assert(sizeof(struct settings) == 32, "struct settings has padding");
 

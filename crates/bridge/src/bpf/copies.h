@@ -29,7 +29,7 @@
 /* The way of a frame that is sent on. */
 struct way {
 	const struct port *to;
-	int straight;	     /* into the peer's namespace */
+	int straight; /* into the peer's namespace */
 	struct retag retag;
 	struct stamp *stale; /* the source's stamp, if a copy is due */
 	__u32 now;

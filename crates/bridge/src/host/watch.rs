@@ -249,7 +249,10 @@ impl Listener<'_> {
         for (kind, value) in attributes_after(LINK_HEADER, message) {
             match (kind, number(value)) {
                 (IFLA_LINK, Some(port)) => self.device(port),
-                (IFLA_MASTER, Some(master)) if master == self.bridge => {
+                // The bridge says of itself that it is its own.
+                (IFLA_MASTER, Some(master))
+                    if master == self.bridge && header.index != self.bridge =>
+                {
                     self.heard.ports.insert(header.index);
                     let known =
                         self.ports.as_mut().is_some_and(|ports| !ports.insert(header.index));
