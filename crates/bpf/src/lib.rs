@@ -29,7 +29,7 @@ mod tick;
 mod version;
 pub mod xdp;
 
-pub use filter::attach_filter;
+pub use filter::{attach_filter, tell_tags};
 pub use link::Link;
 pub use load::{Error, Object, load};
 pub use map::{Map, io_error};

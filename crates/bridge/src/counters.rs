@@ -23,7 +23,7 @@ kit::reasons! {
         Lease = constants::REASON_LEASE, "lease",
             "The process has not looked at the host for too long: it is stopped, or gets no CPU.";
         Short = constants::REASON_SHORT, "short", "No whole Ethernet header in the packet's linear part.";
-        Vlan = constants::REASON_VLAN, "vlan", "A VLAN tag.";
+        Vlan = constants::REASON_VLAN, "vlan", "A VLAN tag that the kernel has to deal with.";
         Group = constants::REASON_GROUP, "group", "To a multicast, broadcast or reserved address.";
         Protocol = constants::REASON_PROTOCOL, "protocol", "A protocol that the kernel has to look at on this bridge.";
         UnknownDestination = constants::REASON_UNKNOWN_DST, "unknown_destination",
@@ -36,6 +36,8 @@ kit::reasons! {
         PortIn = constants::REASON_PORT_IN, "port_in", "Something about the port that the packet came from needs the kernel.";
         PortOut = constants::REASON_PORT_OUT, "port_out", "Something about the destination's port needs the kernel.";
         Isolated = constants::REASON_ISOLATED, "isolated", "Both ports are isolated.";
+        NotMember = constants::REASON_NOT_MEMBER, "not_member",
+            "The VLAN does not forward on both ports, or the packet is in none.";
         TooLong = constants::REASON_TOO_LONG, "too_long", "Longer than the destination's port or its peer takes.";
         Rules = constants::REASON_RULES, "rules",
             "A rule of netfilter's came, or went, that the process has not looked at yet.";

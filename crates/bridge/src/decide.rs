@@ -1,10 +1,15 @@
 //! What may be taken from and sent to which port: a pure function of what was read of the host.
 
+mod plan;
+
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lease::Lease;
-use crate::state::{Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, Xdp};
+use crate::state::{
+    Bridge, GsoLimits, Mac, Peer, PeerDetails, Port, State, StpState, VlanProtocol, Vlans, Xdp,
+};
 
 /// The length of an Ethernet header in bytes.
 const HEADER: u32 = 14;
@@ -16,6 +21,8 @@ pub struct Plan {
     pub obstacles: Vec<Obstacle>,
     /// Protocols that take the kernel path on every port.
     pub left: Vec<Protocol>,
+    /// The tags that the bridge goes by; none if it looks at none.
+    pub vlans: Option<VlanProtocol>,
     /// How often the kernel has to see an entry's packets so that it does not forget it. Zero:
     /// every time.
     pub refresh: Duration,
@@ -53,6 +60,8 @@ pub struct PortPlan {
     pub isolated: bool,
     /// The address of its peer, which packets must have to be sent straight.
     pub peer: Option<Mac>,
+    /// The VLANs that it is in, where the bridge looks at them.
+    pub vlans: Option<Arc<Vlans>>,
 }
 
 /// How the kernel is shown that a station is still there.
@@ -128,7 +137,7 @@ obstacles! {
     BridgeDown = "bridge-down", "the bridge is down";
     Promiscuous = "promiscuous",
         "the bridge is promiscuous, so the host gets a copy of every packet (a capture on it?)";
-    VlanFiltering = "vlan-filtering", "VLAN filtering is on (bridge vlan_filtering 1)";
+    VlanStats = "vlan-stats", "counts packets by VLAN (bridge vlan_stats_enabled 1)";
     BridgeHooks(what: Vec<String>) = "bridge-hooks",
         "netfilter rules of the bridge family: {}", what.join(", ");
     SlowLooks(time: Duration) = "slow-looks",
@@ -141,6 +150,9 @@ obstacles! {
     Answers = "answers-for-others",
         "answers ARP or neighbour discovery for others (neigh_suppress, proxy_arp)";
     VlanTunnel = "vlan-tunnel", "maps VLANs to tunnels (vlan_tunnel)";
+    VlansUnread = "vlans-unread", "its VLANs have not been read yet";
+    VlanRoom = "vlan-room",
+        "no room for its VLANs, as many ports have come since cachelane started (restart it)";
     Backup = "backup-port", "another port stands in for it (backup_port)";
     IngressFilters = "ingress-filters", "tc filters on its ingress";
     IngressHooks(what: Vec<String>) = "ingress-hooks",
@@ -171,6 +183,7 @@ pub fn decide(state: &State, ours: Option<u32>) -> Plan {
     Plan {
         obstacles: of_bridge(state),
         left: left(state),
+        vlans: state.bridge.vlans,
         refresh: refresh(&state.bridge),
         lease: Lease::of(state.longest_look),
         ports: state.ports.iter().map(|port| of_port(state, port, ours)).collect(),
@@ -188,7 +201,7 @@ fn of_bridge(state: &State) -> Vec<Obstacle> {
     those([
         (!state.bridge.up).then_some(Obstacle::BridgeDown),
         state.bridge.promiscuous.then_some(Obstacle::Promiscuous),
-        state.bridge.vlan_filtering.then_some(Obstacle::VlanFiltering),
+        (state.bridge.vlans.is_some() && state.bridge.vlan_stats).then_some(Obstacle::VlanStats),
         (!hooks.is_empty()).then(|| Obstacle::BridgeHooks(hooks.clone())),
         slow.then_some(Obstacle::SlowLooks(state.longest_look)),
     ])
@@ -214,7 +227,7 @@ fn refresh(bridge: &Bridge) -> Duration {
 }
 
 fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
-    let common = in_both_directions(port);
+    let common = in_both_directions(state, port);
     let mut receive = common.clone();
     receive.extend(against_receiving(state, port, ours));
     let mut kernel = common;
@@ -240,11 +253,13 @@ fn of_port(state: &State, port: &Port, ours: Option<u32>) -> PortPlan {
         gso: port.gso,
         isolated: port.flags.isolated,
         peer: details.filter(|_| send == Way::Straight).map(|peer| peer.mac),
+        vlans: port.vlans.clone().filter(|_| state.bridge.vlans.is_some()),
     }
 }
 
-fn in_both_directions(port: &Port) -> Vec<Obstacle> {
+fn in_both_directions(state: &State, port: &Port) -> Vec<Obstacle> {
     let forwarding = port.stp == StpState::Forwarding;
+    let by_vlan = state.bridge.vlans.is_some();
     let flags = port.flags;
     those([
         (!port.running).then_some(Obstacle::NotRunning),
@@ -253,6 +268,8 @@ fn in_both_directions(port: &Port) -> Vec<Obstacle> {
         (!forwarding).then_some(Obstacle::Stp(port.stp)),
         answers(port).then_some(Obstacle::Answers),
         flags.vlan_tunnel.then_some(Obstacle::VlanTunnel),
+        (by_vlan && port.vlans.is_none()).then_some(Obstacle::VlansUnread),
+        (by_vlan && port.no_vlan_room).then_some(Obstacle::VlanRoom),
     ])
 }
 
@@ -333,47 +350,6 @@ fn details(port: &Port) -> Option<PeerDetails> {
 
 fn on(hooks: &[crate::state::DeviceHook], device: &str) -> Vec<String> {
     hooks.iter().filter(|hook| hook.is_on(device)).map(|hook| hook.what.clone()).collect()
-}
-
-impl Plan {
-    /// Whether a packet may be forwarded at all: nothing forbids it, and there are a port to take
-    /// it from and another to send it to.
-    pub fn can_forward(&self) -> bool {
-        let from = |port: &PortPlan| port.receive.is_empty();
-        let to = |other: &PortPlan| other.send > Way::Kernel;
-        self.obstacles.is_empty()
-            && self.ports.iter().any(|port| {
-                from(port) && self.ports.iter().any(|other| other.index != port.index && to(other))
-            })
-    }
-
-    /// What concerns every port, in sentences: what is left to the kernel path, and why.
-    pub fn remarks(&self) -> Vec<String> {
-        let whole = self.obstacles.iter().map(|o| format!("all is left to the kernel path: {o}"));
-        let answers = |port: &&PortPlan| port.receive.contains(&Obstacle::Answers);
-        let answering: Vec<&str> =
-            self.ports.iter().filter(answers).map(|port| port.name.as_str()).collect();
-        let asked = (!answering.is_empty()).then(|| {
-            format!(
-                "ARP and neighbour discovery left to the kernel path on every port: {} answers for \
-                 others (neigh_suppress, proxy_arp)",
-                answering.join(", ")
-            )
-        });
-        let by_ports = |protocol: &Protocol| {
-            *protocol == Protocol::Nd || *protocol == Protocol::Arp && asked.is_some()
-        };
-        let left: Vec<String> =
-            self.left.iter().filter(|left| !by_ports(left)).map(ToString::to_string).collect();
-        let protocols = (!left.is_empty()).then(|| {
-            format!(
-                "{} left to the kernel path: br_netfilter hands it to the IP tables (sysctl \
-                 net.bridge.bridge-nf-call-iptables, -ip6tables, -arptables)",
-                left.join(", ")
-            )
-        });
-        whole.chain(protocols).chain(asked).collect()
-    }
 }
 
 impl Way {

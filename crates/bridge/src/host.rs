@@ -3,6 +3,7 @@
 //! All of it is about the network namespace of the calling thread, but for the other ends of
 //! veths: those are asked for where they are.
 
+mod bridge;
 mod ethtool;
 mod filter;
 mod link;
@@ -12,20 +13,23 @@ mod proc;
 mod tc;
 #[cfg(test)]
 mod tests;
+mod vlan;
 mod watch;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::tcx::{self, Hook};
 use kit::netlink::{Socket, is};
-use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoBridge, InfoKind};
+use netlink_packet_route::link::InfoKind;
 use netlink_packet_route::tc::TcHandle;
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use rustix::io::Errno;
 
 use self::{
+    bridge::bridge_of,
     link::{Link, Which},
     netfilter::Hooks,
     tc::FilterHolder,
@@ -37,8 +41,7 @@ pub(crate) use self::{
 use crate::error::Context as _;
 use crate::{
     Error, ErrorKind, Result,
-    state::Entry,
-    state::{Bridge, Calls, Mac, Netfilter, Peer, PeerDetails, Port, State, Xdp},
+    state::{Bridge, Entry, Key, Netfilter, Peer, PeerDetails, Port, State, Xdp},
 };
 
 /// Asks the kernel about bridges of the namespace in which it was made.
@@ -112,7 +115,7 @@ impl Reader {
     pub(crate) fn survey_port(&mut self, survey: &mut Survey) -> Result<bool> {
         let Some(link) = survey.links.pop_front() else { return Ok(false) };
         let name = link.name.clone();
-        match self.port(link) {
+        match self.port(link, survey.bridge.looks_at_vlans()) {
             Ok(port) => survey.ports.extend(port),
             Err(error) if is(&error, Errno::NODEV) => {}
             Err(error) if is(&error, Errno::PERM) => {
@@ -152,19 +155,43 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the bridge alone again.
+    /// Reads the bridge alone again, and the VLANs of its ports where they have begun to matter.
     pub(crate) fn look_at_bridge(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
         let calls = proc::calls().context(reading("the settings", &link.name))?;
         state.bridge = bridge_of(link, calls);
+        self.follow_vlans(state, false)
+    }
+
+    /// Reads the VLANs of those ports of which they are not known, or of all; of none where the
+    /// bridge does not look at them.
+    fn follow_vlans(&mut self, state: &mut State, all: bool) -> Result<()> {
+        let wanted = state.bridge.vlans.is_some();
+        for port in &mut state.ports {
+            if !wanted {
+                port.vlans = None;
+            } else if all || port.vlans.is_none() {
+                port.vlans = match vlan::vlans(&mut self.route, port.index) {
+                    Ok(vlans) => Some(Arc::new(vlans)),
+                    // It has left, which is announced.
+                    Err(error) if is(&error, Errno::NODEV) => None,
+                    Err(error) => {
+                        return Err(Error::io(reading("the VLANs", &port.name), error));
+                    }
+                };
+            }
+        }
         Ok(())
     }
 
     /// Reads one device again. None: it is no port of this bridge.
-    pub(crate) fn look_at_port(&mut self, bridge: u32, index: u32) -> Result<Option<Port>> {
+    pub(crate) fn look_at_port(&mut self, bridge: &Bridge, index: u32) -> Result<Option<Port>> {
         let mut read = || {
             let link = link::link(&mut self.route, Which::Index(index))?;
-            if link.master == Some(bridge) { self.port(link) } else { Ok(None) }
+            match link.master == Some(bridge.index) {
+                true => self.port(link, bridge.vlans.is_some()),
+                false => Ok(None),
+            }
         };
         match read() {
             Err(error) if is(&error, Errno::NODEV) => Ok(None),
@@ -180,8 +207,8 @@ impl Reader {
     }
 
     /// Reads again what changes without a notification, where it costs little: the bridge itself
-    /// with the settings of `br_netfilter`, packet sockets, tcx programs, netfilter's hooks. What
-    /// the peers have is not among it.
+    /// with the settings of `br_netfilter`, packet sockets, tcx programs, netfilter's hooks, and
+    /// VLANs that have spanning trees of their own. What the peers have is not among it.
     pub(crate) fn glance(&mut self, state: &mut State) -> Result<()> {
         let link = self.bridge_at(state.bridge.index)?;
         let read = || {
@@ -199,7 +226,8 @@ impl Reader {
             state.netfilter = self.netfilter(&state.ports)?;
             Ok(())
         };
-        read().context("looking for what is not announced")
+        read().context("looking for what is not announced")?;
+        self.follow_vlans(state, state.bridge.mst)
     }
 
     /// How many packets a device has received; none if it is gone.
@@ -212,7 +240,7 @@ impl Reader {
         }
     }
 
-    /// The whole forwarding table of a bridge, but for entries with a VLAN.
+    /// The whole forwarding table of a bridge.
     ///
     /// An entry that is removed while the kernel writes the table down can hide another one:
     /// where that matters, read again after a removal.
@@ -220,10 +248,10 @@ impl Reader {
         neighbour::stations(&mut self.route, bridge_index).context("reading the forwarding table")
     }
 
-    /// What the kernel has for an address without a VLAN.
-    pub(crate) fn station(&mut self, bridge_index: u32, mac: Mac) -> Result<Option<Entry>> {
-        neighbour::station(&mut self.route, bridge_index, mac)
-            .context(format_args!("looking up {mac}"))
+    /// What the kernel has for an address in a VLAN.
+    pub(crate) fn station(&mut self, bridge_index: u32, key: Key) -> Result<Option<Entry>> {
+        neighbour::station(&mut self.route, bridge_index, key)
+            .context(format_args!("looking up {key}"))
     }
 
     /// Has questions answered, or fail. For tests.
@@ -277,11 +305,12 @@ impl Reader {
         Ok(if names.is_empty() { none } else { format!("bridges here: {}", names.join(", ")) })
     }
 
-    /// None for what is no port of a bridge.
-    fn port(&mut self, link: Link) -> io::Result<Option<Port>> {
+    /// None for what is no port of a bridge. `vlans` is whether the bridge looks at them.
+    fn port(&mut self, link: Link, vlans: bool) -> io::Result<Option<Port>> {
         let Some(settings) = &link.port else { return Ok(None) };
         let index = link.index;
         let holder = self.holders.get(&index).copied();
+        let vlans = vlans.then(|| vlan::vlans(&mut self.route, index).map(Arc::new)).transpose()?;
         Ok(Some(Port {
             number: settings.number,
             running: link.up && link.carrier,
@@ -304,6 +333,8 @@ impl Reader {
             peer: self.peer(&link),
             refused: None,
             unseen: false,
+            vlans,
+            no_vlan_room: false,
             index,
             name: link.name,
         }))
@@ -346,47 +377,4 @@ fn taps(ports: &[Port]) -> io::Result<Vec<u32>> {
     taps.sort_unstable();
     taps.dedup();
     Ok(taps)
-}
-
-/// The bridge's own part. `host` is what `br_netfilter` does for all bridges.
-fn bridge_of(link: Link, host: Option<Calls>) -> Bridge {
-    let mut bridge = Bridge {
-        index: link.index,
-        name: link.name,
-        up: link.up,
-        promiscuous: link.promiscuity > 0,
-        link_local_learning: true,
-        ..Bridge::default()
-    };
-    let mut own = Calls::default();
-    for setting in link.bridge {
-        match setting {
-            InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = on,
-            InfoBridge::StpState(state) => bridge.stp = link::stp_on(state),
-            InfoBridge::AgeingTime(time) => bridge.ageing = clock(time),
-            InfoBridge::ForwardDelay(time) => bridge.forward_delay = clock(time),
-            InfoBridge::GroupFwdMask(mask) => bridge.group_forward = mask,
-            InfoBridge::MultiBoolOpt(options) => {
-                let off = BridgeBooleanOptionFlags::NoLinkLocalLearn;
-                bridge.link_local_learning = !options.value.contains(off);
-            }
-            InfoBridge::NfCallIpTables(on) => own.iptables = on,
-            InfoBridge::NfCallIp6Tables(on) => own.ip6tables = on,
-            InfoBridge::NfCallArpTables(on) => own.arptables = on,
-            _ => {}
-        }
-    }
-    if let Some(host) = host {
-        bridge.calls = Calls {
-            iptables: own.iptables || host.iptables,
-            ip6tables: own.ip6tables || host.ip6tables,
-            arptables: own.arptables || host.arptables,
-        };
-    }
-    bridge
-}
-
-/// A time as the kernel tells it to programs: in hundredths of a second (`USER_HZ`).
-fn clock(ticks: u32) -> Duration {
-    Duration::from_millis(u64::from(ticks) * 10)
 }

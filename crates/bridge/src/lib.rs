@@ -36,6 +36,7 @@ mod program;
 mod rules;
 mod shared;
 pub mod state;
+mod vlans;
 mod worker;
 
 #[cfg(feature = "knobs")]

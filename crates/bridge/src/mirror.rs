@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::program::Station;
 use crate::program::constants::{STATION_AGELESS, STATION_FIXED, STATION_SLOT_SHIFT};
-use crate::state::Mac;
+use crate::state::Key;
 use crate::{Change, Entry, EntryKind, Result};
 
 /// What `unsettled` is in a station that has just been written.
@@ -17,18 +17,18 @@ pub(crate) const UNSETTLED: u32 = 1;
 /// Where stations are written: the packet path's map, or a model of it in tests.
 pub(crate) trait StationMap {
     /// Writes a station. Returns whether there was room where it may stand.
-    fn set(&mut self, mac: Mac, station: Station) -> Result<bool>;
-    fn remove(&mut self, mac: Mac) -> Result<()>;
+    fn set(&mut self, key: Key, station: Station) -> Result<bool>;
+    fn remove(&mut self, key: Key) -> Result<()>;
 }
 
 /// The kernel's entries, and which of them the packet path's map holds.
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    pub(crate) stations: HashMap<Mac, Held>,
+    pub(crate) stations: HashMap<Key, Held>,
     /// Those of them with a slot: in the packet path's map.
     pub(crate) mapped: u32,
     /// Usable entries that found no slot.
-    pub(crate) left_out: HashSet<Mac>,
+    pub(crate) left_out: HashSet<Key>,
     slots: Slots,
     /// Interface index to port number. Entries of other devices are not for the packet path.
     numbers: HashMap<u32, u16>,
@@ -81,16 +81,16 @@ impl Mirror {
 
     /// Makes the map hold what `entries`, all of the kernel's, call for.
     pub(crate) fn rebuild(&mut self, entries: &[Entry], map: &mut impl StationMap) -> Result<()> {
-        let now: HashSet<Mac> = entries.iter().map(|entry| entry.mac).collect();
-        let gone: Vec<Mac> =
-            self.stations.keys().filter(|mac| !now.contains(mac)).copied().collect();
-        for mac in gone {
-            self.apply(Change::Removed(mac), map)?;
+        let now: HashSet<Key> = entries.iter().map(|entry| entry.key).collect();
+        let gone: Vec<Key> =
+            self.stations.keys().filter(|key| !now.contains(key)).copied().collect();
+        for key in gone {
+            self.apply(Change::Removed(key), map)?;
         }
         let is_held = |held: &Held, entry: &Entry| held.entry == *entry && held.slot.is_some();
         for entry in entries {
             // What is as it was stays as settled as it was.
-            if !self.stations.get(&entry.mac).is_some_and(|held| is_held(held, entry)) {
+            if !self.stations.get(&entry.key).is_some_and(|held| is_held(held, entry)) {
                 self.set(*entry, map)?;
             }
         }
@@ -103,19 +103,19 @@ impl Mirror {
         entries.into_iter().try_for_each(|entry| self.set(entry, map))
     }
 
-    /// The kernel's entry of this address, as far as is known.
-    pub(crate) fn entry(&self, mac: Mac) -> Option<&Entry> {
-        self.stations.get(&mac).map(|held| &held.entry)
+    /// The kernel's entry, as far as is known.
+    pub(crate) fn entry(&self, key: Key) -> Option<&Entry> {
+        self.stations.get(&key).map(|held| &held.entry)
     }
 
     /// Follows one change of the kernel's table.
     pub(crate) fn apply(&mut self, change: Change, map: &mut impl StationMap) -> Result<()> {
         match change {
             Change::Set(entry) => self.set(entry, map),
-            Change::Removed(mac) => {
-                self.unmap(mac, map)?;
-                self.stations.remove(&mac);
-                self.left_out.remove(&mac);
+            Change::Removed(key) => {
+                self.unmap(key, map)?;
+                self.stations.remove(&key);
+                self.left_out.remove(&key);
                 self.fill(map)
             }
         }
@@ -124,11 +124,11 @@ impl Mirror {
     /// Writes the entry even where it is as it was. It is not settled by that: what a notification
     /// says may be out of date by now.
     fn set(&mut self, entry: Entry, map: &mut impl StationMap) -> Result<()> {
-        let held = self.stations.entry(entry.mac).or_insert(Held { entry, slot: None });
+        let held = self.stations.entry(entry.key).or_insert(Held { entry, slot: None });
         held.entry = entry;
         let Some(port) = usable(&entry, &self.numbers) else {
-            self.left_out.remove(&entry.mac);
-            self.unmap(entry.mac, map)?;
+            self.left_out.remove(&entry.key);
+            self.unmap(entry.key, map)?;
             return self.fill(map);
         };
         if held.slot.is_none() {
@@ -136,28 +136,28 @@ impl Mirror {
             self.mapped += u32::from(held.slot.is_some());
         }
         let Some(slot) = held.slot else {
-            self.left_out.insert(entry.mac);
+            self.left_out.insert(entry.key);
             return Ok(());
         };
         let ageless = if entry.kind == EntryKind::Ageing { 0 } else { STATION_AGELESS };
         let fixed = if entry.sticky { STATION_FIXED } else { 0 };
         let place = slot << STATION_SLOT_SHIFT | ageless | fixed | port;
         let station = Station { place, unsettled: UNSETTLED };
-        if !map.set(entry.mac, station)? {
-            self.release(entry.mac);
-            self.left_out.insert(entry.mac);
+        if !map.set(entry.key, station)? {
+            self.release(entry.key);
+            self.left_out.insert(entry.key);
         }
         Ok(())
     }
 
     /// Takes the station out of the map; it stays known.
-    fn unmap(&mut self, mac: Mac, map: &mut impl StationMap) -> Result<()> {
-        if self.release(mac) { map.remove(mac) } else { Ok(()) }
+    fn unmap(&mut self, key: Key, map: &mut impl StationMap) -> Result<()> {
+        if self.release(key) { map.remove(key) } else { Ok(()) }
     }
 
     /// Gives up the station's slot. Returns whether it had one.
-    fn release(&mut self, mac: Mac) -> bool {
-        let slot = self.stations.get_mut(&mac).and_then(|held| held.slot.take());
+    fn release(&mut self, key: Key) -> bool {
+        let slot = self.stations.get_mut(&key).and_then(|held| held.slot.take());
         self.slots.free.extend(slot);
         self.mapped -= u32::from(slot.is_some());
         slot.is_some()
@@ -168,9 +168,9 @@ impl Mirror {
         if self.slots.free.is_empty() {
             return Ok(());
         }
-        let Some(mac) = self.left_out.iter().next().copied() else { return Ok(()) };
-        self.left_out.remove(&mac);
-        match self.stations.get(&mac).map(|held| held.entry) {
+        let Some(key) = self.left_out.iter().next().copied() else { return Ok(()) };
+        self.left_out.remove(&key);
+        match self.stations.get(&key).map(|held| held.entry) {
             Some(entry) => self.set(entry, map),
             None => Ok(()),
         }

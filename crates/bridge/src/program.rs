@@ -12,7 +12,8 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use rustix::io::Errno;
 
 use crate::error::Context as _;
-use crate::state::Mac;
+use crate::state::{Key, Mac};
+use crate::vlans::Vlans;
 use crate::{Error, ErrorKind, Result};
 
 include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
@@ -20,9 +21,10 @@ include!(concat!(env!("OUT_DIR"), "/bridge.skel.rs"));
 use skel::Maps;
 pub(crate) use skel::constants;
 pub(crate) use skel::types::{
-    counts as Counts, edit as Edit, observation as Observation, owner as Owner, port as Port,
-    renewal as Renewal, request as Request, rules as Rules, settings as Settings,
-    station as Station,
+    counts as Counts, edit as Edit, inlet as Inlet, inlet_bucket as InletBucket,
+    observation as Observation, owner as Owner, port as Port, renewal as Renewal,
+    request as Request, rules as Rules, settings as Settings, station as Station,
+    vlan_set as VlanSet, vlans as PortVlans,
 };
 
 /// The program's name, as `bpftool prog` lists it.
@@ -52,18 +54,19 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Loads the object with room for so many stations; `owner` is whose bridge it is for.
-    pub(crate) fn load(stations: u32, owner: Owner) -> Result<Program> {
+    /// Loads the object with room for so many stations and the VLANs of so many ports; `owner` is
+    /// whose bridge it is for.
+    pub(crate) fn load(stations: u32, ports: u32, owner: Owner) -> Result<Program> {
         let finds_devices = |program: Program| match program.device(LOOPBACK) {
             Ok(Some(_)) => Ok(program),
             // The kernel keeps them otherwise than those that this was made for.
             _ => Err("the kernel's table of devices is not as expected".to_owned()),
         };
-        let loaded = Program::try_load(stations, owner, true);
+        let loaded = Program::try_load(stations, ports, owner, true);
         let loaded = loaded.map_err(|error| error.to_string()).and_then(finds_devices);
         let loaded = loaded.or_else(|error| {
             // CAP_PERFMON is missing, for one.
-            let program = Program::try_load(stations, owner, false)?;
+            let program = Program::try_load(stations, ports, owner, false)?;
             tracing::warn!(
                 "netfilter's rules are followed by their notifications alone, as the packet path \
                  may not read the kernel's: {error}"
@@ -82,6 +85,7 @@ impl Program {
     /// `reads_rules` is whether the packet path reads netfilter's rules itself.
     fn try_load(
         stations: u32,
+        ports: u32,
         owner: Owner,
         reads_rules: bool,
     ) -> std::result::Result<Program, bpf::Error> {
@@ -100,6 +104,7 @@ impl Program {
                 constants.reads_rules = reads_rules.into();
             }
             open.progs.observe.set_autoload(reads_rules);
+            open.maps.vlans.set_max_entries(ports)?;
             open.maps.stamps.set_max_entries(stations)?;
             open.maps.shared_stamps.set_max_entries(stations)?;
             let skel = open.load()?;
@@ -130,9 +135,9 @@ impl Program {
     }
 
     /// A reader of the ring of stations that were seen on another port, which puts them into `seen`.
-    pub(crate) fn moved<'a>(&'a self, seen: &'a RefCell<Vec<Mac>>) -> Result<RingBuffer<'a>> {
+    pub(crate) fn moved<'a>(&'a self, seen: &'a RefCell<Vec<Key>>) -> Result<RingBuffer<'a>> {
         let take = |key: &[u8]| {
-            seen.borrow_mut().extend(mac_of(key));
+            seen.borrow_mut().extend(key_of(key));
             0
         };
         let mut builder = RingBufferBuilder::new();
@@ -142,31 +147,36 @@ impl Program {
     }
 
     /// Writes a station. Returns whether there was room.
-    pub(crate) fn set_station(&self, mac: Mac, station: Station) -> Result<bool> {
-        self.edit(Edit::EDIT_WRITE, mac, station).map(|(done, _)| done)
+    pub(crate) fn set_station(&self, key: impl Into<Key>, station: Station) -> Result<bool> {
+        self.edit(Edit::EDIT_WRITE, key, station).map(|(done, _)| done)
     }
 
     /// How often a station was seen on another port since it was written, and one more; none if
     /// it is not there.
-    pub(crate) fn unsettled(&self, mac: Mac) -> Result<Option<u32>> {
-        let (there, station) = self.edit(Edit::EDIT_READ, mac, Station::default())?;
+    pub(crate) fn unsettled(&self, key: impl Into<Key>) -> Result<Option<u32>> {
+        let (there, station) = self.edit(Edit::EDIT_READ, key, Station::default())?;
         Ok(there.then_some(station.unsettled))
     }
 
     /// Settles a station, unless it was seen on another port since `unsettled` was as given.
     /// Returns whether it is settled.
-    pub(crate) fn settle(&self, mac: Mac, unsettled: u32) -> Result<bool> {
-        self.edit(Edit::EDIT_SETTLE, mac, Station { place: 0, unsettled }).map(|(done, _)| done)
+    pub(crate) fn settle(&self, key: impl Into<Key>, unsettled: u32) -> Result<bool> {
+        self.edit(Edit::EDIT_SETTLE, key, Station { place: 0, unsettled }).map(|(done, _)| done)
     }
 
     /// Removes a station, if it is there.
-    pub(crate) fn remove_station(&self, mac: Mac) -> Result<()> {
-        self.edit(Edit::EDIT_REMOVE, mac, Station::default()).map(drop)
+    pub(crate) fn remove_station(&self, key: impl Into<Key>) -> Result<()> {
+        self.edit(Edit::EDIT_REMOVE, key, Station::default()).map(drop)
     }
 
     /// Runs the program that edits the table. Returns what it says, and the request's station.
-    fn edit(&self, edit: Edit, mac: Mac, station: Station) -> Result<(bool, Station)> {
-        let mut request = Request { key: key(mac), station, edit, reserved: 0 };
+    fn edit(&self, edit: Edit, key: impl Into<Key>, station: Station) -> Result<(bool, Station)> {
+        let key = key.into();
+        if key.mac == Mac([0; 6]) {
+            // Nobody has it, in whatever VLAN.
+            return Ok((false, Station::default()));
+        }
+        let mut request = Request { key: number(key), station, edit, reserved: 0 };
         let done = self.edit.run(&mut request).context("the packet path's stations")?;
         Ok((done == 1, request.station))
     }
@@ -216,6 +226,20 @@ impl Program {
         self.maps.ports.set(&u32::from(slot), port).context("telling the packet path about a port")
     }
 
+    /// Says in which VLANs the port in a slot is.
+    pub(crate) fn set_vlans(&self, slot: u16, vlans: &Vlans) -> Result<()> {
+        let mut told = PortVlans::default();
+        for (set, (forwarding, untagged)) in told.sets.iter_mut().zip(vlans.words()) {
+            *set = VlanSet { forwarding, untagged };
+        }
+        self.maps.vlans.set(&u32::from(slot), &told).context("telling the packet path about VLANs")
+    }
+
+    /// Says which ports have interface indexes with this remainder, and their PVIDs.
+    pub(crate) fn set_inlets(&self, bucket: u32, inlets: &InletBucket) -> Result<()> {
+        self.maps.inlets.set(&bucket, inlets).context("telling the packet path about PVIDs")
+    }
+
     pub(crate) fn configure(&self, settings: &Settings) -> Result<()> {
         self.maps.settings.set(&0_u32, settings).context("the settings")
     }
@@ -259,15 +283,19 @@ pub(crate) fn port_flags(ports: &Map, slot: u32) -> io::Result<u32> {
     Ok(port.map_or(0, |[_index, flags]| flags))
 }
 
-/// The table's key of an address, as `key_of` in bridge.bpf.c makes it.
-pub(crate) fn key(mac: Mac) -> u64 {
-    let [a, b, c, d, e, f] = mac.0;
-    u64::from_ne_bytes([a, b, c, d, e, f, 0, 0])
+/// The table's key of an address in a VLAN, as `key_of` in table.h makes it; of an address alone,
+/// its number.
+pub(crate) fn number(key: impl Into<Key>) -> u64 {
+    let Key { mac: Mac([a, b, c, d, e, f]), vlan } = key.into();
+    let [g, h] = vlan.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The address of a key; none if it is not eight bytes.
-fn mac_of(key: &[u8]) -> Option<Mac> {
-    key.get(..6)?.try_into().ok().map(Mac)
+/// The key with this number; none if it is not eight bytes.
+fn key_of(number: &[u8]) -> Option<Key> {
+    let ([a, b, c, d, e, f, g, h], []) = number.split_first_chunk()? else { return None };
+    let mac = Mac([*a, *b, *c, *d, *e, *f]);
+    Some(Key { mac, vlan: u16::from_ne_bytes([*g, *h]) })
 }
 
 impl PartialEq for Rules {

@@ -76,8 +76,14 @@ impl Shared {
     /// Changes the gate, and tells the packet path.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Gate)) -> Result<()> {
         let mut gate = self.gate.lock();
+        let protocol = gate.settings().vlan_protocol;
         change(&mut gate);
-        self.program.configure(&gate.settings())
+        let settings = gate.settings();
+        if settings.vlan_protocol != protocol {
+            // Nobody may act on the new plan by the VLANs of the old one.
+            self.program.configure(&Settings { active: 0, ..settings })?;
+        }
+        self.program.configure(&settings)
     }
 
     pub(crate) fn wake(&self) {
@@ -105,6 +111,7 @@ impl Gate {
             copy_every: jiffies(self.plan.refresh.min(COPY_EVERY)),
             copies: COPIES_A_SECOND.div_ceil(jiffies(Duration::from_secs(1)).max(1)),
             kernel_ethertypes: claims.fold(answers, |all, one| all | one),
+            vlan_protocol: self.plan.vlans.map_or(0, |tags| u32::from((tags as u16).to_be())),
             arrivals: self.plan.ports.iter().any(|port| !port.before.is_empty()).into(),
         }
     }

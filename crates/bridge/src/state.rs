@@ -1,9 +1,12 @@
 //! What is read of the host about one bridge: plain data, everything that [`decide`](crate::decide)
 //! needs and nothing else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use kit::Mac;
+
+pub use crate::vlans::{Membership, VlanProtocol, Vlans};
 
 /// A bridge, its ports, and what else the kernel does to packets between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +35,13 @@ pub struct Bridge {
     pub up: bool,
     /// Whether it is promiscuous (`IFF_PROMISC`): the host then gets a copy of every packet.
     pub promiscuous: bool,
-    /// Whether it looks at VLAN tags.
-    pub vlan_filtering: bool,
+    /// The tags that it goes by; none if it looks at none (`vlan_filtering 0`).
+    pub vlans: Option<VlanProtocol>,
+    /// Whether it counts packets by their VLANs (`vlan_stats_enabled`).
+    pub vlan_stats: bool,
+    /// Whether VLANs have spanning trees of their own (`mst_enabled`), whose states are announced
+    /// to nobody.
+    pub mst: bool,
     /// Whether it speaks a spanning tree protocol.
     pub stp: bool,
     /// How long an address that is not seen stays known; zero learns nothing.
@@ -106,6 +114,10 @@ pub struct Port {
     pub refused: Option<String>,
     /// Whether it receives packets of which none gets to our program, behind others.
     pub unseen: bool,
+    /// The VLANs that it is in; none if they were not read, as nobody looks at them.
+    pub vlans: Option<Arc<Vlans>>,
+    /// Whether the packet path has no room for its VLANs.
+    pub no_vlan_room: bool,
 }
 
 /// The GSO packets that a device takes in one piece.
@@ -233,11 +245,35 @@ impl DeviceHook {
     }
 }
 
-/// An entry of the kernel's forwarding table without a VLAN, as a dump or a notification has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+/// What the kernel's forwarding table has an entry by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
     /// The station's address.
     pub mac: Mac,
+    /// The VLAN in which it is that station's; 0 where the bridge looked at no VLANs.
+    pub vlan: u16,
+}
+
+impl From<Mac> for Key {
+    fn from(mac: Mac) -> Self {
+        Self { mac, vlan: 0 }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.vlan {
+            0 => write!(f, "{}", self.mac),
+            vlan => write!(f, "{} in VLAN {vlan}", self.mac),
+        }
+    }
+}
+
+/// An entry of the kernel's forwarding table, as a dump or a notification has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The station's address and VLAN.
+    pub key: Key,
     /// The port's interface index; the bridge's own for entries of the bridge itself.
     pub port: u32,
     /// What it is.
@@ -265,6 +301,6 @@ pub enum EntryKind {
 pub enum Change {
     /// The entry is there now, or has changed.
     Set(Entry),
-    /// The entry of this address is gone.
-    Removed(Mac),
+    /// The entry is gone.
+    Removed(Key),
 }

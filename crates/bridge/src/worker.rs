@@ -13,6 +13,7 @@
 //! may cost a tenth; what comes faster waits, on the kernel path.
 
 mod arrivals;
+mod inlets;
 mod looking;
 mod mirroring;
 mod ports;
@@ -42,9 +43,10 @@ use crate::owner;
 use crate::priority::Priority;
 use crate::program::{Program, tcx_needed};
 use crate::shared::{Command, Gate, Gauges, Shared};
-use crate::state::{Mac, State};
+use crate::state::{Key, State};
 use crate::{Change, Config, Error, ErrorKind, Result};
 use arrivals::Arrivals;
+use inlets::Inlets;
 use looking::GLANCE;
 pub(crate) use looking::cpu_time;
 use ports::{Attachment, Placed};
@@ -57,6 +59,11 @@ const PATIENCE: u32 = 20;
 const FEWEST: u32 = 8192;
 /// Room for at most so many, as many as there are slots.
 const MOST: u32 = 1 << 20;
+
+/// There is room for the VLANs of twice as many ports as there are, but of no fewer than this, and
+/// no more than a bridge can have (BR_MAX_PORTS).
+const FEWEST_PORTS: u32 = 128;
+const MOST_PORTS: u32 = 1024;
 
 /// The worker's own state.
 pub(crate) struct Worker {
@@ -73,6 +80,7 @@ pub(crate) struct Worker {
     /// Ports by interface index that our program cannot be attached to, and why.
     refused: HashMap<u32, String>,
     arrivals: Arrivals,
+    inlets: Inlets,
     /// Stations whose entries are not believed yet.
     unsettled: Unsettled,
     next_look: Instant,
@@ -122,7 +130,9 @@ impl Worker {
         let plan = decide(&state, None);
         let Config { fastpath, table, .. } = config;
         let gate = Gate { fastpath, table, trusted: false, alarmed: false, unread: false, plan };
-        let program = Program::load(capacity, owner::claim(index)?)?;
+        let highest = state.ports.iter().map(|port| u32::from(port.number)).max();
+        let ports = (highest.unwrap_or(0) * 2).clamp(FEWEST_PORTS, MOST_PORTS);
+        let program = Program::load(capacity, ports, owner::claim(index)?)?;
         owner::refuse_second(&state.bridge, Some(&program))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let shared = Arc::new(Shared {
@@ -143,6 +153,7 @@ impl Worker {
             ports: HashMap::new(),
             refused: HashMap::new(),
             arrivals: Arrivals::default(),
+            inlets: Inlets::new(ports),
             unsettled: Unsettled::default(),
             next_look: Instant::now(),
             next_glance: Instant::now(),
@@ -218,7 +229,7 @@ impl Worker {
     }
 
     /// Takes in what has come, and does what is due.
-    fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+    fn follow(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Key>>) -> Result<()> {
         self.take_moves(ring, seen)?;
         self.tend()?;
         if self.watch.heard.is_something() && Instant::now() >= self.next_attention {
@@ -259,7 +270,7 @@ impl Worker {
 
     /// Takes in all that the kernel has had to say until now, and looks at what it does not
     /// announce.
-    fn catch_up(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Mac>>) -> Result<()> {
+    fn catch_up(&mut self, ring: &RingBuffer<'_>, seen: &RefCell<Vec<Key>>) -> Result<()> {
         self.at_work = Instant::now();
         self.take_moves(ring, seen)?;
         self.tend()?;

@@ -1,16 +1,17 @@
 //! Random bridges and random events: what arrives, and what the kernel knows, is the same with
 //! and without the fast path.
 //!
+//! Where the kernel's bridges know VLANs, half of the rounds are of bridges that look at them.
 //! `CACHELANE_RANDOM_SECONDS` sets how long it goes on, `CACHELANE_SEED` where it begins. A
 //! failure names the seed of its round.
 
 mod common;
 
 use std::env;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::frame::{BROADCAST, Mac, Sent, station};
+use common::frame::{BROADCAST, Mac, PROVIDER, Sent, VLAN, station};
 use common::{Arm, Net, Setup, compare};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -20,6 +21,8 @@ use rand::{RngExt as _, SeedableRng as _};
 const EVENTS: usize = 40;
 /// Stations that no host has.
 const STATIONS: u8 = 5;
+/// The VLANs of most rules and frames.
+const VLANS: [u16; 3] = [1, 10, 20];
 
 /// How long random events go on in the usual run, and in the long one.
 const SHORT: Duration = Duration::from_secs(10);
@@ -69,6 +72,8 @@ struct Totals {
     straight: u64,
     redirected: u64,
     kernel: u64,
+    /// Of the fast ones, those of bridges that look at VLANs.
+    by_vlan: u64,
 }
 
 impl Totals {
@@ -110,12 +115,17 @@ fn round(test: &str, seed: u64, totals: &Mutex<Totals>) {
     let members = rng.random_range(2..=6);
     let mtu = *[1500, 1500, 3000].choose(&mut rng).expect("not empty");
     let events = rng.random();
+    let by_vlan = rng.random() && knows_vlans();
     let setup = Setup { members, mtu, ..Default::default() };
     compare(test, &setup, |net| {
         let mut rng = StdRng::seed_from_u64(events);
+        hold_states(net);
+        if by_vlan {
+            net.run("ip link set br0 type bridge vlan_filtering 1");
+        }
         net.introduce();
         for number in 0..EVENTS {
-            let event = event(&mut rng, net);
+            let event = event(&mut rng, net, by_vlan);
             if net.arm == Arm::Fast {
                 println!("event {number}: {event:?}");
             }
@@ -128,19 +138,48 @@ fn round(test: &str, seed: u64, totals: &Mutex<Totals>) {
             totals.straight += stats.straight;
             totals.redirected += stats.redirected;
             totals.kernel += stats.left_to_kernel();
+            totals.by_vlan += if by_vlan { stats.forwarded() } else { 0 };
         }
     });
 }
 
+/// Has ports keep the spanning tree's states that they are given. The kernel moves one on that listens
+/// or learns once it has been up for 15 seconds, also without a spanning tree: on a slow machine in
+/// the middle of a round, and not at the same event in both arms.
+fn hold_states(net: &mut Net) {
+    net.run("ip link set br0 type bridge forward_delay 0");
+    for port in net.bridge.ports.clone() {
+        net.run(&format!("ip link set {port} down"));
+        net.run(&format!("ip link set {port} up"));
+    }
+    net.settle();
+}
+
+/// Whether this kernel's bridges know VLANs.
+fn knows_vlans() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let lab = lab::Lab::new("vlans").unwrap();
+        let host = lab.host("bridge").unwrap();
+        host.ip("link add br0 type bridge vlan_filtering 1".split(' ')).is_ok()
+    })
+}
+
 /// The next event: from the dice and from what is the same in both arms.
-fn event(rng: &mut StdRng, net: &Net) -> Event {
+fn event(rng: &mut StdRng, net: &Net, by_vlan: bool) -> Event {
     let members = net.bridge.members.len();
     let port = rng.random_range(0..members);
     let device = &net.bridge.ports[port];
+    if by_vlan && rng.random_bool(0.15) {
+        return Event::Run(vlan_rule(rng, device));
+    }
     match rng.random_range(0..100) {
-        0..55 => Event::Frames((0..rng.random_range(1..8)).map(|_| frame(rng, net)).collect()),
+        0..55 => {
+            let frames = (0..rng.random_range(1..8)).map(|_| frame(rng, net, by_vlan));
+            Event::Frames(frames.collect())
+        }
         55..70 => Event::Run(format!("bridge link set dev {device} {}", flag(rng))),
-        70..78 => Event::Run(entry(rng, net, device)),
+        70..78 => Event::Run(entry(rng, net, device, by_vlan)),
         78..84 => Event::Run(device_setting(rng, device)),
         84..87 => {
             let leave = format!("ip link set {device} nomaster");
@@ -169,7 +208,57 @@ fn event(rng: &mut StdRng, net: &Net) -> Event {
     }
 }
 
-fn frame(rng: &mut StdRng, net: &Net) -> (usize, Sent) {
+/// A change of a port's VLANs, or of what the bridge makes of them.
+fn vlan_rule(rng: &mut StdRng, device: &str) -> String {
+    let vlan = VLANS.choose(rng).expect("not empty");
+    let how = *["", "pvid", "untagged", "pvid untagged"].choose(rng).expect("not empty");
+    match rng.random_range(0..20) {
+        0..8 => format!("bridge vlan add dev {device} vid {vlan} {how}"),
+        8..11 => format!("bridge vlan del dev {device} vid {vlan}"),
+        11 => format!("bridge vlan add dev {device} vid 2-4094"),
+        12 => format!("bridge vlan del dev {device} vid 2-4094"),
+        13..15 => {
+            let state = *[0, 1, 2, 3, 3, 3, 4].choose(rng).expect("not empty");
+            format!("bridge vlan set dev {device} vid {vlan} state {state}")
+        }
+        15 => format!("bridge vlan add dev br0 vid {vlan} self"),
+        16 => {
+            let on = if rng.random_bool(0.3) { "on" } else { "off" };
+            format!("bridge link set dev {device} vlan_tunnel {on}")
+        }
+        17 => {
+            let default = [0, 1, 1, 10].choose(rng).expect("not empty");
+            format!("ip link set br0 type bridge vlan_default_pvid {default}")
+        }
+        18 => {
+            let protocol = if rng.random() { "802.1Q" } else { "802.1ad" };
+            format!("ip link set br0 type bridge vlan_protocol {protocol}")
+        }
+        _ => {
+            let on = u8::from(rng.random_bool(0.7));
+            format!("ip link set br0 type bridge vlan_filtering {on}")
+        }
+    }
+}
+
+/// A frame with a tag, two, or none.
+fn tagged(rng: &mut StdRng, frame: Sent) -> Sent {
+    let mut tag = |frame: Sent| {
+        let protocol = *[VLAN, VLAN, PROVIDER].choose(rng).expect("not empty");
+        let vlan = *[0, 1, 10, 10, 20, 20, 30].choose(rng).expect("not empty");
+        let priority = *[0, 0, 0x3000, 0xe000].choose(rng).expect("not empty");
+        frame.tag(protocol, priority | vlan)
+    };
+    let once = tag(frame.clone());
+    let twice = tag(once.clone());
+    match rng.random_range(0..10) {
+        0..6 => frame,
+        6..9 => once,
+        _ => twice,
+    }
+}
+
+fn frame(rng: &mut StdRng, net: &Net, by_vlan: bool) -> (usize, Sent) {
     let member = rng.random_range(0..net.bridge.members.len());
     // Mostly from where it belongs.
     let from = match rng.random_range(0..10) {
@@ -188,7 +277,8 @@ fn frame(rng: &mut StdRng, net: &Net) -> (usize, Sent) {
     // What IP says of its length has to be true, or netfilter cuts the frame.
     let plain = frame.ethertype == common::frame::OWN;
     let len = *[60, 60, 600, 1514, 1515, 3014].choose(rng).expect("not empty");
-    (member, if plain { frame.len(len) } else { frame })
+    let frame = if plain { frame.len(len) } else { frame };
+    (member, if by_vlan { tagged(rng, frame) } else { frame })
 }
 
 fn address(rng: &mut StdRng, net: &Net) -> Mac {
@@ -214,7 +304,7 @@ fn flag(rng: &mut StdRng) -> String {
     }
 }
 
-fn entry(rng: &mut StdRng, net: &Net, device: &str) -> String {
+fn entry(rng: &mut StdRng, net: &Net, device: &str, by_vlan: bool) -> String {
     let mac = lab::Mac(match rng.random() {
         true => station(rng.random_range(0..STATIONS)),
         false => net.mac(rng.random_range(0..net.bridge.members.len())),
@@ -222,7 +312,11 @@ fn entry(rng: &mut StdRng, net: &Net, device: &str) -> String {
     let verb = *["replace", "add", "del"].choose(rng).expect("not empty");
     let kinds = ["dynamic", "static", "static sticky", "permanent", "dynamic sticky"];
     let kind = if verb == "del" { "" } else { kinds.choose(rng).expect("not empty") };
-    format!("bridge fdb {verb} {mac} dev {device} master {kind}")
+    let vlan = match by_vlan && rng.random() {
+        true => format!("vlan {}", VLANS.choose(rng).expect("not empty")),
+        false => String::new(),
+    };
+    format!("bridge fdb {verb} {mac} dev {device} master {kind} {vlan}")
 }
 
 fn device_setting(rng: &mut StdRng, device: &str) -> String {

@@ -499,6 +499,18 @@ fn root_check_says_for_each_port_what_stands_in_the_way() {
         .args(["rate", "1gbit", "burst", "100k", "latency", "50ms"])
         .run()
         .expect("tbf");
+    // What is left to the kernel as a whole is left to it on every port.
+    host.ip(["link", "set", "br0", "promisc", "on"]).expect("root may");
+    let whole = plan(1);
+    assert_eq!(whole["obstacles"][0]["id"], "promiscuous");
+    for port in whole["ports"].as_array().expect("a list") {
+        assert_eq!((&port["from"], &port["to"]), (&"kernel".into(), &"kernel".into()), "{port}");
+    }
+    let table = scene.run(&["bridge", "br0", "--check"]);
+    let table = text(&table.stdout);
+    assert!(!table.contains("straight") && !table.contains("fast  "), "{table}");
+    host.ip(["link", "set", "br0", "promisc", "off"]).expect("root may");
+
     let shaped = plan(0);
     assert_eq!(shaped["ports"][0]["to"], "queue");
     assert_eq!(shaped["ports"][0]["against_better_to"][0]["id"], "queue-discipline");
@@ -522,6 +534,37 @@ fn root_check_says_for_each_port_what_stands_in_the_way() {
     assert!(would.status.success() && would.stderr.is_empty(), "{would:?}");
     assert!(text(&would.stdout).contains("would attach a tcx program to p0's ingress"));
     assert_eq!(scene.attached(), 0);
+}
+
+#[test]
+fn root_check_says_in_which_vlans_a_port_is() {
+    let test = "root_check_says_in_which_vlans_a_port_is";
+    if !root(test) {
+        return;
+    }
+    let scene = Scene::new("brvlan");
+    let host = &scene.bridge.own.host;
+    if let Err(error) = host.ip("link set br0 type bridge vlan_filtering 1".split(' ')) {
+        assert!(error.to_string().contains("not supported"), "{error}");
+        eprintln!("skipped: {test}: this kernel's bridges know no VLANs");
+        return;
+    }
+    let vlan = |line: &str| host.command("bridge").args(line.split(' ')).run().expect("root may");
+    vlan("vlan add dev p0 vid 20-29");
+    let table = scene.run(&["bridge", "br0", "--check"]);
+    assert!(table.status.success(), "{table:?}");
+    for part in ["VLANS", "11, pvid 1", "it goes by VLAN tags of 802.1Q"] {
+        assert!(text(&table.stdout).contains(part), "{part}: {table:?}");
+    }
+    let json = scene.run(&["bridge", "br0", "--check", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["vlan_protocol"], "802.1Q");
+    let port = &json["ports"][0];
+    assert_eq!([&port["pvid"], &port["vlans"], &port["vlans_not_forwarding"]], [1, 11, 0]);
+    // They meet nowhere any more.
+    vlan("vlan del dev p0 vid 1");
+    let apart = scene.run(&["bridge", "br0", "--check", "--json"]);
+    assert_eq!(apart.status.code(), Some(1), "{apart:?}");
 }
 
 #[test]

@@ -38,10 +38,13 @@ static __always_inline int may_be_nd(const struct ethhdr *eth, const void *end)
 
 /* Whether the kernel has to see this frame's protocol, whatever its addresses. */
 static __always_inline int is_kernels(const struct __sk_buff *skb, const struct ethhdr *eth,
-				      __u32 kernel_ethertypes)
+				      __u32 kernel_ethertypes, int nested)
 {
 	const void *end = (void *)(long)skb->data_end;
 
+	/* What is behind another tag is not looked for. */
+	if (nested && kernel_ethertypes)
+		return 1;
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return kernel_ethertypes & KERNEL_IPV4;
@@ -90,6 +93,22 @@ static __always_inline int is_whole(const struct port *out, const struct __sk_bu
 	return skb->len < size && skb->gso_segs && skb->gso_segs <= out->gso_max_segs;
 }
 
+/* Sees whether a frame may go from one port to another within its VLAN. */
+static __always_inline enum reason leave_vlan(struct __sk_buff *skb, const struct inside *frame,
+					      struct station source, struct station target,
+					      struct way *way)
+{
+	__u32 from = source.place & STATION_PORT_MASK, to = target.place & STATION_PORT_MASK;
+
+	if (skb->vlan_present && is_for_vlan_device(skb))
+		return REASON_VLAN;
+	/* No driver takes a GSO packet with two tags as it is; and others want to be told where the
+	 * header of IP begins, of which only a veth's other end thinks nothing. */
+	if (frame->nested && (skb->gso_size || !way->straight))
+		return REASON_VLAN;
+	return cross(frame, from, to, &way->retag);
+}
+
 /* Finds the way for a frame, or a reason to leave it to the kernel; FORWARD if there is none. */
 static __always_inline enum reason route(struct __sk_buff *skb, const struct settings *set,
 					 struct counts *count, struct way *way)
@@ -97,16 +116,19 @@ static __always_inline enum reason route(struct __sk_buff *skb, const struct set
 	const struct ethhdr *eth = (void *)(long)skb->data;
 	struct station *known, *other, source = {}, target;
 	const struct port *in = NULL, *out;
-	__u64 source_key, target_key;
+	struct inside frame = {};
 	enum reason reason;
+	__u64 source_key;
 
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return REASON_SHORT;
-	source_key = key_of(eth->h_source);
-	target_key = key_of(eth->h_dest);
 	/* The bridge drops what comes from nobody or from a group, be it in its table. */
-	if (!source_key || eth->h_source[0] & 1)
+	if (!number_of(eth->h_source) || eth->h_source[0] & 1)
 		return REASON_UNKNOWN_SRC;
+	reason = look_inside(skb, eth->h_proto, set->vlan_protocol, &frame);
+	if (reason != FORWARD)
+		return reason;
+	source_key = key_of(eth->h_source, frame.vlan);
 	/* Before anything else that leaves the frame to the kernel: it learns from every frame, and
 	 * from then on the table here is wrong about the station. */
 	known = find_station(source_key);
@@ -122,17 +144,18 @@ static __always_inline enum reason route(struct __sk_buff *skb, const struct set
 		return REASON_OFF;
 	if (bpf_jiffies64() >= lease_until)
 		return REASON_LEASE;
-	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) ||
-	    eth->h_proto == bpf_htons(ETH_P_8021AD))
+	/* Where the bridge looks at no tags. */
+	if (!frame.vlan && (skb->vlan_present || is_tag(eth->h_proto)))
 		return REASON_VLAN;
 	if (eth->h_dest[0] & 1)
 		return REASON_GROUP;
-	if (skb->pkt_type == PACKET_LOOPBACK || is_kernels(skb, eth, set->kernel_ethertypes))
+	if (skb->pkt_type == PACKET_LOOPBACK ||
+	    is_kernels(skb, eth, set->kernel_ethertypes, frame.nested))
 		return REASON_PROTOCOL;
 
 	if (!known || !in)
 		return REASON_UNKNOWN_SRC;
-	other = find_station(target_key);
+	other = find_station(key_of(eth->h_dest, frame.vlan));
 	if (!other)
 		return REASON_UNKNOWN_DST;
 	target = read_station(other);
@@ -146,12 +169,16 @@ static __always_inline enum reason route(struct __sk_buff *skb, const struct set
 	reason = refusal(in, out, skb);
 	if (reason != FORWARD)
 		return reason;
+	way->straight = out->flags & PORT_STRAIGHT && out->peer_key == number_of(eth->h_dest) &&
+			is_whole(out, skb);
+	reason = frame.vlan ? leave_vlan(skb, &frame, source, target, way) : FORWARD;
+	if (reason != FORWARD)
+		return reason;
 	if (is_ruled(skb, out, eth->h_proto))
 		return REASON_RULES;
 	if (stamp_source(source, in, set, count, way))
 		return REASON_REFRESH;
-	way->straight =
-		out->flags & PORT_STRAIGHT && out->peer_key == target_key && is_whole(out, skb);
+	way->retag.protocol = set->vlan_protocol;
 	way->to = out;
 	return FORWARD;
 }
@@ -180,7 +207,7 @@ int cachelane_br(struct __sk_buff *skb)
 	if (!set || !count)
 		return NEXT;
 	if (is_copy(skb))
-		return take_copy(skb);
+		return take_copy(skb, set);
 	if (set->arrivals)
 		count_arrival(skb);
 	reason = route(skb, set, count, &way);
@@ -201,6 +228,8 @@ int cachelane_br(struct __sk_buff *skb)
 	if (!way.to)
 		return NEXT;
 	count->bytes += skb->len;
+	if (change_tag(skb, &way.retag))
+		return TC_ACT_SHOT;
 	if (!way.straight) {
 		count->redirected++;
 		return bpf_redirect(way.to->index, 0);

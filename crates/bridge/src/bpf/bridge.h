@@ -9,7 +9,7 @@ enum reason {
 	REASON_OFF,	    /* the fast path is off, by knob or for the whole bridge */
 	REASON_LEASE,	    /* the process has not looked at the host for too long */
 	REASON_SHORT,	    /* no Ethernet header within the linear part */
-	REASON_VLAN,	    /* carries a VLAN tag */
+	REASON_VLAN,	    /* carries a VLAN tag that the kernel has to deal with */
 	REASON_GROUP,	    /* to a multicast, broadcast or reserved address */
 	REASON_PROTOCOL,    /* a protocol that the kernel has to look at on this bridge */
 	REASON_UNKNOWN_DST, /* the destination is not in the table, or is the bridge's own */
@@ -20,6 +20,7 @@ enum reason {
 	REASON_PORT_IN,	    /* nothing may be taken from the port that it came from */
 	REASON_PORT_OUT,    /* nothing may be sent to the destination's port */
 	REASON_ISOLATED,    /* both ports are isolated */
+	REASON_NOT_MEMBER,  /* its VLAN does not forward on both ports, or it is in none */
 	REASON_TOO_LONG,    /* longer than the destination's port or its peer takes */
 	REASON_RULES,	    /* a rule of netfilter's that the process has not looked at yet */
 	REASON_REFRESH,	    /* keeps the kernel's own entry fresh, where no copy can */
@@ -38,7 +39,7 @@ _Static_assert(sizeof(struct station) == 8, "struct station has padding");
 /* A cache line of the table. A station's key stands in the bucket that its hash gives or, where
  * that is full, in one of the seven beside it. */
 struct bucket {
-	__u64 keys[4]; /* an address's bytes in the order of memory; 0: nobody */
+	__u64 keys[4]; /* an address's bytes, and the VLAN, in the order of memory; 0: nobody */
 	struct station stations[4];
 };
 _Static_assert(sizeof(struct bucket) == 64, "a bucket is a cache line");
@@ -46,6 +47,9 @@ _Static_assert(sizeof(struct bucket) == 64, "a bucket is a cache line");
 enum fixed {
 	BUCKET_STATIONS = 4, /* in a bucket */
 	BUCKETS_TRIED = 8,   /* for a station, from that of its hash on */
+	INLET_BUCKETS = 1024,
+	INLETS_IN_BUCKET = 4,
+	VLAN_SETS = 64, /* of 64 VLANs each */
 };
 
 enum station_bit {
@@ -100,6 +104,32 @@ struct port {
 };
 _Static_assert(sizeof(struct port) == 40, "struct port has padding");
 
+/* A port on the way in, by its interface index, where the bridge looks at VLANs. */
+struct inlet {
+	__u32 index; /* 0: nothing here */
+	__u32 pvid;  /* the VLAN of frames without a tag; 0: they are in none, and dropped */
+};
+_Static_assert(sizeof(struct inlet) == 8, "struct inlet has padding");
+
+/* The ports whose interface indexes leave the same remainder. */
+struct inlet_bucket {
+	struct inlet inlets[INLETS_IN_BUCKET];
+};
+_Static_assert(sizeof(struct inlet_bucket) == 32, "struct inlet_bucket has padding");
+
+/* 64 VLANs of a port, a bit for each. */
+struct vlan_set {
+	__u64 forwarding; /* the port is in it, and it forwards */
+	__u64 untagged;	  /* its frames leave without a tag */
+};
+_Static_assert(sizeof(struct vlan_set) == 16, "struct vlan_set has padding");
+
+/* The VLANs of a port, by its slot. */
+struct vlans {
+	struct vlan_set sets[VLAN_SETS];
+};
+_Static_assert(sizeof(struct vlans) == 1024, "struct vlans has padding");
+
 enum port_flag {
 	PORT_IN = 1,	   /* packets may be taken from it */
 	PORT_OUT = 2,	   /* packets may be sent to it */
@@ -119,8 +149,10 @@ struct settings {
 	__u32 copies;	     /* that a CPU makes in a jiffy, at most, of those that can wait */
 	__u32 kernel_ethertypes; /* KERNEL_*: left to the kernel path */
 	__u32 arrivals;		 /* 1: there are ports in `arrivals` */
+	__u32 vlan_protocol; /* of the tags that it goes by, in network order; 0: it looks at none
+			      */
 };
-_Static_assert(sizeof(struct settings) == 28, "struct settings has padding");
+_Static_assert(sizeof(struct settings) == 32, "struct settings has padding");
 
 enum kernel_ethertype {
 	KERNEL_IPV4 = 1,

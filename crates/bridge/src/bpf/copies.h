@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "table.h"
+#include "vlans.h"
 
 /* Where copies go: the nearest bridge, for LLDP. */
 #define COPY_TARGET                                                                                \
@@ -28,7 +29,8 @@
 /* The way of a frame that is sent on. */
 struct way {
 	const struct port *to;
-	int straight;	     /* into the peer's namespace */
+	int straight; /* into the peer's namespace */
+	struct retag retag;
 	struct stamp *stale; /* the source's stamp, if a copy is due */
 	__u32 now;
 	int urgent; /* without a copy this frame has to take the kernel path */
@@ -109,21 +111,25 @@ static __always_inline int is_copy(const struct __sk_buff *skb)
 	const struct ethhdr *eth = (void *)(long)skb->data;
 
 	return skb->mark == copy_mark && (void *)(eth + 1) <= (void *)(long)skb->data_end &&
-	       key_of(eth->h_dest) == key_of(copied.h_dest) && !eth->h_proto;
+	       number_of(eth->h_dest) == number_of(copied.h_dest) && !eth->h_proto;
 }
 
 /* What to do with a copy: the bridge learns from it, unless its station has shown up on another
  * port since it was made. Then the bridge knows better, or will in a moment. */
-static __always_inline int take_copy(struct __sk_buff *skb)
+static __always_inline int take_copy(struct __sk_buff *skb, const struct settings *set)
 {
 	const struct ethhdr *eth = (void *)(long)skb->data;
 	const struct station *known;
 	const struct port *in;
+	struct inside frame = {};
 	struct station source;
 
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_SHOT;
-	known = find_station(key_of(eth->h_source));
+	/* Its VLAN is that of the frame, whose tag it has. */
+	if (look_inside(skb, eth->h_proto, set->vlan_protocol, &frame) != FORWARD)
+		return TC_ACT_SHOT;
+	known = find_station(key_of(eth->h_source, frame.vlan));
 	if (!known)
 		return TC_ACT_SHOT;
 	source = read_station(known);

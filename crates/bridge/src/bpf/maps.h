@@ -35,6 +35,10 @@ PER_CPU_ARRAY(stamps, SET_AT_LOAD, struct stamp);
 /* The same for all CPUs, as the kernel's own table has it: there to measure against. */
 ARRAY(shared_stamps, SET_AT_LOAD, struct stamp);
 ARRAY(ports, 1024 /* the most that a bridge has (BR_MAX_PORTS) */, struct port);
+/* Whose frames are in which VLAN, where the bridge looks at VLANs: arrays, as a hash map for each
+ * frame costs more than all the rest that there is to it. */
+ARRAY(inlets, INLET_BUCKETS, struct inlet_bucket);
+ALIGNED_ARRAY(vlans, SET_AT_LOAD, struct vlans);
 ARRAY(settings, 1, struct settings);
 PER_CPU_ARRAY(counts, 1, struct counts);
 /* How many packets of a port have got here, by interface index, where programs before ours may keep

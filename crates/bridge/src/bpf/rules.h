@@ -52,8 +52,17 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct vlan_group {
+	unsigned int nr_vlan_devs;
+};
+
+struct vlan_info {
+	struct vlan_group grp;
+};
+
 struct net_device {
 	int ifindex;
+	struct vlan_info *vlan_info;
 	struct hlist_node index_hlist;
 	possible_net_t nd_net;
 	struct nf_hook_entries *nf_hooks_ingress;
@@ -168,9 +177,26 @@ static __always_inline int is_called_for(__u16 protocol)
 		return calls(CALLS_ARPTABLES);
 	case bpf_htons(ETH_P_PPP_SES):
 		return calls(CALLS_IPTABLES) || calls(CALLS_IP6TABLES);
+	case bpf_htons(ETH_P_8021Q):
+	case bpf_htons(ETH_P_8021AD):
+		/* It may look behind the tag. */
+		return calls(CALLS_IPTABLES) || calls(CALLS_IP6TABLES) || calls(CALLS_ARPTABLES);
 	default:
 		return 0;
 	}
+}
+
+/* Whether a VLAN device above its port may take a frame with a tag before the bridge gets it. */
+static __always_inline int is_for_vlan_device(struct __sk_buff *skb)
+{
+	const struct net_device *in;
+
+	if (!reads_rules)
+		return 1;
+	in = ((struct sk_buff *)bpf_cast_to_kern_ctx(skb))->dev;
+	if (!bpf_core_field_exists(in->vlan_info))
+		return 0;
+	return in->vlan_info && in->vlan_info->grp.nr_vlan_devs;
 }
 
 /* Whether a rule that the process does not know of stands in the frame's way. */

@@ -12,12 +12,21 @@
 
 #include "maps.h"
 
-/* The table's key of an address, without a VLAN. */
-static __always_inline __u64 key_of(const unsigned char *mac)
+/* An address alone, as a number. */
+static __always_inline __u64 number_of(const unsigned char *mac)
 {
-	__u64 key = 0;
+	__u64 number = 0;
 
-	__builtin_memcpy(&key, mac, ETH_ALEN);
+	__builtin_memcpy(&number, mac, ETH_ALEN);
+	return number;
+}
+
+/* The table's key of an address in a VLAN; 0: the bridge looks at no VLANs. */
+static __always_inline __u64 key_of(const unsigned char *mac, __u16 vlan)
+{
+	__u64 key = number_of(mac);
+
+	__builtin_memcpy((unsigned char *)&key + ETH_ALEN, &vlan, sizeof(vlan));
 	return key;
 }
 

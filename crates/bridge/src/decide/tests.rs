@@ -1,7 +1,7 @@
 #![allow(clippy::type_complexity)] // tables of changes
 
 use super::*;
-use crate::state::{Calls, DeviceHook, Netfilter, PortFlags};
+use crate::state::{Calls, DeviceHook, Membership, Netfilter, PortFlags};
 
 fn port(number: u16) -> Port {
     let details = PeerDetails {
@@ -31,6 +31,8 @@ fn port(number: u16) -> Port {
         peer: Some(Peer { index: 2, here: false, details: Some(details) }),
         refused: None,
         unseen: false,
+        vlans: None,
+        no_vlan_room: false,
     }
 }
 
@@ -41,7 +43,9 @@ fn state() -> State {
             name: "br0".into(),
             up: true,
             promiscuous: false,
-            vlan_filtering: false,
+            vlans: None,
+            vlan_stats: false,
+            mst: false,
             stp: false,
             ageing: Duration::from_secs(300),
             forward_delay: Duration::from_secs(15),
@@ -54,6 +58,19 @@ fn state() -> State {
         taps: Vec::new(),
         longest_look: Duration::ZERO,
     }
+}
+
+/// Has the bridge look at VLANs, with both ports in VLAN 1 as the kernel puts them there.
+fn by_vlan(state: &mut State) {
+    state.bridge.vlans = Some(VlanProtocol::Q);
+    state.ports.iter_mut().for_each(|port| put(port, 1));
+}
+
+/// Puts a port in one VLAN, from which frames leave without a tag.
+fn put(port: &mut Port, vlan: u16) {
+    let mut vlans = Vlans::default();
+    vlans.add(vlan..=vlan, Membership { pvid: true, untagged: true, forwarding: true });
+    port.vlans = Some(Arc::new(vlans));
 }
 
 fn peer(port: &mut Port) -> &mut PeerDetails {
@@ -78,7 +95,10 @@ fn what_concerns_the_whole_bridge_stops_everything() {
         ("slow-looks", |s| s.longest_look = Duration::from_millis(667)),
         ("bridge-down", |s| s.bridge.up = false),
         ("promiscuous", |s| s.bridge.promiscuous = true),
-        ("vlan-filtering", |s| s.bridge.vlan_filtering = true),
+        ("vlan-stats", |s| {
+            by_vlan(s);
+            s.bridge.vlan_stats = true;
+        }),
         ("bridge-hooks", |s| s.netfilter.bridge.push("table filter chain FORWARD".into())),
     ];
     for (id, change) in cases {
@@ -112,6 +132,41 @@ fn a_port_is_neither_taken_from_nor_sent_to_while_the_kernel_must_see_both() {
         assert_eq!((plan.ports[1].receive.len(), plan.ports[1].send), (0, Way::Straight), "{id}");
         assert!(!plan.can_forward(), "{id}: the other port is alone");
     }
+}
+
+#[test]
+fn ports_of_a_bridge_that_looks_at_vlans_exchange_frames_where_they_meet() {
+    let cases: [(&str, fn(&mut State), bool); 6] = [
+        ("both in VLAN 1", |_| {}, true),
+        ("each in its own", |s| put(&mut s.ports[0], 5), false),
+        ("in none", |s| s.ports[0].vlans = Some(Arc::default()), false),
+        ("unread", |s| s.ports[0].vlans = None, false),
+        ("without room", |s| s.ports[0].no_vlan_room = true, false),
+        // Of a bridge that has stopped to look at them.
+        ("off again", |s| (s.bridge.vlans, s.ports[0].vlans) = (None, None), true),
+    ];
+    for (name, change, expected) in cases {
+        let mut state = state();
+        by_vlan(&mut state);
+        change(&mut state);
+        let plan = decide(&state, None);
+        assert_eq!((plan.can_forward(), plan.vlans), (expected, state.bridge.vlans), "{name}");
+        let ids: Vec<_> = plan.ports[0].receive.iter().map(Obstacle::id).collect();
+        let against: &[&str] = match name {
+            "unread" => &["vlans-unread"],
+            "without room" => &["vlan-room"],
+            _ => &[],
+        };
+        assert_eq!(ids, against, "{name}");
+        assert_eq!(plan.ports[1].vlans.is_some(), plan.vlans.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn counting_by_vlan_matters_only_where_vlans_do() {
+    let mut state = state();
+    state.bridge.vlan_stats = true;
+    assert!(decide(&state, None).can_forward());
 }
 
 #[test]

@@ -207,6 +207,11 @@ fn parse(message: &[u8]) -> io::Result<Link> {
 }
 
 impl Link {
+    /// Whether it is a bridge that looks at VLANs.
+    pub(super) fn looks_at_vlans(&self) -> bool {
+        self.bridge.contains(&InfoBridge::VlanFiltering(true))
+    }
+
     fn learn(&mut self, info: LinkInfo) {
         match info {
             LinkInfo::Kind(kind) => self.kind = Some(kind),

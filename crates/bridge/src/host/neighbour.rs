@@ -11,10 +11,7 @@ use netlink_packet_route::neighbour::{
 };
 use rustix::io::Errno;
 
-use crate::{
-    state::Mac,
-    state::{Change, Entry, EntryKind},
-};
+use crate::state::{Change, Entry, EntryKind, Key, Mac};
 
 const HEADER: usize = 12; // struct ndmsg
 
@@ -22,16 +19,19 @@ pub(super) const NDA_MASTER: u16 = 9;
 const NDA_FDB_EXT_ATTRS: u16 = 14;
 const NDA_FLAGS_EXT: u16 = 15;
 
-/// All entries of a bridge without a VLAN.
+/// All entries of a bridge.
 pub(super) fn stations(socket: &mut Socket, bridge: u32) -> io::Result<Vec<Entry>> {
     let request = request(NeighbourFlags::empty(), &[number_attribute(NDA_MASTER, bridge)]);
     socket.dump(RTM_GETNEIGH, &request, |message| Ok(entry(message, bridge)))
 }
 
-/// The entry of an address without a VLAN.
-pub(super) fn station(socket: &mut Socket, bridge: u32, mac: Mac) -> io::Result<Option<Entry>> {
-    let attributes =
-        [number_attribute(NDA_MASTER, bridge), DefaultNla::new(NDA_LLADDR, mac.0.to_vec())];
+/// The entry of an address in a VLAN.
+pub(super) fn station(socket: &mut Socket, bridge: u32, key: Key) -> io::Result<Option<Entry>> {
+    let mut attributes =
+        vec![number_attribute(NDA_MASTER, bridge), DefaultNla::new(NDA_LLADDR, key.mac.0.to_vec())];
+    if key.vlan != 0 {
+        attributes.push(DefaultNla::new(NDA_VLAN, key.vlan.to_ne_bytes().to_vec()));
+    }
     let request = request(NeighbourFlags::Controller, &attributes);
     match socket.one(RTM_GETNEIGH, &request, |message| Ok(entry(message, bridge))) {
         Err(error) if is(&error, Errno::NOENT) => Ok(None),
@@ -43,7 +43,7 @@ pub(super) fn station(socket: &mut Socket, bridge: u32, mac: Mac) -> io::Result<
 pub(super) fn change(kind: u16, message: &[u8], bridge: u32) -> Option<Change> {
     match kind {
         RTM_NEWNEIGH => entry(message, bridge).map(Change::Set),
-        RTM_DELNEIGH => entry(message, bridge).map(|entry| Change::Removed(entry.mac)),
+        RTM_DELNEIGH => entry(message, bridge).map(|entry| Change::Removed(entry.key)),
         _ => None,
     }
 }
@@ -54,19 +54,19 @@ fn request(flags: NeighbourFlags, attributes: &[DefaultNla]) -> Vec<u8> {
     message(&emitted(&header), attributes)
 }
 
-/// The entry in a message; none if it is of another table or has a VLAN.
+/// The entry in a message; none if it is of another table.
 fn entry(message: &[u8], bridge: u32) -> Option<Entry> {
     let header = NeighbourHeader::parse(message).ok()?;
     // A device's own list of addresses comes along in dumps, marked so.
     if header.family != AddressFamily::Bridge || header.flags.contains(NeighbourFlags::Own) {
         return None;
     }
-    let (mut address, mut master, mut kernel_only) = (None, None, false);
+    let (mut address, mut vlan, mut master, mut kernel_only) = (None, 0, None, false);
     for (kind, value) in attributes_after(HEADER, message) {
         match kind {
             NDA_LLADDR => address = value.try_into().ok().map(Mac),
             NDA_MASTER => master = number(value),
-            NDA_VLAN => return None,
+            NDA_VLAN => vlan = u16::from_ne_bytes(value.try_into().ok()?),
             // A tunnel's end; activity that is watched.
             NDA_DST | NDA_FDB_EXT_ATTRS => kernel_only = true,
             NDA_FLAGS_EXT => {
@@ -84,7 +84,8 @@ fn entry(message: &[u8], bridge: u32) -> Option<Entry> {
         _ => EntryKind::Ageing,
     };
     let sticky = header.flags.contains(NeighbourFlags::Sticky);
-    let entry = Entry { mac: address?, port: header.ifindex, kind, sticky, kernel_only };
+    let key = Key { mac: address?, vlan };
+    let entry = Entry { key, port: header.ifindex, kind, sticky, kernel_only };
     (master == Some(bridge)).then_some(entry)
 }
 
@@ -92,7 +93,6 @@ fn entry(message: &[u8], bridge: u32) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    /// A kernel without VLAN filtering makes no such entries.
     #[test]
     fn entries_of_a_vlan_of_a_tunnel_or_of_elsewhere_are_told_apart() {
         let mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -103,11 +103,14 @@ mod tests {
             entry(&message(&emitted(&header), &[&address, more].concat()), 3)
         };
         let master = number_attribute(NDA_MASTER, 3);
+        let key = Key::from(mac);
         let plain =
-            Entry { mac, port: 7, kind: EntryKind::Ageing, sticky: false, kernel_only: false };
+            Entry { key, port: 7, kind: EntryKind::Ageing, sticky: false, kernel_only: false };
         assert_eq!(parse(std::slice::from_ref(&master)), Some(plain));
         let vlan = DefaultNla::new(NDA_VLAN, 5_u16.to_ne_bytes().to_vec());
-        assert_eq!(parse(&[master.clone(), vlan]), None);
+        let in_vlan = Entry { key: Key { mac, vlan: 5 }, ..plain };
+        assert_eq!(parse(&[master.clone(), vlan]), Some(in_vlan));
+        assert_eq!(parse(&[master.clone(), DefaultNla::new(NDA_VLAN, vec![5])]), None);
         let tunnel = DefaultNla::new(NDA_DST, vec![10, 0, 0, 1]);
         assert_eq!(parse(&[master, tunnel]), Some(Entry { kernel_only: true, ..plain }));
         assert_eq!(parse(&[number_attribute(NDA_MASTER, 4)]), None);

@@ -4,6 +4,7 @@ mod kernel;
 mod reading;
 mod settings;
 mod table;
+mod vlans;
 mod watching;
 
 use std::fs;

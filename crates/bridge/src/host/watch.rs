@@ -20,6 +20,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::{
     filter, neighbour,
     netfilter::{NFNL_SUBSYS_NFTABLES, NFPROTO_BRIDGE, NFPROTO_INET, NFPROTO_NETDEV},
+    vlan::{self, About, RTM_DELVLAN, RTM_NEWVLAN, RTNLGRP_BRVLAN},
 };
 use crate::error::Context as _;
 use crate::{Error, ErrorKind, Result, state::Change, state::State};
@@ -87,7 +88,7 @@ pub(crate) struct Watch {
     bridge: u32,
     /// Indexes of the ports; none if all devices matter.
     ports: Option<HashSet<u32>>,
-    /// Devices, forwarding tables and tc of this namespace.
+    /// Devices, forwarding tables, tc and VLANs of bridges of this namespace.
     route: netlink_sys::Socket,
     /// Devices of all namespaces that this one has met.
     links: netlink_sys::Socket,
@@ -106,7 +107,7 @@ impl Watch {
     /// [`ErrorKind::NotPermitted`] without `CAP_NET_ADMIN`; [`ErrorKind::Io`].
     pub(crate) fn new(bridge: u32, bytes: usize) -> Result<Self> {
         let open = || -> io::Result<Self> {
-            let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC];
+            let groups = [RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_TC, RTNLGRP_BRVLAN];
             let route = subscribe(NETLINK_ROUTE, &groups, bytes)?;
             filter::only_stations_of(&route, bridge)?;
             let links = subscribe(NETLINK_ROUTE, &[RTNLGRP_LINK], bytes)?;
@@ -214,6 +215,13 @@ impl Listener<'_> {
             RTM_NEWQDISC | RTM_DELQDISC | RTM_NEWTFILTER | RTM_DELTFILTER => {
                 self.tc(message.payload);
             }
+            RTM_NEWVLAN | RTM_DELVLAN => match vlan::about(message.payload) {
+                // Which VLANs the host itself is in is nothing to us.
+                Some(About::Device(index)) if index == self.bridge => {}
+                Some(About::Device(index)) => self.device(index),
+                Some(About::All(index)) => self.heard.everything |= index == self.bridge,
+                None => {}
+            },
             _ => {}
         }
     }
@@ -241,7 +249,10 @@ impl Listener<'_> {
         for (kind, value) in attributes_after(LINK_HEADER, message) {
             match (kind, number(value)) {
                 (IFLA_LINK, Some(port)) => self.device(port),
-                (IFLA_MASTER, Some(master)) if master == self.bridge => {
+                // The bridge says of itself that it is its own.
+                (IFLA_MASTER, Some(master))
+                    if master == self.bridge && header.index != self.bridge =>
+                {
                     self.heard.ports.insert(header.index);
                     let known =
                         self.ports.as_mut().is_some_and(|ports| !ports.insert(header.index));

@@ -6,31 +6,31 @@ use super::*;
 
 /// The packet path's map, in memory, with room for so many.
 #[derive(Debug)]
-struct Map(BTreeMap<Mac, (u32, u32, u32)>, usize);
+struct Map(BTreeMap<Key, (u32, u32, u32)>, usize);
 
 impl StationMap for Map {
-    fn set(&mut self, mac: Mac, station: Station) -> Result<bool> {
-        if !self.0.contains_key(&mac) && self.0.len() == self.1 {
+    fn set(&mut self, key: Key, station: Station) -> Result<bool> {
+        if !self.0.contains_key(&key) && self.0.len() == self.1 {
             return Ok(false);
         }
         let flags = station.place & (STATION_AGELESS | STATION_FIXED);
-        self.0.insert(mac, (station.place & 1023, station.place >> STATION_SLOT_SHIFT, flags));
+        self.0.insert(key, (station.place & 1023, station.place >> STATION_SLOT_SHIFT, flags));
         Ok(true)
     }
 
-    fn remove(&mut self, mac: Mac) -> Result<()> {
-        self.0.remove(&mac);
+    fn remove(&mut self, key: Key) -> Result<()> {
+        self.0.remove(&key);
         Ok(())
     }
 }
 
-fn mac(last: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, last])
+fn key(last: u8) -> Key {
+    crate::state::Mac([2, 0, 0, 0, 0, last]).into()
 }
 
 fn entry(last: u8, port: u32) -> Entry {
     let kind = EntryKind::Ageing;
-    Entry { mac: mac(last), port, kind, sticky: false, kernel_only: false }
+    Entry { key: key(last), port, kind, sticky: false, kernel_only: false }
 }
 
 fn mirror(capacity: u32) -> (Mirror, Map) {
@@ -52,7 +52,7 @@ fn only_what_the_packet_path_may_use_is_mirrored() {
     ];
     mirror.rebuild(&entries, &mut map).unwrap();
     let held: Vec<_> =
-        map.0.iter().map(|(mac, (port, _, flags))| (mac.0[5], *port, *flags)).collect();
+        map.0.iter().map(|(key, (port, _, flags))| (key.mac.0[5], *port, *flags)).collect();
     assert_eq!(held, [(1, 1, 0), (2, 2, STATION_AGELESS), (3, 2, STATION_AGELESS | STATION_FIXED)]);
     assert_eq!(mirror.mapped, 3);
 }
@@ -64,10 +64,10 @@ fn a_station_that_becomes_the_kernels_leaves_the_table() {
         Change::Set(Entry { kind: EntryKind::Local, ..entry(1, 11) }),
         Change::Set(Entry { kernel_only: true, ..entry(1, 11) }),
         Change::Set(entry(1, 99)),
-        Change::Removed(mac(1)),
+        Change::Removed(key(1)),
     ] {
         mirror.apply(Change::Set(entry(1, 11)), &mut map).unwrap();
-        assert!(map.0.contains_key(&mac(1)));
+        assert!(map.0.contains_key(&key(1)));
         mirror.apply(change, &mut map).unwrap();
         assert!(map.0.is_empty(), "{change:?}");
     }
@@ -79,9 +79,9 @@ fn what_finds_no_room_gets_in_when_another_leaves() {
     let entries: Vec<Entry> = (1..=3).map(|last| entry(last, 11)).collect();
     mirror.rebuild(&entries, &mut map).unwrap();
     assert_eq!((mirror.mapped, mirror.left_out.len()), (2, 1));
-    mirror.apply(Change::Removed(mac(1)), &mut map).unwrap();
+    mirror.apply(Change::Removed(key(1)), &mut map).unwrap();
     assert_eq!((mirror.mapped, mirror.left_out.len()), (2, 0));
-    assert!(map.0.contains_key(&mac(3)));
+    assert!(map.0.contains_key(&key(3)));
 }
 
 #[test]
@@ -97,11 +97,28 @@ fn what_finds_its_buckets_full_gets_in_when_another_leaves() {
 }
 
 #[test]
+fn an_address_in_two_vlans_is_two_stations() {
+    let (mut mirror, mut map) = mirror(8);
+    let [one, other] = [(10, 11), (20, 12)].map(|(vlan, port)| {
+        let key = Key { vlan, ..key(1) };
+        Entry { key, ..entry(1, port) }
+    });
+    mirror.rebuild(&[one, other], &mut map).unwrap();
+    let held = |map: &Map| -> Vec<(u16, u32)> {
+        map.0.iter().map(|(key, (port, _, _))| (key.vlan, *port)).collect()
+    };
+    assert_eq!(held(&map), [(10, 1), (20, 2)]);
+    mirror.apply(Change::Removed(one.key), &mut map).unwrap();
+    assert_eq!(held(&map), [(20, 2)]);
+    assert_eq!((mirror.entry(one.key), mirror.entry(other.key)), (None, Some(&other)));
+}
+
+#[test]
 fn stations_follow_their_ports() {
     let (mut mirror, mut map) = mirror(8);
     mirror.rebuild(&[entry(1, 11), entry(2, 12), entry(3, 13)], &mut map).unwrap();
     mirror.set_ports(HashMap::from([(12, 2), (13, 1)]), &mut map).unwrap();
-    let held: Vec<_> = map.0.iter().map(|(mac, (port, _, _))| (mac.0[5], *port)).collect();
+    let held: Vec<_> = map.0.iter().map(|(key, (port, _, _))| (key.mac.0[5], *port)).collect();
     assert_eq!(held, [(2, 2), (3, 1)]);
 }
 
@@ -116,23 +133,23 @@ proptest! {
         let mut kernel = BTreeMap::new();
         for (last, port, what) in steps {
             let change = match what {
-                0 => Change::Removed(mac(last)),
+                0 => Change::Removed(key(last)),
                 1 => Change::Set(Entry { kind: EntryKind::Local, ..entry(last, port) }),
                 2 => Change::Set(Entry { kernel_only: true, ..entry(last, port) }),
                 3 => Change::Set(Entry { kind: EntryKind::Static, ..entry(last, port) }),
                 _ => Change::Set(entry(last, port)),
             };
             match change {
-                Change::Set(entry) => kernel.insert(entry.mac, entry),
-                Change::Removed(mac) => kernel.remove(&mac),
+                Change::Set(entry) => kernel.insert(entry.key, entry),
+                Change::Removed(key) => kernel.remove(&key),
             };
             mirror.apply(change, &mut map).unwrap();
             let usable = |e: &&Entry| {
                 e.kind != EntryKind::Local && !e.kernel_only && (e.port == 11 || e.port == 12)
             };
             let expected: Vec<_> =
-                kernel.values().filter(usable).map(|e| (e.mac, e.port - 10)).collect();
-            let held: Vec<_> = map.0.iter().map(|(mac, (port, _, _))| (*mac, *port)).collect();
+                kernel.values().filter(usable).map(|e| (e.key, e.port - 10)).collect();
+            let held: Vec<_> = map.0.iter().map(|(key, (port, _, _))| (*key, *port)).collect();
             prop_assert_eq!(held, expected);
             let mut slots: Vec<u32> = map.0.values().map(|(_, slot, _)| *slot).collect();
             slots.sort_unstable();

@@ -9,6 +9,8 @@ use super::constants::{
 };
 use super::*;
 
+mod vlans;
+
 /// Tells the program this, which it believes for a while.
 fn configure(program: &Program, settings: &Settings) {
     program.configure(settings).expect("it is written");
@@ -45,7 +47,7 @@ fn root_an_unverified_gso_packet_takes_the_ports_queue() {
         return;
     }
     let (from, to) = (Mac([2, 0, 0, 0, 0, 7]), Mac([2, 0, 0, 0, 0, 8]));
-    let program = Program::load(8, Owner::default()).expect("it loads");
+    let program = Program::load(8, 8, Owner::default()).expect("it loads");
     let settings = Settings { active: 1, ..Settings::default() };
     configure(&program, &settings);
     let port = Port { index: LOOPBACK, flags: PORT_IN, ..Port::default() };
@@ -55,7 +57,7 @@ fn root_an_unverified_gso_packet_takes_the_ports_queue() {
         flags: PORT_OUT | PORT_STRAIGHT,
         max_len: 1514,
         gso_max_segs: 2,
-        peer_key: key(to),
+        peer_key: number(to),
         gso_max_size: 201,
         gso_ipv4_max_size: 200,
         device: device(&program),
@@ -96,7 +98,7 @@ fn root_a_copy_is_taken_only_of_a_station_that_is_where_it_was() {
     }
     const NEXT: i32 = -1;
     const SHOT: i32 = 2;
-    let program = Program::load(8, Owner::default()).expect("it loads");
+    let program = Program::load(8, 8, Owner::default()).expect("it loads");
     let port = |index, flags| Port { index, flags, ..Port::default() };
     program.set_port(1, &port(LOOPBACK, PORT_COPY)).expect("it is written");
     program.set_port(2, &port(LOOPBACK + 1, PORT_COPY)).expect("it is written");
@@ -142,7 +144,7 @@ fn root_copies_that_can_wait_are_few_and_urgent_ones_are_made() {
     }
     const STATIONS: u32 = 200;
     const COPIES: u32 = 2;
-    let program = Program::load(STATIONS + 1, Owner::default()).expect("it loads");
+    let program = Program::load(STATIONS + 1, 8, Owner::default()).expect("it loads");
     let address = |number: u32| Mac([2, 0, 0, 0, 1, number as u8]);
     let to = Mac([2, 0, 0, 0, 0, 8]);
     let flags = PORT_IN | PORT_REFRESH | PORT_COPY;
@@ -189,7 +191,7 @@ fn root_nobody_has_address_zero() {
     if !lab::testing::root("root_nobody_has_address_zero") {
         return;
     }
-    let program = Program::load(8, Owner::default()).expect("it loads");
+    let program = Program::load(8, 8, Owner::default()).expect("it loads");
     let nobody = Mac([0; 6]);
     let station = Station { place: 1, unsettled: 1 };
     assert_eq!(program.unsettled(nobody).expect("it is read"), None);
@@ -206,7 +208,7 @@ fn root_addresses_in_a_row_find_room() {
     const STATIONS: u32 = 8192;
     for byte in 0..=4 {
         for _ in 0..8 {
-            let program = Program::load(STATIONS, Owner::default()).expect("it loads");
+            let program = Program::load(STATIONS, 8, Owner::default()).expect("it loads");
             let address = |number: u32| {
                 let mut mac = [2, 0x63, 0, 0, 0, 0];
                 mac[byte..byte + 2].copy_from_slice(&(number as u16).to_be_bytes());

@@ -85,7 +85,7 @@ impl Worker {
 
     /// Reads one port again. Returns whether it has come, gone, or is called otherwise.
     fn look_at_port(&mut self, index: u32) -> Result<bool> {
-        let found = self.reader.look_at_port(self.shared.bridge, index)?;
+        let found = self.reader.look_at_port(&self.state.bridge, index)?;
         let ports = &mut self.state.ports;
         let at = ports.iter().position(|port| port.index == index);
         let was = at.map(|at| ports.remove(at));
@@ -156,9 +156,11 @@ impl Worker {
 
     /// Decides anew, and tells the packet path.
     pub(super) fn plan(&mut self) -> Result<()> {
+        self.inlets.arrange(&self.state);
         for port in &mut self.state.ports {
             port.refused = self.refused.get(&port.index).cloned();
             port.unseen = self.arrivals.keeps_all(port.index);
+            port.no_vlan_room = self.inlets.have_no_room(port.index, port.number);
         }
         let plan = decide(&self.state, Some(self.shared.program.id()));
         self.place(&plan)?;

@@ -12,7 +12,7 @@ use super::unsettled::Unsettled;
 use crate::error::Context as _;
 use crate::mirror::{Mirror, StationMap};
 use crate::program::{Program, Station};
-use crate::state::Mac;
+use crate::state::Key;
 use crate::{Change, ErrorKind, Result};
 
 /// The packet path's map of stations.
@@ -23,16 +23,16 @@ pub(super) struct Writer<'a> {
 }
 
 impl StationMap for Writer<'_> {
-    fn set(&mut self, mac: Mac, station: Station) -> Result<bool> {
-        let written = self.program.set_station(mac, station)?;
+    fn set(&mut self, key: Key, station: Station) -> Result<bool> {
+        let written = self.program.set_station(key, station)?;
         if written {
-            self.written.add(mac, station.unsettled);
+            self.written.add(key, station.unsettled);
         }
         Ok(written)
     }
 
-    fn remove(&mut self, mac: Mac) -> Result<()> {
-        self.program.remove_station(mac)
+    fn remove(&mut self, key: Key) -> Result<()> {
+        self.program.remove_station(key)
     }
 }
 
@@ -41,12 +41,12 @@ impl Worker {
     pub(super) fn take_moves(
         &mut self,
         ring: &RingBuffer<'_>,
-        seen: &RefCell<Vec<Mac>>,
+        seen: &RefCell<Vec<Key>>,
     ) -> Result<()> {
         ring.consume().map_err(bpf::io_error).context("reading moved stations")?;
-        for mac in seen.take() {
-            if let Some(count) = self.shared.program.unsettled(mac)? {
-                self.unsettled.add(mac, count);
+        for key in seen.take() {
+            if let Some(count) = self.shared.program.unsettled(key)? {
+                self.unsettled.add(key, count);
             }
         }
         Ok(())

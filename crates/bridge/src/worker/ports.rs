@@ -92,6 +92,7 @@ impl Worker {
                 self.ports.remove(&number);
             }
         }
+        self.place_inlets()?;
         // Before a number is another port's: no station of the old one is then taken for its own.
         let numbers = plan.ports.iter().map(|port| (port.index, port.number)).collect();
         self.mirror(|mirror, table| mirror.set_ports(numbers, table))?;
@@ -102,6 +103,11 @@ impl Worker {
             let found = self.shared.program.device(port.index)?;
             let device = found.unwrap_or_default();
             self.shared.program.set_port(number, &Port { device, ..entry(port) })?;
+            // Where there is no room for them, it is closed by its plan.
+            let room = !self.inlets.have_no_room(port.index, number);
+            if let Some(vlans) = port.vlans.as_ref().filter(|_| room) {
+                self.shared.program.set_vlans(number, vlans)?;
+            }
             // What was announced while the host was read is not in the plan.
             let open = found.is_some() && !self.watch.heard.ports.contains(&port.index);
             if open {
@@ -205,7 +211,7 @@ fn entry(port: &PortPlan) -> Port {
         gso_max_segs: port.gso.segments,
         gso_max_size: port.gso.size,
         gso_ipv4_max_size: port.gso.ipv4_size,
-        peer_key: port.peer.map_or(0, program::key),
+        peer_key: port.peer.map_or(0, program::number),
         device: 0,
     }
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use super::Worker;
 use super::unsettled::RESTLESS;
-use crate::state::Mac;
+use crate::state::Key;
 use crate::{Change, Entry, Result};
 
 /// So many stations are asked for one by one, or one in so many of all; more by reading the whole
@@ -34,39 +34,39 @@ impl Worker {
         let settled = self.settle_all(&due);
         if settled.is_err() {
             // Another time.
-            for (mac, count) in due {
-                self.unsettled.wait(mac, count, RESTLESS);
+            for (key, count) in due {
+                self.unsettled.wait(key, count, RESTLESS);
             }
         }
         settled
     }
 
-    fn settle_all(&mut self, due: &[(Mac, u32)]) -> Result<()> {
+    fn settle_all(&mut self, due: &[(Key, u32)]) -> Result<()> {
         let singly = SINGLY.max(self.mirror.stations.len() / SINGLY);
         let mut all = None;
         if due.len() > singly {
             let entries = self.reader.stations(self.shared.bridge)?.into_iter();
-            all = Some(entries.map(|entry| (entry.mac, entry)).collect::<HashMap<_, _>>());
+            all = Some(entries.map(|entry| (entry.key, entry)).collect::<HashMap<_, _>>());
         }
-        for &(mac, count) in due {
+        for &(key, count) in due {
             let found = match &all {
-                Some(all) => all.get(&mac).copied(),
-                None => self.reader.station(self.shared.bridge, mac)?,
+                Some(all) => all.get(&key).copied(),
+                None => self.reader.station(self.shared.bridge, key)?,
             };
-            self.settle_one(mac, count, found)?;
+            self.settle_one(key, count, found)?;
         }
         Ok(())
     }
 
-    fn settle_one(&mut self, mac: Mac, count: u32, found: Option<Entry>) -> Result<()> {
-        if found.as_ref() != self.mirror.entry(mac) {
-            let change = found.map_or(Change::Removed(mac), Change::Set);
+    fn settle_one(&mut self, key: Key, count: u32, found: Option<Entry>) -> Result<()> {
+        if found.as_ref() != self.mirror.entry(key) {
+            let change = found.map_or(Change::Removed(key), Change::Set);
             return self.apply(std::iter::once(change));
         }
-        if !self.shared.program.settle(mac, count)?
-            && let Some(count) = self.shared.program.unsettled(mac)?
+        if !self.shared.program.settle(key, count)?
+            && let Some(count) = self.shared.program.unsettled(key)?
         {
-            self.unsettled.wait(mac, count, RESTLESS);
+            self.unsettled.wait(key, count, RESTLESS);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::state::Mac;
+use crate::state::Key;
 
 /// How long a packet may take from our program to the bridge's table.
 pub(super) const SETTLE: Duration = Duration::from_millis(10);
@@ -14,22 +14,22 @@ pub(super) const RESTLESS: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
     /// Until when each waits, and what its count was.
-    stations: HashMap<Mac, (Instant, u32)>,
+    stations: HashMap<Key, (Instant, u32)>,
     /// When to look at them, in that order: first those that wait for [`SETTLE`], then those that
     /// wait for [`RESTLESS`]. What is not the station's latest is passed over.
-    queues: [VecDeque<(Instant, Mac)>; 2],
+    queues: [VecDeque<(Instant, Key)>; 2],
 }
 
 impl Unsettled {
     /// A station was written with this count, or has it now.
-    pub(super) fn add(&mut self, mac: Mac, count: u32) {
-        self.wait(mac, count, SETTLE);
+    pub(super) fn add(&mut self, key: Key, count: u32) {
+        self.wait(key, count, SETTLE);
     }
 
-    pub(super) fn wait(&mut self, mac: Mac, count: u32, time: Duration) {
+    pub(super) fn wait(&mut self, key: Key, count: u32, time: Duration) {
         let until = Instant::now() + time;
-        self.stations.insert(mac, (until, count));
-        self.queues[usize::from(time > SETTLE)].push_back((until, mac));
+        self.stations.insert(key, (until, count));
+        self.queues[usize::from(time > SETTLE)].push_back((until, key));
     }
 
     /// When to look at the next one.
@@ -43,14 +43,14 @@ impl Unsettled {
     }
 
     /// Takes those out whose time has come.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<(Mac, u32)> {
+    pub(super) fn due(&mut self, now: Instant) -> Vec<(Key, u32)> {
         let mut due = Vec::new();
         for queue in &mut self.queues {
-            while let Some((until, mac)) = queue.front().copied().filter(|(until, _)| *until <= now)
+            while let Some((until, key)) = queue.front().copied().filter(|(until, _)| *until <= now)
             {
                 queue.pop_front();
-                if self.stations.get(&mac).is_some_and(|(latest, _)| *latest == until) {
-                    due.extend(self.stations.remove(&mac).map(|(_, count)| (mac, count)));
+                if self.stations.get(&key).is_some_and(|(latest, _)| *latest == until) {
+                    due.extend(self.stations.remove(&key).map(|(_, count)| (key, count)));
                 }
             }
         }
@@ -62,41 +62,41 @@ impl Unsettled {
 mod tests {
     use super::*;
 
-    fn mac(last: u8) -> Mac {
-        Mac([2, 0, 0, 0, 0, last])
+    fn key(last: u8) -> Key {
+        crate::state::Mac([2, 0, 0, 0, 0, last]).into()
     }
 
     #[test]
     fn nothing_is_due_before_its_time() {
         let mut unsettled = Unsettled::default();
         assert_eq!((unsettled.next(), unsettled.last()), (None, None));
-        unsettled.add(mac(1), 1);
-        unsettled.add(mac(2), 1);
+        unsettled.add(key(1), 1);
+        unsettled.add(key(2), 1);
         let (next, last) = (unsettled.next().unwrap(), unsettled.last().unwrap());
         assert_eq!(unsettled.due(next - Duration::from_nanos(1)), []);
-        assert_eq!(unsettled.due(last), [(mac(1), 1), (mac(2), 1)]);
+        assert_eq!(unsettled.due(last), [(key(1), 1), (key(2), 1)]);
         assert_eq!(unsettled.next(), None);
     }
 
     #[test]
     fn a_station_that_is_written_again_waits_again() {
         let mut unsettled = Unsettled::default();
-        unsettled.add(mac(1), 1);
+        unsettled.add(key(1), 1);
         let first = unsettled.last().unwrap();
         std::thread::sleep(Duration::from_micros(1));
-        unsettled.add(mac(1), 7);
+        unsettled.add(key(1), 7);
         assert_eq!(unsettled.due(first), []);
-        assert_eq!(unsettled.due(unsettled.last().unwrap()), [(mac(1), 7)]);
+        assert_eq!(unsettled.due(unsettled.last().unwrap()), [(key(1), 7)]);
     }
 
     #[test]
     fn a_restless_station_keeps_nobody_waiting() {
         let mut unsettled = Unsettled::default();
-        unsettled.wait(mac(1), 3, RESTLESS);
-        unsettled.add(mac(2), 1);
+        unsettled.wait(key(1), 3, RESTLESS);
+        unsettled.add(key(2), 1);
         let last = unsettled.last().unwrap();
-        assert_eq!(unsettled.due(last), [(mac(2), 1)]);
+        assert_eq!(unsettled.due(last), [(key(2), 1)]);
         assert_eq!(unsettled.last(), None);
-        assert_eq!(unsettled.due(unsettled.next().unwrap()), [(mac(1), 3)]);
+        assert_eq!(unsettled.due(unsettled.next().unwrap()), [(key(1), 3)]);
     }
 }

@@ -11,7 +11,9 @@ pub const OWN: u16 = 0x88b5;
 pub const DROPPED: u16 = 0x88b6;
 pub const IPV4: u16 = 0x0800;
 pub const ARP: u16 = 0x0806;
+/// The tags of a VLAN (802.1Q), and those of a provider (802.1ad).
 pub const VLAN: u16 = 0x8100;
+pub const PROVIDER: u16 = 0x88a8;
 pub const IPV6: u16 = 0x86dd;
 pub const BROADCAST: Mac = [0xff; 6];
 
@@ -65,10 +67,15 @@ impl Sent {
 
     /// Puts a VLAN tag before the rest.
     pub fn tagged(self, vlan: u16) -> Self {
-        let mut body = vlan.to_be_bytes().to_vec();
+        self.tag(VLAN, vlan)
+    }
+
+    /// Puts a tag of this protocol, with a priority and a VLAN, before the rest.
+    pub fn tag(self, protocol: u16, contents: u16) -> Self {
+        let mut body = contents.to_be_bytes().to_vec();
         body.extend(self.ethertype.to_be_bytes());
         body.extend(&self.body);
-        Self { ethertype: VLAN, body, ..self }
+        Self { ethertype: protocol, body, ..self }
     }
 
     /// A UDP datagram over IPv4, to the discard port.

@@ -18,6 +18,7 @@ pub mod outcome;
 pub mod programs;
 pub mod record;
 pub mod traffic;
+pub mod vlans;
 
 #[allow(unused_imports)] // as above
 pub use net::{Arm, Net, Reason, Setup};

@@ -230,6 +230,33 @@ impl Net {
         output
     }
 
+    /// The index of a device of the bridge's host.
+    pub fn index(&self, device: &str) -> u32 {
+        let shown = command(&self.bridge.own.host, &format!("ip -o link show dev {device}"));
+        shown.split(':').next().unwrap().trim().parse().unwrap()
+    }
+
+    /// Has the bridge look at VLANs, if its kernel knows how to; says so if not. Each port is in
+    /// the kernel's default VLAN then, 1.
+    pub fn looks_at_vlans(&mut self) -> bool {
+        let line = "ip link set br0 type bridge vlan_filtering 1";
+        let mut words = line.split_whitespace();
+        let command = self.bridge.own.host.command(words.next().unwrap()).args(words);
+        let output = command.output().unwrap();
+        let can = output.status.success();
+        if !can {
+            // Built without it; whatever else is wrong with it is a failure.
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("Operation not supported"), "{line}: {said}");
+            eprintln!(
+                "skipped: this kernel's bridges know no VLANs (CONFIG_BRIDGE_VLAN_FILTERING)"
+            );
+            self.step("skipped");
+        }
+        self.sync();
+        can
+    }
+
     /// Runs a command line that may fail in the bridge's host; whether it does is written down.
     pub fn try_run(&mut self, line: &str) {
         let mut words = line.split_whitespace();
@@ -323,8 +350,10 @@ impl Net {
         let line = |entry: &serde_json::Value| {
             let flags = &entry["flags"];
             let names = ["mac", "ifname", "master", "state"].map(|key| word(entry, key));
+            let vlan = entry["vlan"].as_u64().map(|vlan| format!(" vlan {vlan}"));
             // A learned entry has no state, or waits to be forgotten.
-            format!("{} {flags}", names.join(" ")).replace(" stale ", "  ")
+            let line = format!("{} {flags}{}", names.join(" "), vlan.unwrap_or_default());
+            line.replace(" stale ", "  ")
         };
         let mut lines: Vec<String> = entries.iter().map(line).collect();
         lines.sort();
@@ -357,6 +386,12 @@ impl Net {
     pub fn tcp(&mut self, from: usize, to: usize, bytes: usize) {
         let (from, to) = (self.bridge.members[from].clone(), self.bridge.members[to].clone());
         transfer(&from.host, &to.host, to.v4, bytes);
+    }
+
+    /// The same to an address that a member was given.
+    pub fn tcp_to(&mut self, from: usize, to: usize, address: [u8; 4], bytes: usize) {
+        let (from, to) = (self.bridge.members[from].clone(), self.bridge.members[to].clone());
+        transfer(&from.host, &to.host, address, bytes);
     }
 
     /// Makes a member's link anew: the port's device and the member's are gone and come back

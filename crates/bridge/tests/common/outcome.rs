@@ -73,7 +73,10 @@ impl Outcome {
         if let Some((before, after)) = &self.counted {
             let more = count(after) - count(before);
             let context = self.context();
-            assert!(more >= least, "{context}: {what}: {more}, expected {least}: {after:?}");
+            assert!(
+                more >= least,
+                "{context}: {what}: {more}, expected {least}: {before:?}, then {after:?}"
+            );
         }
         self
     }

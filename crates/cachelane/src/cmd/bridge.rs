@@ -163,7 +163,7 @@ fn say(fleet: &Fleet, name: &str, event: &Event) {
 fn announce(name: &str, accelerator: &Accelerator) {
     let plan = accelerator.plan();
     let stations = accelerator.stations();
-    let count = plan.ports.iter().filter(|port| accelerated(port)).count();
+    let count = plan.ports.iter().filter(|port| accelerated(&plan, port)).count();
     tracing::info!(
         "{name}: {count} of {} ports accelerated, {stations} stations known",
         plan.ports.len()

@@ -14,7 +14,8 @@ use nix::{
     errno::Errno,
     ifaddrs::getifaddrs,
     sys::socket::{
-        self, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, sockopt,
+        self, AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol,
+        SockType, sockopt,
     },
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,6 +24,12 @@ use crate::{Error, ErrorKind, Host, Result, timespec};
 
 /// The longest frame: a GSO packet of 64 KiB with its headers, and room to notice a longer one.
 const LONGEST: usize = 66 * 1024;
+/// What stands before a frame's VLAN tag: its two addresses.
+const ADDRESSES: usize = 12;
+/// The size of struct tpacket_auxdata, and what says in its status that there is a tag, and its
+/// protocol (linux/if_packet.h).
+const AUXDATA: usize = 20;
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 /// Memory for frames that were captured and not yet read, in bytes.
 const WAITING: usize = 64 << 20;
 
@@ -36,7 +43,7 @@ pub struct FrameSender {
 /// Captures the frames that a device receives and, if asked, those that it sends.
 ///
 /// Frames come as the device hands them to the stack: GSO packets whole, checksums perhaps not
-/// filled in, and without the outermost VLAN tag, which the kernel has taken off by then.
+/// filled in. The outermost VLAN tag, which the kernel has taken off by then, is put back.
 #[derive(Debug)]
 pub struct FrameCapture {
     socket: OwnedFd,
@@ -128,6 +135,8 @@ impl FrameCapture {
         let (socket, index) =
             host.run(|| packet_socket(host, device, Some(SockProtocol::EthAll)))??;
         let name = format!("{device} of {host}");
+        bpf::tell_tags(socket.as_fd())
+            .map_err(|error| Error::io(format!("the tags of frames of {name}"), error))?;
         socket::setsockopt(&socket, sockopt::RcvBufForce, &WAITING)
             .map_err(|error| Error::io(format!("memory for frames of {name}"), error))?;
         Ok(Self { socket, index, both, name, buffer: vec![0; LONGEST] })
@@ -176,8 +185,16 @@ impl FrameCapture {
 
     /// Reads one frame; none if it is not asked for or came before the socket was bound.
     fn read(&mut self) -> Result<Option<Frame>> {
-        let received = socket::recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut self.buffer);
-        let (len, from) = received.map_err(|error| self.error(error.into()))?;
+        let mut parts = [io::IoSliceMut::new(&mut self.buffer)];
+        let mut told = nix::cmsg_space!([u8; AUXDATA]);
+        let received = socket::recvmsg::<LinkAddr>(
+            self.socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut told),
+            MsgFlags::empty(),
+        );
+        let read = received.map(|read| (read.bytes, read.address, tag_of(&read)));
+        let (len, from, tag) = read.map_err(|error| self.error(error.into()))?;
         if len == self.buffer.len() {
             let message = format!("a frame of more than {} bytes at {}", len - 1, self.name);
             return Err(Error::invalid(message));
@@ -187,7 +204,12 @@ impl FrameCapture {
             _ => None,
         };
         let to = to.filter(|to| self.both || *to != FrameTarget::Sent);
-        Ok(to.map(|to| Frame { bytes: self.buffer[..len].to_vec(), to }))
+        let bytes = &self.buffer[..len];
+        let whole = match (tag, bytes.split_at_checked(ADDRESSES)) {
+            (Some(tag), Some((addresses, rest))) => [addresses, &tag, rest].concat(),
+            _ => bytes.to_vec(),
+        };
+        Ok(to.map(|to| Frame { bytes: whole, to }))
     }
 
     fn error(&self, error: io::Error) -> Error {
@@ -199,6 +221,20 @@ impl AsFd for FrameCapture {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The VLAN tag that the kernel says to have taken off a frame.
+fn tag_of(read: &socket::RecvMsg<'_, '_, LinkAddr>) -> Option<[u8; 4]> {
+    let mut told = read.cmsgs().ok()?.filter_map(|message| match message {
+        ControlMessageOwned::Unknown(message) => Some(message.data_bytes),
+        _ => None,
+    });
+    let told = told.find(|bytes| bytes.len() >= AUXDATA)?;
+    let status = u32::from_ne_bytes(*told.first_chunk()?);
+    let short = |at: usize| Some(u16::from_ne_bytes(*told.get(at..)?.first_chunk()?));
+    // What it says last: the tag, and the protocol of tags.
+    let ([a, b], [c, d]) = (short(18)?.to_be_bytes(), short(16)?.to_be_bytes());
+    (status & TP_STATUS_VLAN_VALID != 0).then_some([a, b, c, d])
 }
 
 /// A packet socket on a device of the namespace that this thread is in, and the device's index.

@@ -11,6 +11,7 @@ mod pps;
 mod rules;
 mod scaling;
 pub(crate) mod tcp;
+mod vlans;
 
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ impl Experiment for Bridge {
             entries::part(self.entries),
             changes::part(),
             rules::part(),
+            vlans::part(),
         ]
     }
 

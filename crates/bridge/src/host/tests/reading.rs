@@ -106,7 +106,7 @@ fn root_a_port_that_leaves_is_announced_with_its_entries() {
             assert_eq!(names, ["p1"], "{leaving}");
             let gone = old.iter().filter(|entry| entry.port == before.ports[0].index);
             for entry in gone {
-                let removed = crate::Change::Removed(entry.mac);
+                let removed = crate::Change::Removed(entry.key);
                 assert!(changes.contains(&removed), "{leaving}: {entry:?} in {changes:?}");
             }
         });

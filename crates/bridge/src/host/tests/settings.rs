@@ -7,7 +7,9 @@ use netlink_packet_route::link::InfoBridge;
 use super::{Rig, wait};
 use crate::host::ROOM;
 use crate::host::{Reader, Watch, bridge_of, link::Link};
-use crate::state::{Calls, DeviceHook, GsoLimits, Mac, PeerDetails, Port, State, StpState};
+use crate::state::{
+    Calls, DeviceHook, GsoLimits, Mac, PeerDetails, Port, State, StpState, VlanProtocol,
+};
 
 /// Steps, what they do to the state, steps back, and how soon it is known.
 struct Case {
@@ -354,7 +356,7 @@ fn settings_of_the_bridge_that_a_kernel_may_lack_are_read() {
     let link = || Link { bridge: settings.clone(), ..Link::default() };
     let on = Calls { iptables: true, ..Calls::default() };
     let without = bridge_of(link(), None);
-    assert!(without.vlan_filtering);
+    assert_eq!(without.vlans, Some(VlanProtocol::Q));
     assert_eq!(without.calls, Calls::default());
     assert_eq!(bridge_of(link(), Some(on)).calls, Calls { arptables: true, ..on });
 }

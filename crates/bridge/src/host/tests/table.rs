@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{LIMIT, Rig, kernel::add_watched};
 use crate::host::ROOM;
 use crate::host::{Reader, Watch};
-use crate::state::{Mac, State};
+use crate::state::{Key, Mac, State};
 use crate::{Change, Entry, EntryKind, ErrorKind};
 
 #[test]
@@ -21,7 +21,7 @@ fn root_entries_of_every_kind_are_read_and_announced_in_order() {
     let Some(rig) = Rig::new(test) else { return };
     rig.run(|reader, state| {
         let (bridge, p0) = (state.bridge.index, state.ports[0].index);
-        let entry = |mac, kind| Entry { mac, port: p0, kind, sticky: false, kernel_only: false };
+        let entry = |key, kind| Entry { key, port: p0, kind, sticky: false, kernel_only: false };
         let cases = [
             ("dev p0 master dynamic", entry(ours(0), EntryKind::Ageing)),
             ("dev p0 master static", entry(ours(1), EntryKind::Static)),
@@ -35,9 +35,9 @@ fn root_entries_of_every_kind_are_read_and_announced_in_order() {
         ];
         let mut watch = Watch::new(bridge, ROOM).expect("a watch");
         for (how, entry) in &cases {
-            rig.step(&format!("bridge fdb add {} {how}", entry.mac));
+            rig.step(&format!("bridge fdb add {} {how}", entry.key.mac));
         }
-        add_watched(p0, ours(6));
+        add_watched(p0, ours(6).mac);
         let watched = Entry { kernel_only: true, ..entry(ours(6), EntryKind::Static) };
         let mut expected: Vec<_> = cases.iter().map(|(_, entry)| *entry).collect();
         expected.push(watched);
@@ -46,9 +46,9 @@ fn root_entries_of_every_kind_are_read_and_announced_in_order() {
 
         let announced = drain_ours(&mut watch);
         assert_eq!(announced, expected.iter().map(|e| Change::Set(*e)).collect::<Vec<_>>());
-        assert_eq!(read(reader, bridge), by_mac(&expected));
+        assert_eq!(read(reader, bridge), by_key(&expected));
         for entry in &expected {
-            let found = reader.station(bridge, entry.mac).expect("an answer");
+            let found = reader.station(bridge, entry.key).expect("an answer");
             assert_eq!(found, Some(*entry));
         }
         assert_eq!(reader.station(bridge, ours(7)).expect("an answer"), None);
@@ -68,7 +68,7 @@ fn root_locked_entries_are_the_kernel_s_alone() {
         let sent = rig.a.run(|| UdpSocket::bind(from)?.send_to(b"?", to));
         sent.expect("a thread in the host").expect("sending");
         let expected = Entry {
-            mac: ours(1),
+            key: ours(1),
             port: state.ports[0].index,
             kind: EntryKind::Ageing,
             sticky: false,
@@ -101,8 +101,8 @@ fn root_notifications_come_to_what_the_kernel_has() {
             batch(&rig, commands);
             for change in drain_ours(&mut watch) {
                 match change {
-                    Change::Set(entry) => mirror.insert(entry.mac, entry),
-                    Change::Removed(mac) => mirror.remove(&mac),
+                    Change::Set(entry) => mirror.insert(entry.key, entry),
+                    Change::Removed(key) => mirror.remove(&key),
                 };
             }
             assert!(!mirror.is_empty());
@@ -158,19 +158,19 @@ fn root_tables_of_other_bridges_stay_apart() {
 }
 
 /// The addresses of these tests.
-fn ours(number: u32) -> Mac {
+fn ours(number: u32) -> Key {
     let [a, b, c, d] = number.to_be_bytes();
-    Mac([0x06, 0xaa, a, b, c, d])
+    Mac([0x06, 0xaa, a, b, c, d]).into()
 }
 
-fn is_ours(mac: &Mac) -> bool {
-    mac.0.starts_with(&[0x06, 0xaa])
+fn is_ours(key: &Key) -> bool {
+    key.mac.0.starts_with(&[0x06, 0xaa])
 }
 
-fn mac_of(change: &Change) -> Mac {
+fn key_of(change: &Change) -> Key {
     match change {
-        Change::Set(entry) => entry.mac,
-        Change::Removed(mac) => *mac,
+        Change::Set(entry) => entry.key,
+        Change::Removed(key) => *key,
     }
 }
 
@@ -178,21 +178,21 @@ fn mac_of(change: &Change) -> Mac {
 fn drain_ours(watch: &mut Watch) -> Vec<Change> {
     let mut changes = Vec::new();
     watch.drain(&mut changes).expect("nothing is lost");
-    changes.retain(|change| is_ours(&mac_of(change)));
+    changes.retain(|change| is_ours(&key_of(change)));
     changes
 }
 
-fn by_mac(entries: &[Entry]) -> HashMap<Mac, Entry> {
-    let found: HashMap<_, _> = entries.iter().map(|entry| (entry.mac, *entry)).collect();
+fn by_key(entries: &[Entry]) -> HashMap<Key, Entry> {
+    let found: HashMap<_, _> = entries.iter().map(|entry| (entry.key, *entry)).collect();
     assert_eq!(found.len(), entries.len(), "an address twice");
     found
 }
 
 /// The kernel's entries of these tests.
-fn read(reader: &mut Reader, bridge: u32) -> HashMap<Mac, Entry> {
+fn read(reader: &mut Reader, bridge: u32) -> HashMap<Key, Entry> {
     let mut entries = reader.stations(bridge).expect("the table");
-    entries.retain(|entry| is_ours(&entry.mac));
-    by_mac(&entries)
+    entries.retain(|entry| is_ours(&entry.key));
+    by_key(&entries)
 }
 
 /// Static entries on p0 and p1 in turn.
@@ -205,10 +205,10 @@ fn add_many(rig: &Rig, numbers: std::ops::Range<u32>) {
     batch(rig, commands);
 }
 
-fn many(n: u32, state: &State) -> (Mac, Entry) {
+fn many(n: u32, state: &State) -> (Key, Entry) {
     let port = state.ports[n as usize % 2].index;
     let kind = EntryKind::Static;
-    (ours(n), Entry { mac: ours(n), port, kind, sticky: false, kernel_only: false })
+    (ours(n), Entry { key: ours(n), port, kind, sticky: false, kernel_only: false })
 }
 
 /// Commands of `bridge`; those that the kernel refuses are passed over.
@@ -218,17 +218,17 @@ fn batch(rig: &Rig, commands: String) {
 }
 
 /// The next change of this address's entry.
-fn await_change(watch: &mut Watch, mac: Mac) -> Change {
+fn await_change(watch: &mut Watch, key: Key) -> Change {
     let end = Instant::now() + LIMIT;
     while Instant::now() < end {
         let mut changes = Vec::new();
         watch.drain(&mut changes).expect("nothing is lost");
-        if let Some(change) = changes.into_iter().find(|change| mac_of(change) == mac) {
+        if let Some(change) = changes.into_iter().find(|change| key_of(change) == key) {
             return change;
         }
         let fds = watch.fds();
         let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).expect("polling");
     }
-    panic!("nothing about {mac}");
+    panic!("nothing about {key}");
 }

@@ -45,13 +45,21 @@ fn text(name: &str, inspection: &Inspection) -> String {
     let plan = &inspection.plan;
     let accelerated = inspection.accelerated.as_ref();
     let by = accelerated.map(|by| format!("{name} is already accelerated by pid {}\n", by.pid));
-    let rows: Vec<[String; 4]> = plan.ports.iter().map(row).collect();
-    let table = table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows);
+    let rows: Vec<[String; 5]> = plan.ports.iter().map(|port| row(plan, port)).collect();
+    let table = match plan.vlans {
+        Some(_) => table(["PORT", "FROM IT", "TO IT", "VLANS", "WHY NOT MORE"], &rows),
+        None => {
+            let rows: Vec<[String; 4]> =
+                rows.into_iter().map(|[port, from, to, _, why]| [port, from, to, why]).collect();
+            table(["PORT", "FROM IT", "TO IT", "WHY NOT MORE"], &rows)
+        }
+    };
     let runs = if accelerated.is_some() { "runs" } else { "would run" };
     let ordered = plan.ports.iter().filter(|port| !port.before.is_empty());
     let order =
         |port: &PortPlan| format!("{}: ours {runs} after {}", port.name, programs(port).join(", "));
-    let mut lines: Vec<String> = ordered.map(order).chain(plan.remarks()).collect();
+    let tags = plan.vlans.map(|tags| format!("it goes by VLAN tags of {tags}"));
+    let mut lines: Vec<String> = ordered.map(order).chain(tags).chain(plan.remarks()).collect();
     if let Some(length) = plan.lease.length {
         let longest = plan.lease.longest_look;
         lines.push(format!(
@@ -64,15 +72,32 @@ fn text(name: &str, inspection: &Inspection) -> String {
     lines.iter().fold(by.unwrap_or_default() + &table, |text, line| text + line + "\n")
 }
 
-fn row(port: &PortPlan) -> [String; 4] {
-    let from = if port.receive.is_empty() { "fast" } else { "kernel" };
+/// The ways from a port, which is the kernel's or any other, and to it: the kernel's both where the
+/// whole bridge is.
+fn ways(plan: &Plan, port: &PortPlan) -> (Way, Way) {
+    match (plan.obstacles.is_empty(), port.receive.is_empty()) {
+        (false, _) => (Way::Kernel, Way::Kernel),
+        (true, false) => (Way::Kernel, port.send),
+        (true, true) => (Way::Straight, port.send),
+    }
+}
+
+/// The same in words.
+fn named(plan: &Plan, port: &PortPlan) -> (&'static str, &'static str) {
+    let (from, to) = ways(plan, port);
+    (if from == Way::Kernel { "kernel" } else { "fast" }, to.name())
+}
+
+fn row(plan: &Plan, port: &PortPlan) -> [String; 5] {
+    let (from, to) = named(plan, port);
+    let vlans = port.vlans.as_ref().map(|vlans| vlans.to_string()).unwrap_or_default();
     let mut why: Vec<String> = port.receive.iter().map(ToString::to_string).collect();
     why.extend(port.limits.iter().map(ToString::to_string));
     why.dedup();
     // What stands against both directions is in both lists.
     let mut seen = HashSet::new();
     why.retain(|reason| seen.insert(reason.clone()));
-    [port.name.clone(), from.into(), port.send.name().into(), why.join("; ")]
+    [port.name.clone(), from.into(), to.into(), vlans, why.join("; ")]
 }
 
 /// The tcx programs that run before ours, as people find them with bpftool.
@@ -92,11 +117,15 @@ fn to_json((name, there): &(String, Option<Inspection>)) -> Value {
     let obstacle = |o: &Obstacle| json!({"id": o.id(), "text": o.to_string()});
     let all = |list: &[Obstacle]| list.iter().map(obstacle).collect::<Vec<_>>();
     let port = |port: &PortPlan| {
+        let (from, to) = named(plan, port);
         json!({
             "name": port.name,
             "attached": inspection.attached.contains(&port.index),
-            "from": if port.receive.is_empty() { "fast" } else { "kernel" },
-            "to": port.send.name(),
+            "from": from,
+            "to": to,
+            "pvid": port.vlans.as_ref().and_then(|vlans| vlans.pvid()),
+            "vlans": port.vlans.as_ref().map(|vlans| vlans.count()),
+            "vlans_not_forwarding": port.vlans.as_ref().map(|vlans| vlans.held()),
             "against_from": all(&port.receive),
             "against_better_to": all(&port.limits),
             "tcx_before": port.before,
@@ -110,6 +139,7 @@ fn to_json((name, there): &(String, Option<Inspection>)) -> Value {
             json!({"pid": by.pid, "program": by.program})
         }),
         "can_forward": plan.can_forward(),
+        "vlan_protocol": plan.vlans.map(|tags| tags.to_string()),
         "obstacles": all(&plan.obstacles),
         "longest_look_us": plan.lease.longest_look.as_micros(),
         "lease_ms": plan.lease.length.map(|length| length.as_millis()),
@@ -151,8 +181,9 @@ fn would_attach(name: &str, plan: &Plan) -> Vec<String> {
             [] => String::new(),
             there => format!(", after the tcx programs there: {}", there.join(", ")),
         };
-        let from = if port.receive.is_empty() { "takes from it" } else { "takes nothing from it" };
-        let to = match port.send {
+        let (from, to) = ways(plan, port);
+        let from = if from == Way::Kernel { "takes nothing from it" } else { "takes from it" };
+        let to = match to {
             Way::Kernel => "sends nothing to it",
             Way::Queue => "sends to it through its queue",
             Way::Straight => "sends to it straight",
@@ -164,8 +195,8 @@ fn would_attach(name: &str, plan: &Plan) -> Vec<String> {
 }
 
 /// Whether something may be taken from the port, or sent to it.
-pub(super) fn accelerated(port: &PortPlan) -> bool {
-    port.receive.is_empty() || port.send > Way::Kernel
+pub(super) fn accelerated(plan: &Plan, port: &PortPlan) -> bool {
+    ways(plan, port) != (Way::Kernel, Way::Kernel)
 }
 
 /// The bridges that are meant, and what is found there; none where one is not there and would be
