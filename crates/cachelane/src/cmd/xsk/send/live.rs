@@ -70,6 +70,7 @@ pub(super) fn run(
     what: &str,
     quiet: bool,
 ) -> anyhow::Result<Exit> {
+    xsk::check_kernel()?;
     let places = args.common.places.each()?;
     let way = format!("live frames out of {device}, without socket buffers");
     if args.common.dry_run {
