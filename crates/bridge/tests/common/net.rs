@@ -47,6 +47,8 @@ pub struct Net {
     record: Record,
     notes: Vec<String>,
     before: Option<Counters>,
+    /// What fast paths that have ended had forwarded.
+    earlier: u64,
     lab: Lab,
 }
 
@@ -83,6 +85,7 @@ impl Net {
             record,
             notes: Vec::new(),
             before: None,
+            earlier: 0,
             lab,
         };
         net.configure(setup);
@@ -132,6 +135,7 @@ impl Net {
 
     /// Ends the fast path, where there is one, and starts it anew.
     pub fn restart(&mut self) {
+        self.earlier = self.forwarded();
         if self.accelerator.take().is_some() {
             self.start();
         }
@@ -378,6 +382,11 @@ impl Net {
         let (before, after) = (self.before.take(), self.counters());
         self.before.clone_from(&after);
         Outcome { arm: self.arm, step, counted: before.zip(after) }
+    }
+
+    /// How many frames have taken the fast path since the network was made.
+    pub fn forwarded(&self) -> u64 {
+        self.earlier + self.counters().map_or(0, |counters| counters.forwarded())
     }
 
     pub fn counters(&self) -> Option<Counters> {
