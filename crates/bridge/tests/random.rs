@@ -138,7 +138,7 @@ fn round(test: &str, seed: u64, totals: &Mutex<Totals>) {
             totals.straight += stats.straight;
             totals.redirected += stats.redirected;
             totals.kernel += stats.left_to_kernel();
-            totals.by_vlan += if by_vlan { stats.forwarded() } else { 0 };
+            totals.by_vlan += if by_vlan { net.forwarded() } else { 0 };
         }
     });
 }

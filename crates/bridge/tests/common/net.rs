@@ -48,6 +48,8 @@ pub struct Net {
     record: Record,
     notes: Vec<String>,
     before: Option<Counters>,
+    /// What fast paths that have ended had forwarded.
+    earlier: u64,
     lab: Lab,
 }
 
@@ -84,6 +86,7 @@ impl Net {
             record,
             notes: Vec::new(),
             before: None,
+            earlier: 0,
             lab,
         };
         net.configure(setup);
@@ -130,6 +133,7 @@ impl Net {
 
     /// Ends the fast path, where there is one, and starts it anew.
     pub fn restart(&mut self) {
+        self.earlier = self.forwarded();
         if self.accelerator.take().is_some() {
             self.start();
         }
@@ -376,6 +380,11 @@ impl Net {
         let (before, after) = (self.before.take(), self.counters());
         self.before.clone_from(&after);
         Outcome { arm: self.arm, step, counted: before.zip(after) }
+    }
+
+    /// How many frames have taken the fast path since the network was made.
+    pub fn forwarded(&self) -> u64 {
+        self.earlier + self.counters().map_or(0, |counters| counters.forwarded())
     }
 
     pub fn counters(&self) -> Option<Counters> {
