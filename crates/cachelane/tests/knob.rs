@@ -334,7 +334,11 @@ impl OtherUser {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(place.path(), mode).unwrap();
         let program = place.path().join("cachelane");
-        fs::copy(env!("CARGO_BIN_EXE_cachelane"), &program).unwrap();
+        // A program of its own writes the copy: a child that another test's thread forks meanwhile
+        // would keep it open, and busy, until its exec.
+        let original = Path::new(env!("CARGO_BIN_EXE_cachelane"));
+        let copied = Command::new("cp").args([original, program.as_path()]).status().unwrap();
+        assert!(copied.success());
         OtherUser { uid, program, _sockets: sockets, _place: place }
     }
 
