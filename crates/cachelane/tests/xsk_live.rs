@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::text;
 use common::xsk::{Scene, number};
 use lab::testing::{comes_true, root};
-use lab::{End, Link};
+use lab::{End, Link, LinkOptions};
 use rustix::process::Signal;
 
 /// Sends by live frames over a link whose other end runs an XDP program.
@@ -61,6 +61,22 @@ fn root_live_frames_arrive_whole_and_in_order() {
         let bytes = 2000 * size.parse::<u64>().expect("a number");
         assert_eq!((number(&sent, "/tx/bytes"), number(&got, "/rx/bytes")), (bytes, bytes));
     }
+}
+
+/// The longest that there can be, to a veth that takes frames for its GRO.
+#[test]
+fn root_the_longest_frame_is_sent() {
+    if !root("root_the_longest_frame_is_sent") {
+        return;
+    }
+    let scene = Scene::new("livelong");
+    let options = LinkOptions { mtu: 4000, ..LinkOptions::default() };
+    let link = scene.join(&scene.host("a"), &scene.host("b"), options);
+    let ethtool = link.b.host.command("ethtool").args(["-K", &link.b.device, "gro", "on"]);
+    ethtool.run().expect("ethtool");
+    let sent = scene.object(&link.a.host, &live(&link, &["--count", "100", "--size", "3072"]));
+    assert_eq!(number(&sent, "/tx/bytes"), 307_200, "{sent:#}");
+    assert_eq!(number(&sent, "/drops/tx_dropped"), 0, "{sent:#}");
 }
 
 /// Each thread has its flows and its stream, and together they send the count.
