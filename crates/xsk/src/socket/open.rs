@@ -348,6 +348,13 @@ fn explain(
     frame_size: u32,
     error: Errno,
 ) -> Error {
+    // Drivers say in several words that a frame holds no packet of theirs.
+    if options.mode == Mode::ZeroCopy
+        && matches!(error, Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP)
+        && let Some(message) = fit::mtu_past_frames(frame_size, device)
+    {
+        return Error::caused(ErrorKind::FrameTooSmall, message, error);
+    }
     let (kind, message) = match error {
         Errno::BUSY => (
             ErrorKind::QueueTaken,
@@ -356,12 +363,6 @@ fn explain(
                  whose)"
             ),
         ),
-        Errno::INVAL | Errno::RANGE | Errno::OPNOTSUPP
-            if options.mode == Mode::ZeroCopy
-                && let Some(message) = fit::mtu_past_frames(frame_size, device) =>
-        {
-            (ErrorKind::FrameTooSmall, message)
-        }
         Errno::OPNOTSUPP if options.mode == Mode::ZeroCopy => (
             ErrorKind::Unsupported,
             format!("{device}: its driver has no zero-copy AF_XDP; expected copy or auto"),
