@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use rand::random;
 use xsk::{
@@ -80,15 +80,9 @@ pub(super) fn run(
     privileges::require("sending live frames", privileges::LIVE)?;
     let carrier = Carrier::of([device])?;
     // Some cards take frames only with a program on them.
-    let idle = match check_live(device) {
-        Ok(()) => None,
-        Err(_) if device.kind()?.is_none() => idle_program(device)?,
-        Err(error) => return Err(anyhow::Error::from(error).context("--engine live")),
-    };
-    if idle.is_some() {
-        let checked = check_live(device);
-        checked.map_err(|error| anyhow::Error::from(error).context("--engine live"))?;
-    }
+    let is_card = device.kind()?.is_none();
+    let idle = if is_card && check_live(device).is_err() { idle_program(device)? } else { None };
+    check_live(device).context("--engine live")?;
     carrier.iter().try_for_each(Carrier::wait)?;
     let stream = random::<u32>() & 0xffff_ff00;
     let (threads, stops) = (places.len(), Stops::default());
