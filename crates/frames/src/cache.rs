@@ -76,22 +76,41 @@ impl LaneCache {
     #[inline]
     pub fn get_bulk(&mut self, n: usize, into: &mut Vec<Frame>) -> usize {
         into.reserve(n);
+        let got = match self.local.len >= n {
+            true => {
+                self.take_into(n, into);
+                n
+            }
+            false => self.gather_into(n, into),
+        };
+        self.local.gets += got as u64;
+        self.note_all(numbers(&into[into.len() - got..]), Event::Got);
+        got
+    }
+
+    /// Appends the last `count` frames of the current magazine, which has as many, to `into`, which has
+    /// room for them.
+    #[inline]
+    fn take_into(&mut self, count: usize, into: &mut Vec<Frame>) {
+        debug_assert!(count <= self.local.len && count <= into.capacity() - into.len());
+        self.local.len -= count;
+        // SAFETY: the old `len` slots are frames, of which the last `count` go to `into`, which has
+        // room for them; a `Frame` is its number, and these leave the magazine.
+        unsafe {
+            let from = self.local.slots.as_ptr().add(self.local.len);
+            copy(from, into.as_mut_ptr().add(into.len()).cast(), count);
+            into.set_len(into.len() + count);
+        }
+    }
+
+    /// As [`get_bulk`](Self::get_bulk), from more than one magazine; `into` has room.
+    fn gather_into(&mut self, n: usize, into: &mut Vec<Frame>) -> usize {
         let mut got = 0;
         while got < n && (self.local.len > 0 || self.local.refill(self.pool.shared())) {
             let count = self.local.len.min(n - got);
-            self.local.len -= count;
-            // SAFETY: `len` slots are frames, of which the last `count` go to `into`, which has
-            // room for them; a `Frame` is its number, and these leave the magazine.
-            unsafe {
-                let from = self.local.slots.as_ptr().add(self.local.len);
-                let to = into.as_mut_ptr().add(into.len());
-                copy(from, to.cast(), count);
-                into.set_len(into.len() + count);
-            }
+            self.take_into(count, into);
             got += count;
         }
-        self.local.gets += got as u64;
-        self.note_all(numbers(&into[into.len() - got..]), Event::Got);
         got
     }
 
@@ -226,16 +245,7 @@ impl LaneCache {
     pub fn put_array<const N: usize>(&mut self, frames: [Frame; N]) {
         let frames = ManuallyDrop::new(frames);
         let numbers = numbers(&*frames);
-        let may_stay = self.shared().alien_free() != AlienFree::Defer;
-        if self.are_ours(numbers) && may_stay && self.local.full - self.local.len >= N {
-            self.note_all(numbers, Event::Put);
-            // SAFETY: `N` slots from `len` on are free and up to `full`.
-            unsafe {
-                let to = self.local.slots.as_ptr().add(self.local.len);
-                to.copy_from_nonoverlapping(numbers.as_ptr(), N);
-            }
-            self.local.len += N;
-        } else if !self.put_all(numbers) {
+        if !self.put_at_once(numbers) && !self.put_all(numbers) {
             ManuallyDrop::into_inner(frames).into_iter().for_each(|frame| self.put(frame));
         }
     }
@@ -243,12 +253,34 @@ impl LaneCache {
     /// Gives all of them back; `frames` is empty after this. As [`put`](Self::put) for each.
     #[inline]
     pub fn put_bulk(&mut self, frames: &mut Vec<Frame>) {
-        if self.put_all(numbers(frames)) {
+        if self.put_at_once(numbers(frames)) || self.put_all(numbers(frames)) {
             // SAFETY: shorter; the frames are in magazines now and must not be dropped.
             unsafe { frames.set_len(0) };
         } else {
             frames.drain(..).for_each(|frame| self.put(frame));
         }
+    }
+
+    /// Puts frames onto the current magazine, if they are to stay, it has room for all of them, and all
+    /// are of this pool; else none, and false. What is compared is copied on the way.
+    #[inline]
+    fn put_at_once(&mut self, numbers: &[u32]) -> bool {
+        let may_stay = self.shared().alien_free() != AlienFree::Defer;
+        if !may_stay || self.local.full - self.local.len < numbers.len() {
+            return false;
+        }
+        // SAFETY: `numbers.len()` slots from `len` on are free and up to `full`; that they hold numbers
+        // says nothing until `len` does.
+        let differing = unsafe {
+            let to = self.local.slots.as_ptr().add(self.local.len);
+            copy_comparing(numbers.as_ptr(), to, numbers.len(), self.local.first)
+        };
+        let ours = differing & !self.local.within == 0;
+        if ours {
+            self.note_all(numbers, Event::Put);
+            self.local.len += numbers.len();
+        }
+        ours
     }
 
     /// Puts frames of this pool where they are to go; or none of them, and false, if some are not
@@ -360,13 +392,14 @@ impl LaneCache {
 
     #[inline]
     fn is_ours(&self, number: u32) -> bool {
-        number.wrapping_sub(self.local.first) < self.local.count
+        (number ^ self.local.first) & !self.local.within == 0
     }
 
     #[inline]
     fn are_ours(&self, numbers: &[u32]) -> bool {
         // Without an early end: done on several at once.
-        numbers.iter().fold(true, |ours, &number| ours & self.is_ours(number))
+        let differing = numbers.iter().fold(0, |all, number| all | (number ^ self.local.first));
+        differing & !self.local.within == 0
     }
 
     #[inline]
@@ -413,6 +446,32 @@ unsafe fn copy(from: *const u32, to: *mut u32, count: usize) {
             *to.add(at) = *from.add(at);
         }
     }
+}
+
+/// The same, and in which bits any of the numbers differs from this one.
+///
+/// # Safety
+/// As [`copy`].
+#[inline]
+unsafe fn copy_comparing(from: *const u32, to: *mut u32, count: usize, with: u32) -> u32 {
+    const BLOCK: usize = 16;
+    let whole = count / BLOCK * BLOCK;
+    let mut differing = [0_u32; 4];
+    // SAFETY: as the caller says; the blocks and the rest make `count`.
+    unsafe {
+        for at in (0..whole).step_by(BLOCK) {
+            let block = from.add(at).cast::<[u32; BLOCK]>().read_unaligned();
+            to.add(at).cast::<[u32; BLOCK]>().write_unaligned(block);
+            for (at, number) in block.into_iter().enumerate() {
+                differing[at % 4] |= number ^ with;
+            }
+        }
+        for at in whole..count {
+            *to.add(at) = *from.add(at);
+            differing[at % 4] |= *from.add(at) ^ with;
+        }
+    }
+    differing.into_iter().fold(0, |all, differing| all | differing)
 }
 
 /// The numbers of frames.

@@ -1,5 +1,8 @@
 //! The numbers of frames: each area of the process has a range of its own, so that a frame of one
 //! pool that is given to another is seen, and finds its way home.
+//!
+//! A range is a power of two, and a multiple of itself: whether many numbers are all of one range is
+//! then seen from their bits, at the cost of two instructions for each few of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -30,21 +33,31 @@ pub(crate) fn allot(frames: u32) -> Result<u32> {
     Ok(first)
 }
 
+/// How many numbers so many frames take.
+fn range(frames: u32) -> u64 {
+    u64::from(frames).next_power_of_two()
+}
+
+/// In which bits the numbers of so many frames differ.
+pub(crate) fn within(frames: u32) -> u32 {
+    (range(frames) - 1) as u32
+}
+
 /// After the last area, so that numbers come back as late as can be; else wherever there is room.
 fn gap(areas: &BTreeMap<u32, Area>, frames: u32) -> Option<u32> {
-    let fits = |first: u32, end: u32| end.checked_sub(first).is_some_and(|room| room >= frames);
-    let after_last = areas.last_key_value().map_or(1, |(first, area)| first + area.frames);
-    if fits(after_last, u32::MAX) {
-        return Some(after_last);
-    }
-    let mut free = 1;
-    for (&first, area) in areas {
-        if fits(free, first) {
-            return Some(free);
-        }
-        free = first + area.frames;
-    }
-    None
+    const END: u64 = 1 << 32;
+    let range_of = range(frames);
+    let ends = || areas.iter().map(|(first, area)| u64::from(*first) + range(area.frames));
+    let free_from = std::iter::once(1).chain(ends());
+    let used_from = areas.keys().map(|first| u64::from(*first)).chain([END]);
+    let gaps = free_from.zip(used_from).map(|(free, used)| (free.next_multiple_of(range_of), used));
+    let mut fitting = gaps.filter(|(first, end)| first + range_of <= *end);
+    let after_last = ends().last().unwrap_or(1).next_multiple_of(range_of);
+    let first = match after_last + range_of <= END {
+        true => after_last,
+        false => fitting.next()?.0,
+    };
+    u32::try_from(first).ok()
 }
 
 /// Says which pool has the numbers from `first` on.
@@ -90,13 +103,20 @@ mod tests {
     fn numbers_are_allotted_after_the_last_area_and_then_where_there_is_room() {
         let area = |frames| Area { frames, pool: None };
         let mut areas = BTreeMap::new();
-        assert_eq!(gap(&areas, 10), Some(1));
-        areas.insert(1, area(10));
-        assert_eq!(gap(&areas, 10), Some(11));
-        areas.insert(100, area(u32::MAX - 110));
-        assert_eq!(gap(&areas, 10), Some(u32::MAX - 10));
-        assert_eq!(gap(&areas, 11), Some(11), "the gap between the areas");
-        assert_eq!(gap(&areas, 89), Some(11));
-        assert_eq!(gap(&areas, 90), None);
+        assert_eq!(gap(&areas, 10), Some(16));
+        areas.insert(16, area(10));
+        assert_eq!(gap(&areas, 16), Some(32), "a range of 16");
+        assert_eq!(gap(&areas, 17), Some(32));
+        assert_eq!(gap(&areas, 33), Some(64));
+        areas.insert(1 << 31, area(1 << 30));
+        assert_eq!(gap(&areas, 1 << 30), Some(3 << 30));
+        assert_eq!(gap(&areas, (1 << 30) + 1), None);
+        areas.insert(3 << 30, area(1 << 30));
+        assert_eq!(gap(&areas, 1), Some(1), "before the first area");
+        assert_eq!(gap(&areas, 16), Some(32), "the gap between the areas");
+        assert_eq!(gap(&areas, 1 << 30), Some(1 << 30));
+        assert_eq!(gap(&areas, (1 << 30) + 1), None);
+        assert_eq!(gap(&BTreeMap::new(), u32::MAX), None);
+        assert_eq!(gap(&BTreeMap::new(), 1 << 31), Some(1 << 31));
     }
 }

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use super::outboxes::Outboxes;
 use crate::counters::Tally;
 use crate::magazine::{CAPACITY, MagazineId};
+use crate::numbers;
 use crate::place::Found;
 use crate::places::At;
 use crate::shared::{Shared, Slot};
@@ -31,9 +32,9 @@ pub(super) struct Local {
     pub(super) len: usize,
     /// Slots that may be used: frames in a full magazine.
     pub(super) full: usize,
-    /// This pool's numbers: the first, and how many.
+    /// The range of this pool's numbers: the first, and the bits that differ within it.
     pub(super) first: u32,
-    pub(super) count: u32,
+    pub(super) within: u32,
     /// Those at home here.
     pub(super) home_first: u32,
     pub(super) home_count: u32,
@@ -78,7 +79,7 @@ impl Local {
             len: 0,
             full: shared.full as usize,
             first: shared.area.first(),
-            count: shared.area.frames(),
+            within: numbers::within(shared.area.frames()),
             home_first,
             home_count,
             gets,
