@@ -22,7 +22,11 @@ pub mod vlans;
 
 #[allow(unused_imports)] // as above
 pub use net::{Arm, Net, Reason, Setup};
+use outcome::Starved;
 use record::Record;
+
+/// How often a scenario is tried on a machine that is too busy for it.
+const TRIES: usize = 5;
 
 /// The CPUs that the tests may use.
 static CPUS: OnceLock<CpuSet> = OnceLock::new();
@@ -40,15 +44,27 @@ pub fn compare(test: &str, setup: &Setup, script: impl Fn(&mut Net) + Sync) {
         return;
     }
     CPUS.get_or_init(|| sched_getaffinity(None).unwrap());
-    let (kernel, fast) = thread::scope(|scope| {
-        let script = &script;
-        let arms = [Arm::Kernel, Arm::Fast].map(|arm| scope.spawn(move || run(arm, setup, script)));
-        let [kernel, fast] = arms.map(|arm| arm.join());
-        let unwrap = |result: thread::Result<Record>| {
-            result.unwrap_or_else(|payload| panic::resume_unwind(payload))
-        };
-        (unwrap(kernel), unwrap(fast))
-    });
+    let run_both = || {
+        thread::scope(|scope| {
+            let script = &script;
+            let arms =
+                [Arm::Kernel, Arm::Fast].map(|arm| scope.spawn(move || run(arm, setup, script)));
+            arms.map(|arm| arm.join())
+        })
+    };
+    let mut tries = 1;
+    let [kernel, fast] = loop {
+        let runs = run_both();
+        let starved = runs.iter().find_map(|run| run.as_ref().err()?.downcast_ref::<Starved>());
+        match starved {
+            Some(Starved(what)) if tries < TRIES => {
+                eprintln!("{test}: the machine was too busy, and it is tried again: {what}");
+                tries += 1;
+            }
+            Some(Starved(what)) => panic!("{test}: too busy {TRIES} times in a row: {what}"),
+            None => break runs.map(|run| run.unwrap_or_else(|why| panic::resume_unwind(why))),
+        }
+    };
     assert!(!kernel.steps.is_empty(), "a scenario without steps");
     if let Some(difference) = kernel.difference("the kernel alone", &fast, "the fast path") {
         panic!("{test}: {difference}");

@@ -5,6 +5,10 @@ use cachelane_bridge::{Counters, Reason};
 use super::net::Arm;
 use super::record::Step;
 
+/// Why a scenario says nothing: the process that it tests was kept from its CPU for so long that its
+/// lease ran out, and the frames were the kernel's, as they are then to be.
+pub struct Starved(pub String);
+
 /// What a step came to.
 pub struct Outcome {
     pub arm: Arm,
@@ -73,6 +77,9 @@ impl Outcome {
         if let Some((before, after)) = &self.counted {
             let more = count(after) - count(before);
             let context = self.context();
+            if more < least && after.kernel(Reason::Lease) > before.kernel(Reason::Lease) {
+                std::panic::panic_any(Starved(format!("{context}: {what}: {more} of {least}")));
+            }
             assert!(
                 more >= least,
                 "{context}: {what}: {more}, expected {least}: {before:?}, then {after:?}"
