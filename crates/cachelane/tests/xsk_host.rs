@@ -238,3 +238,37 @@ fn root_a_device_that_is_down_is_said() {
     let says = format!("{device} is down: no packets until `ip link set {device} up`");
     assert!(text(&down.stderr).contains(&says), "{down:?}");
 }
+
+/// Somebody may have taken the cable out: it is waited for, not for ever, and what then comes of the
+/// packets is counted.
+#[test]
+fn root_a_carrier_that_does_not_come_is_said() {
+    if !root("root_a_carrier_that_does_not_come_is_said") {
+        return;
+    }
+    let scene = Scene::new("xskcarrier");
+    let link = scene.link("a", "b");
+    link.b.host.ip(["link", "set", &link.b.device, "down"]).expect("root may");
+    let device = link.a.device.as_str();
+    let send = ["xsk", "send", device, "--count", "10", "--json"];
+    let command = scene.start(&link.a.host, &send, "has no carrier: what is sent there is dropped");
+    let output = {
+        let mut command = command;
+        ends_within(command.0.take().expect("it runs"), SOON)
+    };
+    let sent: Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let of = |what: &str| sent.pointer(what).and_then(Value::as_u64).expect("a number");
+    assert_eq!(of("/tx/packets") + of("/drops/tx_dropped"), 10, "{sent:#}");
+    assert!(of("/drops/tx_dropped") > 0, "{sent:#}");
+    // Once it comes, nothing is said.
+    let other = link.b.host.clone();
+    let name = link.b.device.clone();
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(600));
+        other.ip(["link", "set", &name, "up"]).map(drop)
+    });
+    let output = scene.run(&link.a.host, &send);
+    late.join().expect("no panic").expect("root may");
+    assert!(!text(&output.stderr).contains("no carrier"), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}

@@ -165,6 +165,40 @@ fn root_what_cannot_be_sent_live_is_refused_with_what_can() {
     assert!(text(&output.stdout).contains("would send live frames out of eth0"), "{output:?}");
 }
 
+/// Frames are made in the kernel, in calls of half a second: they stop with the process all the same.
+#[test]
+fn root_a_sender_that_is_stopped_sends_nothing_and_goes_on_where_it_was() {
+    if !root("root_a_sender_that_is_stopped_sends_nothing_and_goes_on_where_it_was") {
+        return;
+    }
+    let scene = Scene::new("livestop");
+    let link = scene.link("a", "b");
+    let receiver = scene.start(&link.b.host, &drop(&link.b, &["--check"]), "receiving");
+    let mac = link.b.mac.to_string();
+    let args = ["--dst-mac", &mac, "--pattern", "seq", "--rate", "100000", "--json"];
+    let sender = scene.start(&link.a.host, &live(&link, &args), "as live frames");
+    let received = || link.b.counters().expect("counters").rx_packets;
+    assert!(comes_true(|| received() > 1000));
+    for _ in 0..3 {
+        sender.signal(Signal::STOP);
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", sender.pid()));
+        assert!(comes_true(|| state().is_ok_and(|stat| stat.contains(") T "))));
+        let before = received();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(received(), before, "frames of a sender that is stopped");
+        sender.signal(Signal::CONT);
+        assert!(comes_true(|| received() > before + 1000), "it does not go on");
+    }
+    let sent = number(&sender.object(), "/tx/packets");
+    assert!(comes_true(|| scene.counter(&receiver, "xsk.rx_packets") >= sent), "{sent}");
+    let got = receiver.object();
+    // None was sent twice, and none left out, where a call ended early.
+    for bad in ["reordered", "duplicated", "corrupt"] {
+        assert_eq!(number(&got, &format!("/check/{bad}")), 0, "{got:#}");
+    }
+    assert_eq!(number(&got, "/check/probes") + number(&got, "/check/lost"), sent, "{got:#}");
+}
+
 /// The other end stops to take them, and then the device itself goes.
 #[test]
 fn root_what_a_device_does_not_take_is_counted_and_one_that_goes_is_named() {
