@@ -29,6 +29,9 @@ pub struct BenchOutput {
     pub cases: Vec<Case>,
     /// How cases compare.
     pub ratios: Vec<RatioOut>,
+    /// How cases grow with a number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<Curve>,
     /// What a reader should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -81,6 +84,35 @@ pub struct RatioOut {
     pub verdict: Option<Verdict>,
 }
 
+/// How a figure grows with a number, such as that of connections. The values are the cases'.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    /// What is measured, e.g. `requests a second`.
+    pub name: String,
+    /// What there is more and more of, e.g. `connections`.
+    pub along: String,
+    /// One line for each of those that are compared.
+    pub lines: Vec<Line>,
+}
+
+/// A line of a [`Curve`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Whose it is, e.g. `haproxy`.
+    pub name: String,
+    /// Its points, by ascending number.
+    pub points: Vec<Point>,
+}
+
+/// A point of a [`Line`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// How many there are; above 0.
+    pub at: f64,
+    /// The name of the case that says what was measured there.
+    pub case: String,
+}
+
 /// What a ratio was claimed to be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,6 +134,7 @@ impl BenchOutput {
             host,
             cases: Vec::new(),
             ratios: Vec::new(),
+            curves: Vec::new(),
             notes: Vec::new(),
             absent: Vec::new(),
             incomplete: false,

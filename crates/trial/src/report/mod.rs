@@ -5,6 +5,7 @@
 //! Its plots are inline SVG whose horizontal places are percentages, so that they fit any width
 //! while their text keeps its size.
 
+mod curve;
 mod plot;
 mod scale;
 mod trial;
@@ -12,7 +13,7 @@ mod view;
 
 use askama::Template;
 
-use crate::bench::{BenchOutput, Case, Host, RatioOut};
+use crate::bench::{BenchOutput, Case, Curve, Host, RatioOut};
 use crate::error::Error;
 use crate::measure::Measure;
 use crate::number;
@@ -35,6 +36,8 @@ pub struct Page {
     pub cases: Vec<Case>,
     /// A bench's ratios.
     pub ratios: Vec<RatioOut>,
+    /// A bench's curves, through its cases.
+    pub curves: Vec<Curve>,
     /// What was run and how, by name.
     pub facts: Vec<(String, String)>,
     /// What a reader should know.
@@ -209,6 +212,7 @@ impl Page {
             host: Some(output.host.clone()),
             cases: output.cases.clone(),
             ratios: output.ratios.clone(),
+            curves: output.curves.clone(),
             notes: output.remarks(),
             absent: output.absent.clone(),
             command: command.into(),

@@ -37,10 +37,17 @@ impl fmt::Display for Percent {
 impl Scale {
     /// A logarithmic axis that shows all these ratios, and 1.
     pub(super) fn ratios(values: impl IntoIterator<Item = f64>) -> Self {
-        let positive = values.into_iter().filter(|value| *value > 0.0 && value.is_finite());
-        let (low, high) = range(positive.chain([1.0]));
-        let (low, high) = widened(low, high);
-        let (low, high) = (low.min(0.98), high.max(1.02));
+        let (low, high) = positive(values.into_iter().chain([1.0]));
+        Self::of_ratios(low.min(0.98), high.max(1.02))
+    }
+
+    /// A logarithmic axis that shows all these values above 0.
+    pub(super) fn logarithmic(values: impl IntoIterator<Item = f64>) -> Self {
+        let (low, high) = positive(values);
+        Self::of_ratios(low, high)
+    }
+
+    fn of_ratios(low: f64, high: f64) -> Self {
         let values =
             if high / low < WIDE { linear_ticks(low, high) } else { decade_ticks(low, high) };
         Self::with_ticks(low, high, true, values)
@@ -89,6 +96,15 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
         (low.min(value), high.max(value))
     });
     if low <= high { (low, high) } else { (0.0, 1.0) }
+}
+
+/// The ends of a logarithmic axis that shows those of these values which it can.
+fn positive(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let positive = values.into_iter().filter(|value| *value > 0.0 && value.is_finite());
+    let (low, high) = range(positive);
+    // Nothing to show: any axis will do.
+    let low = if low > 0.0 { low } else { 0.1 * high };
+    widened(low, high)
 }
 
 /// A little room at both ends of a logarithmic axis.

@@ -116,6 +116,48 @@ fn a_page_of_a_bench_shows_cases_claims_and_what_was_absent() {
     }
 }
 
+/// Two lines by connections, one of whose points was not measured.
+fn growing_page() -> Page {
+    let mut page = bench_page();
+    let mut lines = Vec::new();
+    for (name, values) in [("ours", [9.0, 8.0, 5.0]), ("theirs", [7.0, 5.0, 0.5])] {
+        let mut points = Vec::new();
+        for (at, value) in [10.0, 100.0, 10_000.0].into_iter().zip(values) {
+            let case = format!("rate, {at} connections, {name}");
+            page.cases.push(Case::new(&case, "1/s", vec![value, value * 1.1]));
+            points.push(crate::bench::Point { at, case });
+        }
+        points.push(crate::bench::Point { at: 20_000.0, case: "not there".into() });
+        lines.push(crate::bench::Line { name: name.into(), points });
+    }
+    let [name, along] = ["rate", "connections"].map(String::from);
+    page.curves = vec![
+        crate::bench::Curve { name, along, lines },
+        crate::bench::Curve { name: "never measured".into(), along: "x".into(), lines: vec![] },
+    ];
+    page
+}
+
+#[test]
+fn curves_are_drawn_through_what_was_measured() {
+    let html = growing_page().render();
+    let text = texts(&html);
+    for expected in ["Growth", "by connections", "10000", "ours, 10000 connections: 5.25"] {
+        assert!(text.contains(expected), "no '{expected}' in {text}");
+    }
+    for missing in ["20000", "never measured", "not there"] {
+        assert!(!text.contains(missing), "{missing}");
+    }
+    // Two lines with three points, and so two segments, each.
+    assert_eq!(html.matches("class=\"reach\"").count(), 6, "{html}");
+    let segments = html.split("<g class=\"curve look").skip(1);
+    assert!(
+        segments.map(|line| line.matches("<line x1").count()).all(|count| count == 2),
+        "{html}"
+    );
+    assert!(!texts(&bench_page().render()).contains("Growth"));
+}
+
 #[test]
 fn every_text_is_escaped() {
     let evil = "<script>alert(\"1\")</script>&'";

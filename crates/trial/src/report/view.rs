@@ -2,6 +2,7 @@
 
 use askama::Template;
 
+use super::curve::CurvePlot;
 use super::plot::{Forest, Strips, Windows, tone};
 use super::{Page, Row};
 use crate::measure::Better;
@@ -20,6 +21,7 @@ pub(super) struct View<'a> {
     has_windows: bool,
     has_predictions: bool,
     strips: Vec<Strips>,
+    curves: Vec<CurvePlot>,
 }
 
 struct RowView<'a> {
@@ -49,6 +51,7 @@ impl<'a> View<'a> {
             has_windows: page.rows.iter().any(|row| !row.windows.is_empty()),
             has_predictions: page.rows.iter().any(|row| row.prediction.is_some()),
             strips: Strips::by_unit(&page.cases),
+            curves: CurvePlot::all(&page.curves, &page.cases),
         }
     }
 }
