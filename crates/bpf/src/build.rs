@@ -21,8 +21,8 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::btf::types::{Array, Enum, Int, IntEncoding, MemberAttr, Ptr, Struct, Union};
 use libbpf_rs::btf::{Btf, BtfType, TypeId};
 
-/// What generated code does that ours may not.
-const ALLOWED: &str = "#[allow(unreachable_pub, unsafe_code, unused_qualifications, \
+/// What generated code does that ours may not. Programs may have no maps.
+const ALLOWED: &str = "#[allow(unreachable_pub, unsafe_code, unused_qualifications, unused_variables, \
                        clippy::undocumented_unsafe_blocks)]";
 
 /// Generates `NAME.skel.rs` of `src/bpf/NAME.bpf.c` for each of these names; `args` are for the

@@ -14,6 +14,7 @@ pub(crate) mod exchanges;
 mod experiment;
 mod found;
 pub mod frames;
+mod growth;
 pub mod lend;
 pub mod list;
 mod peer;

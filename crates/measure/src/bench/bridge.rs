@@ -4,8 +4,10 @@
 //! as it is. Small frames are made inside the kernel and dropped by a filter where they arrive,
 //! so that most of what is measured is the way between; what that costs by itself is in both arms.
 
+mod bare;
 mod changes;
 mod entries;
+mod growth;
 pub(crate) mod net;
 mod pps;
 mod rules;
@@ -55,6 +57,7 @@ impl Experiment for Bridge {
             changes::part(),
             rules::part(),
             vlans::part(),
+            growth::part(),
         ]
     }
 
@@ -74,6 +77,14 @@ impl Experiment for Bridge {
 }
 
 impl Ground {
+    /// A step of small frames whose case of their rate is called so.
+    fn step_called(&self, rate: String) -> Step {
+        let case = rate.strip_prefix("pps, ").unwrap_or(&rate).to_owned();
+        let mut step = self.step(&rate, &case);
+        step.gives[0].0 = rate;
+        step
+    }
+
     /// A step of small frames: their rate, and what the CPUs counted for each.
     fn step(&self, name: impl Into<String>, case: &str) -> Step {
         let counted = ["fills/packet", "cycles/packet", "instructions/packet"];

@@ -14,6 +14,9 @@ pub(super) enum How {
     Difference,
     /// All runs together: how many of so many.
     Share,
+    /// Run by run, the one over the other, after each was divided by what it was where there was
+    /// less of something.
+    Growth,
 }
 
 /// Two cases that a part compares, and what is claimed of them, if anything is.
@@ -25,6 +28,8 @@ pub(super) struct Claim {
     /// the highest where more is better.
     pub(super) to: Vec<String>,
     pub(super) how: How,
+    /// Of a growth: the case that `of` grew from, and the one that `to` did.
+    pub(super) from: Option<[String; 2]>,
     pub(super) bar: Option<Bar>,
     /// Which direction is the good one, where neither the bar nor the unit says so.
     better: Option<Better>,
@@ -37,8 +42,15 @@ impl Claim {
         of: impl Into<String>,
         to: impl Into<String>,
     ) -> Claim {
-        let to = vec![to.into()];
-        Claim { name: name.into(), of: of.into(), to, how: How::Ratio, bar: None, better: None }
+        Claim {
+            name: name.into(),
+            of: of.into(),
+            to: vec![to.into()],
+            how: How::Ratio,
+            from: None,
+            bar: None,
+            better: None,
+        }
     }
 
     /// `of / whole`, which it is a part of, paired by run.
@@ -68,6 +80,21 @@ impl Claim {
         among: impl Into<String>,
     ) -> Claim {
         Claim { how: How::Share, ..Claim::ratio(name, of, among) }
+    }
+
+    /// How much more `of` grew from its first case to its second than `to` did, paired by run.
+    pub(super) fn growth(
+        name: impl Into<String>,
+        [of_few, of_many]: [String; 2],
+        [to_few, to_many]: [String; 2],
+    ) -> Claim {
+        let from = Some([of_few, to_few]);
+        Claim { how: How::Growth, from, ..Claim::ratio(name, of_many, to_many) }
+    }
+
+    /// All cases that it compares.
+    pub(super) fn cases(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.of).chain(&self.to).chain(self.from.iter().flatten())
     }
 
     /// Compared with this one, if its median is better.
@@ -102,7 +129,7 @@ impl Claim {
             None => self.better.or(of_unit),
         };
         let even = match self.how {
-            How::Ratio => Some(1.0),
+            How::Ratio | How::Growth => Some(1.0),
             How::Difference => Some(0.0),
             How::Part | How::Share => None,
         };

@@ -9,10 +9,12 @@ use std::fmt;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
+use trial::bench::Curve;
 
 use super::Stop;
 use super::claim::Claim;
 use super::found::Found;
+use super::growth::Growth;
 
 /// Something to repeat on this host, with peers beside it.
 pub trait Experiment {
@@ -70,6 +72,8 @@ pub struct Part<G> {
     /// What it is, in a line.
     pub about: &'static str,
     pub(super) claims: Vec<Claim>,
+    /// Of how its cases grow.
+    pub(super) curves: Vec<Curve>,
     pub(super) time: Time,
     /// How many rounds of so many it takes.
     pub(super) rounds: fn(usize) -> usize,
@@ -101,13 +105,19 @@ impl Time {
 
 impl<G> Part<G> {
     pub(super) fn new(name: &'static str, about: &'static str, time: Time) -> Part<G> {
-        let (claims, stages) = (Vec::new(), Vec::new());
-        Part { name, about, claims, time, rounds: |rounds| rounds, stages }
+        let (claims, curves, stages) = (Vec::new(), Vec::new(), Vec::new());
+        Part { name, about, claims, curves, time, rounds: |rounds| rounds, stages }
     }
 
     pub(super) fn claims(mut self, claims: impl IntoIterator<Item = Claim>) -> Part<G> {
         self.claims.extend(claims);
         self
+    }
+
+    /// What is claimed of how a figure grows, and its curve.
+    pub(super) fn growth(mut self, growth: &Growth) -> Part<G> {
+        self.curves.push(growth.curve());
+        self.claims(growth.claims())
     }
 
     /// One more stage, after the others.

@@ -54,7 +54,7 @@ impl Found {
 
     /// Why one of the claim's cases is not there, or not in every round.
     fn missed(&self, claim: &Claim) -> Option<String> {
-        let cases = || std::iter::once(&claim.of).chain(&claim.to);
+        let cases = || claim.cases();
         let of_case = |case: &String| self.reasons.iter().find(|(what, _)| what == case);
         if let Some((_, reason)) = cases().find_map(of_case) {
             return Some(reason.clone());

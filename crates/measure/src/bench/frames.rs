@@ -2,9 +2,10 @@
 //! mimalloc, and its knob's values against each other: memory only, without privileges. And
 //! `cachelane xsk`, which is built on it, against a plain AF_XDP loop.
 //!
-//! Every part uses two CPUs, whatever the host has: what a frame costs when it changes hands is a
+//! Every part but the growth uses two CPUs, whatever the host has: what a frame costs when it changes hands is a
 //! matter between two of them.
 
+mod growth;
 mod homes;
 mod memory;
 mod passing;
@@ -44,7 +45,14 @@ impl Experiment for Frames {
     const EXTENT: (usize, Duration) = (8, Duration::from_millis(250));
 
     fn parts(&self) -> Vec<Part<Ground>> {
-        vec![memory::part(), homes::part(), tradeoff::part(), threads::part(), xsk::part()]
+        vec![
+            memory::part(),
+            homes::part(),
+            tradeoff::part(),
+            threads::part(),
+            xsk::part(),
+            growth::part(),
+        ]
     }
 
     fn ground(&self, found: &mut Found) -> anyhow::Result<Ground> {

@@ -7,6 +7,7 @@ mod books;
 mod clients;
 mod crossover;
 mod delivered;
+mod growth;
 mod idle;
 mod lending;
 mod wire;
@@ -35,7 +36,7 @@ impl Experiment for Lend {
     const EXTENT: (usize, Duration) = (6, Duration::from_millis(300));
 
     fn parts(&self) -> Vec<Part<Ground>> {
-        vec![accounting::part(), idle::part(), delivered::part(), crossover::part()]
+        vec![accounting::part(), idle::part(), delivered::part(), crossover::part(), growth::part()]
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {

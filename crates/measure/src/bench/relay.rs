@@ -5,6 +5,7 @@ pub(crate) mod bulk;
 mod busy;
 pub(crate) mod exchange;
 mod flood;
+mod growth;
 mod idle;
 pub(crate) mod jiffy;
 mod memory;
@@ -63,6 +64,7 @@ impl Experiment for Relay {
             sweep::part(),
             memory::part(self.memory_time),
             idle::part(self.idle),
+            growth::part(self.idle),
         ]
     }
 

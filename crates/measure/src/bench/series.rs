@@ -49,19 +49,22 @@ impl Series {
         });
         let to = to.map_or("", String::as_str);
         let (mut of_runs, mut to_runs) = (self.runs(&claim.of), self.runs(to));
+        let grown;
+        if let Some([of_few, to_few]) = &claim.from {
+            grown = [self.growth(of_few, &claim.of)?, self.growth(to_few, to)?];
+            (of_runs, to_runs) = (&grown[0], &grown[1]);
+        }
         if is_incomplete {
             let both = of_runs.len().min(to_runs.len());
             (of_runs, to_runs) = (&of_runs[..both], &to_runs[..both]);
         }
         let compare = match claim.how {
-            How::Ratio | How::Part => paired_ratio,
+            How::Ratio | How::Part | How::Growth => paired_ratio,
             How::Difference => paired_difference,
             How::Share => return share::compare(claim, of_runs, to_runs),
         };
-        if matches!(claim.how, How::Ratio | How::Part)
-            && let Some(run) = to_runs.iter().position(|run| *run == 0.0)
-        {
-            return Err(format!("run {} of '{to}' is 0", run + 1));
+        if claim.how != How::Difference {
+            no_zero(to, to_runs)?;
         }
         let found = compare(to_runs, of_runs).map_err(|error| error.to_string())?;
         let ratio = RatioOut::new(&claim.name, &found);
@@ -73,6 +76,13 @@ impl Series {
             Some(bar) => ratio.with_bar(bar),
             None => ratio,
         })
+    }
+
+    /// By what a case grew from another one, run by run.
+    fn growth(&self, few: &str, many: &str) -> Result<Vec<f64>, String> {
+        let (few_runs, many_runs) = (self.runs(few), self.runs(many));
+        no_zero(few, few_runs)?;
+        Ok(many_runs.iter().zip(few_runs).map(|(many, few)| many / few).collect())
     }
 
     /// The runs of one case.
@@ -91,6 +101,14 @@ impl Series {
             Case::new(name.clone(), *unit, self.runs(name).to_vec())
         };
         self.order.iter().map(case).collect()
+    }
+}
+
+/// That a case can be divided by.
+fn no_zero(case: &str, runs: &[f64]) -> Result<(), String> {
+    match runs.iter().position(|run| *run == 0.0) {
+        Some(run) => Err(format!("run {} of '{case}' is 0", run + 1)),
+        None => Ok(()),
     }
 }
 
@@ -179,6 +197,28 @@ mod tests {
             let claim = Claim::ratio("a / best", "a", "high").or_to("low");
             assert_eq!(series.compare(&claim, false).unwrap().median, expected, "{unit}");
         }
+    }
+
+    #[test]
+    fn a_growth_is_one_growth_over_the_other() {
+        let mut series = Series::default();
+        for run in 1..=6 {
+            let slow = f64::from(run);
+            for (case, value) in
+                [("few", 4.0), ("many", 2.0), ("their few", 3.0), ("their many", 1.0)]
+            {
+                series.add(case, "pps", value * slow);
+            }
+        }
+        let cases = [["few", "many"], ["their few", "their many"]].map(|of| of.map(str::to_owned));
+        let [ours, theirs] = cases;
+        let claim = Claim::growth("growth: ours / theirs", ours, theirs);
+        let found = series.compare(&claim, false).unwrap();
+        assert!((found.median - 1.5).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.verdict, Some(trial::Verdict::Better));
+        series.add("few", "pps", 0.0);
+        series.add("many", "pps", 1.0);
+        assert_eq!(series.compare(&claim, false).unwrap_err(), "run 7 of 'few' is 0");
     }
 
     #[test]

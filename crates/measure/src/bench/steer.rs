@@ -4,6 +4,7 @@
 mod arms;
 mod busy;
 mod flow_entries;
+mod growth;
 pub(crate) mod hosts;
 mod lane;
 mod least;
@@ -27,7 +28,14 @@ impl Experiment for Steer {
     const EXTENT: (usize, Duration) = (6, Duration::from_secs(1));
 
     fn parts(&self) -> Vec<Part<()>> {
-        vec![records::part(), rpc::part(), runtime::part(), lane::part(), busy::part()]
+        vec![
+            records::part(),
+            rpc::part(),
+            runtime::part(),
+            lane::part(),
+            busy::part(),
+            growth::part(),
+        ]
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<()> {

@@ -60,13 +60,13 @@ enum Case {
 }
 
 /// A bridge, and frames between the stations that it knows.
-struct Known {
+pub(super) struct Known {
     /// As the cases name it.
     name: String,
     entries: u32,
-    generator: FrameGenerator,
-    sink: FrameSink,
-    net: Net,
+    pub(super) generator: FrameGenerator,
+    pub(super) sink: FrameSink,
+    pub(super) net: Net,
 }
 
 fn measure(ground: &Ground, many: u32) -> anyhow::Result<Measure<'_>> {
@@ -99,7 +99,10 @@ fn measure(ground: &Ground, many: u32) -> anyhow::Result<Measure<'_>> {
 
 impl Known {
     /// A bridge that knows so many stations, some of which send to all the others.
-    fn build(lab: &Lab, (name, entries, sources): (String, u32, u32)) -> anyhow::Result<Known> {
+    pub(super) fn build(
+        lab: &Lab,
+        (name, entries, sources): (String, u32, u32),
+    ) -> anyhow::Result<Known> {
         let mut net = Net::build(lab)?;
         let from = Stations { first: Mac([0x02, 0x63, 1, 0, 0, 0]), count: sources };
         let to = Stations { first: Mac([0x02, 0x63, 2, 0, 0, 0]), count: entries - sources };

@@ -6,6 +6,7 @@ use lab::{End, LinkOptions, Mac};
 use trial::bench::Bar;
 
 use super::Ground;
+use super::bare::Bare;
 use super::net::{Arm, Flow, Net};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Time};
@@ -20,15 +21,19 @@ enum Case {
     Member(Arm),
     /// To a station behind the member.
     Behind(Arm),
+    /// To another host, by a program that redirects and nothing else.
+    Bare,
     /// Nobody forwards: what making and dropping a frame costs.
     Alone,
 }
 
 const SPLIT: Arm = Arm::Cachelane(Table::Split);
-const CASES: [(&str, Case); 4] = [
+const BARE: &str = "bare redirect";
+const CASES: [(&str, Case); 5] = [
     ("linux bridge", Case::Member(Arm::Linux)),
     ("cachelane", Case::Member(SPLIT)),
     ("cachelane, by the port's queue", Case::Behind(SPLIT)),
+    (BARE, Case::Bare),
     ("frames alone", Case::Alone),
 ];
 
@@ -38,13 +43,18 @@ pub(super) fn part() -> Part<Ground> {
             .bar(bar)
     };
     let claims = [
-        ("cachelane", Some(Bar::AtLeast(1.5))),
+        ("cachelane", Some(Bar::AtLeast(1.7))),
         ("cachelane, by the port's queue", None),
+        (BARE, None),
         ("frames alone", None),
     ];
+    let to_bare =
+        Claim::ratio(format!("pps: cachelane / {BARE}"), "pps cachelane", format!("pps {BARE}"))
+            .bar(Bar::AtLeast(0.9));
     let time = Time { once: 0.5, steps: CASES.len(), windows: 1.0, more: 0.35 };
     Part::new("pps", "Small frames, forwarded by one CPU", time)
         .claims(claims.map(claim))
+        .claims([to_bare])
         .stage(|ground, _| measure(ground))
 }
 
@@ -61,6 +71,7 @@ fn measure(ground: &Ground) -> anyhow::Result<Measure<'_>> {
     let End { host, device, mac, .. } = &link.a;
     let alone = FrameGenerator::new(host, device, link.b.mac, Stations::from(*mac))?;
     let alone_sink = FrameSink::attach(&link.a)?;
+    let bare = Bare::build(&ground.lab)?;
     let cpus = vec![last_cpu()?];
     let step = |(name, _): &(&str, _)| ground.step(format!("small frames, {name}"), name);
     Ok(Measure::new(CASES, step, move |(_, case), now| {
@@ -69,6 +80,7 @@ fn measure(ground: &Ground) -> anyhow::Result<Measure<'_>> {
         match case {
             Case::Member(arm) => net.measure(*arm, &flow(&to_member, &sink), window, pmu),
             Case::Behind(arm) => net.measure(*arm, &flow(&to_behind, &sink), window, pmu),
+            Case::Bare => bare.flow(cpus.clone()).measure(window, pmu),
             Case::Alone => flow(&alone, &alone_sink).measure(window, pmu),
         }
     }))

@@ -59,7 +59,8 @@ pub(super) fn part() -> Part<Ground> {
         .claims(claims)
         .stage(|ground: &Ground, found| {
             let cpus = ground.places.near();
-            let mut subjects = Subjects::new(OBJECTS, cpus, peers(&ground.builder, cpus), found)?;
+            let mut subjects =
+                Subjects::new(OBJECTS, cpus.to_vec(), peers(&ground.builder, cpus), found)?;
             subjects.add_batches()?;
             let numbered = subjects.names().into_iter().enumerate();
             let mut cases: Vec<_> = numbered
@@ -122,21 +123,21 @@ fn case(pattern: Pattern, subject: &str) -> String {
 }
 
 /// What is measured under the patterns.
-pub(super) struct Subjects<'a> {
+pub(super) struct Subjects {
     all: Vec<(&'static str, Subject)>,
-    cpus: &'a [usize],
+    cpus: Vec<usize>,
 }
 
-impl Subjects<'_> {
+impl Subjects {
     /// Pools of so many objects, and the peers that there are.
-    pub(super) fn new<'a>(
+    pub(super) fn new(
         objects: u32,
-        cpus: &'a [usize],
+        cpus: Vec<usize>,
         peers: Vec<(&'static str, Result<Peer, String>)>,
         found: &mut Found,
-    ) -> anyhow::Result<Subjects<'a>> {
+    ) -> anyhow::Result<Subjects> {
         let mut all = vec![
-            ("frames", Subject::Frames(frame_pool(objects, cpus, &vec![0; cpus.len()])?)),
+            ("frames", Subject::Frames(frame_pool(objects, &cpus, &vec![0; cpus.len()])?)),
             ("crossbeam", Subject::Queue(queue_pool(objects))),
         ];
         for (name, peer) in peers {
@@ -150,7 +151,7 @@ impl Subjects<'_> {
 
     /// The frame pool once more, by its own batches.
     fn add_batches(&mut self) -> anyhow::Result<()> {
-        let pool = frame_pool(OBJECTS, self.cpus, &vec![0; self.cpus.len()])?;
+        let pool = frame_pool(OBJECTS, &self.cpus, &vec![0; self.cpus.len()])?;
         self.all.push((BATCHES, Subject::Batches(pool)));
         Ok(())
     }
@@ -167,7 +168,7 @@ impl Subjects<'_> {
         threads: usize,
         window: Duration,
     ) -> anyhow::Result<f64> {
-        let cpus = self.cpus;
+        let cpus = &self.cpus;
         match &mut self.all[which].1 {
             Subject::Frames(pool) => patterns::measure(pool, pattern, threads, cpus, window),
             Subject::Batches(pool) => patterns::alien_batches(pool, threads, cpus, window),

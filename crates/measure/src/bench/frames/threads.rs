@@ -28,7 +28,8 @@ pub(super) fn part() -> Part<Ground> {
                 let args = mempool_args(handler, OBJECTS, cpus);
                 (name, binary.clone().and_then(|binary| Peer::start(&binary, &args)))
             };
-            let mut subjects = Subjects::new(OBJECTS, cpus, peers.map(start).into(), found)?;
+            let mut subjects =
+                Subjects::new(OBJECTS, cpus.to_vec(), peers.map(start).into(), found)?;
             let mut cases = Vec::new();
             for pattern in PATTERNS {
                 for (which, name) in subjects.names().into_iter().enumerate() {

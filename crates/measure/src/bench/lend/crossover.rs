@@ -4,7 +4,7 @@
 
 use super::Ground;
 use super::delivered::{Receivers, Who};
-use super::wire::{Delivered, Pace, Traffic};
+use super::wire::{Delivered, Pace, Traffic, WORKERS};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time};
 
@@ -32,7 +32,7 @@ pub(super) fn part() -> Part<Ground> {
             };
             Ok(Measure::new(cases, step, move |(traffic, who), now| {
                 let (_, _, read) = figures(*traffic);
-                Ok(vec![read(&receivers.measure(*who, *traffic, now.window)?)])
+                Ok(vec![read(&receivers.measure(*who, WORKERS, *traffic, now.window)?)])
             }))
         })
 }

@@ -38,7 +38,7 @@ impl Who {
 }
 
 /// Small packets, as many as can be.
-const fn flood(pace: Pace) -> Traffic {
+pub(super) const fn flood(pace: Pace) -> Traffic {
     Traffic { size: 60, pace }
 }
 
@@ -85,7 +85,7 @@ fn all<'a>(ground: &'a Ground, found: &mut Found) -> anyhow::Result<Measure<'a>>
     let step = |case: &Case| Step::of(case.name(), "pps");
     Ok(Measure::new(cases, step, move |case, now| {
         let delivered = match case {
-            Case::Workers(who, pace) => receivers.measure(*who, flood(*pace), now.window),
+            Case::Workers(who, pace) => receivers.measure(*who, WORKERS, flood(*pace), now.window),
             Case::Alone(_, client) => {
                 receivers.lent("", client, 1, flood(Pace::Driver), now.window)
             }
@@ -144,21 +144,22 @@ impl Receivers {
     pub(super) fn measure(
         &self,
         who: Who,
+        workers: usize,
         traffic: Traffic,
         window: Duration,
     ) -> anyhow::Result<Delivered> {
         match who {
             Who::AfPacket => {
                 let binary: &Path = self.rings.as_deref().context("no AF_PACKET rings")?;
-                let mut peer = self.wire.rings(binary).map_err(anyhow::Error::msg)?;
+                let mut peer = self.wire.rings(binary, workers).map_err(anyhow::Error::msg)?;
                 let sender = self.wire.send(traffic)?;
-                let measured = costs(|| Ok(1.0 / peer.run("rx", WORKERS, window)?), window);
+                let measured = costs(|| Ok(1.0 / peer.run("rx", workers, window)?), window);
                 sender.end()?;
                 measured
             }
             Who::Lend | Who::Private => {
                 let more = if who == Who::Private { " --private" } else { "" };
-                self.lent(more, &Client::Rust, WORKERS, traffic, window)
+                self.lent(more, &Client::Rust, workers, traffic, window)
             }
         }
     }
@@ -172,7 +173,7 @@ impl Receivers {
         traffic: Traffic,
         window: Duration,
     ) -> anyhow::Result<Delivered> {
-        let mut lending = self.wire.lend(more)?;
+        let mut lending = self.wire.lend(borrowers, more)?;
         let there = self.wire.borrow(client.command(&lending.socket, borrowers)?)?;
         lending.await_borrowers(borrowers)?;
         let sender = self.wire.send(traffic)?;

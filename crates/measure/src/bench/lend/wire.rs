@@ -22,6 +22,10 @@ use crate::bench::peer::Peer;
 
 /// Workers that share the flows.
 pub(super) const WORKERS: usize = 4;
+/// Frames of a lender, how many of them its borrowers can have together, and the most of one.
+const FRAMES: usize = 32_768;
+const QUOTAS: usize = FRAMES / 2;
+const MOST_LOANS: usize = 2048;
 /// From when the sender runs until what arrives is measured.
 const WARM: Duration = Duration::from_millis(300);
 
@@ -108,12 +112,13 @@ impl Wire {
         Ok(Sender::Socket(sender))
     }
 
-    /// Starts a lender at the other end, with more options.
-    pub(super) fn lend(&self, more: &str) -> anyhow::Result<Lending> {
+    /// Starts a lender at the other end for so many borrowers, with more options.
+    pub(super) fn lend(&self, borrowers: usize, more: &str) -> anyhow::Result<Lending> {
         let socket = self.lab.dir().join("lend.sock");
         let args = format!(
-            "lend {} --xdp native --quota 2048 --frames 32768 --cpus {} --socket {}{more}",
+            "lend {} --xdp native --quota {} --frames {FRAMES} --cpus {} --socket {}{more}",
             self.to.device,
+            (QUOTAS / borrowers).min(MOST_LOANS),
             self.cpus[1],
             socket.display()
         );
@@ -123,8 +128,8 @@ impl Wire {
     }
 
     /// AF_PACKET rings at the other end, or why not.
-    pub(super) fn rings(&self, binary: &Path) -> Result<Peer, String> {
-        let (workers, cpu) = (WORKERS.to_string(), self.cpus[1].to_string());
+    pub(super) fn rings(&self, binary: &Path, workers: usize) -> Result<Peer, String> {
+        let (workers, cpu) = (workers.to_string(), self.cpus[1].to_string());
         let args = [self.to.device.clone(), workers, cpu];
         let start = || Peer::start(binary, &args);
         self.to.host.run(start).map_err(|error| error.to_string())?

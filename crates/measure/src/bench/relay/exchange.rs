@@ -13,7 +13,7 @@ use crate::bench::exchanges::check;
 use crate::bench::experiment::{Measure, Part, Step, Time};
 
 /// Before each measurement.
-const WARM: Duration = Duration::from_millis(200);
+pub(super) const WARM: Duration = Duration::from_millis(200);
 /// Connections with a request in flight.
 pub(crate) const CONNECTIONS: usize = 32;
 const TIME: Time = Time { once: 0.0, steps: 6, windows: 1.0, more: 0.25 };

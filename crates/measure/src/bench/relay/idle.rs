@@ -21,7 +21,7 @@ const RELAY: ([u8; 4], u16) = ([127, 0, 0, 1], 910);
 const HAPROXY: ([u8; 4], u16) = ([127, 0, 0, 1], 911);
 const SERVER: ([u8; 4], u16) = ([127, 0, 0, 1], 912);
 /// How long opening all of them may take.
-const OPENING: Duration = Duration::from_secs(60);
+pub(super) const OPENING: Duration = Duration::from_secs(60);
 
 pub(super) fn part(connections: usize) -> Part<Targets> {
     let claim = Claim::ratio("idle memory: relay / haproxy", CASES[0], CASES[1]);
@@ -63,7 +63,7 @@ fn memory(targets: &Targets, relayed: bool, connections: usize) -> anyhow::Resul
 }
 
 /// The far end is a process of its own: both ends in this one would need twice the open files.
-fn echo_server(host: &Host, addr: SocketAddr) -> anyhow::Result<Process> {
+pub(super) fn echo_server(host: &Host, addr: SocketAddr) -> anyhow::Result<Process> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let server = host.command(program).args(["bench", "echo-server", &addr.to_string()]).spawn()?;
     let listens = || host.run(|| std::net::TcpStream::connect(addr).is_ok());

@@ -29,7 +29,7 @@ const AGAIN: usize = 10;
 
 /// Whose programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Programs {
+pub(super) enum Programs {
     Cachelane,
     Least(Sockets),
 }
@@ -71,8 +71,8 @@ pub(super) fn part() -> Part<()> {
 
 /// What one kind of programs did in a round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    times: RunTimes,
+pub(super) struct Sum {
+    pub(super) times: RunTimes,
     /// Of the runs of the record side, those for the server's sockets.
     receives: u64,
 }
@@ -143,7 +143,7 @@ fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'
     })
 }
 
-fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
+pub(super) fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
     let device = Device::find(&rpc.end.device)?;
     let lanes = rpc.lanes(Lanes::PerCpu)?;
     let during = |look: &dyn Fn() -> anyhow::Result<Sum>| {
