@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod bridge;
 mod machine;
 mod packets;
 mod relay;
