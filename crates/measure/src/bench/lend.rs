@@ -6,6 +6,7 @@ mod accounting;
 mod books;
 mod clients;
 mod crossover;
+mod delays;
 mod delivered;
 mod idle;
 mod lending;
@@ -35,7 +36,7 @@ impl Experiment for Lend {
     const EXTENT: (usize, Duration) = (6, Duration::from_millis(300));
 
     fn parts(&self) -> Vec<Part<Ground>> {
-        vec![accounting::part(), idle::part(), delivered::part(), crossover::part()]
+        vec![accounting::part(), idle::part(), delivered::part(), crossover::part(), delays::part()]
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {
