@@ -46,9 +46,9 @@ pub(super) struct LendArgs {
     #[arg(long)]
     private: bool,
     /// Most time that a packet waits for others that come soon, so that one wake-up serves several;
-    /// less where --ring or --quota is small, and none where packets are few. 0s lends each at once,
-    /// which costs more CPU time
-    #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = duration)]
+    /// less where many come or --ring or --quota is small, and none where packets are few. 0s lends
+    /// each at once, which costs more CPU time
+    #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = duration)]
     delay: Duration,
     /// How loans are accounted for: off (by a counter for each frame) or on (by a ledger for each
     /// borrower); can be changed while it runs: knob lend.autorelease
