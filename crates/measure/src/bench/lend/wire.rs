@@ -103,8 +103,8 @@ impl Wire {
             Pace::Stamped(rate) => (rate, "seq"),
         };
         let args = format!(
-            "xsk send {} --size {} --rate {rate} --pattern {pattern} --sport {FIRST_PORT}-{} --dst-mac {NOBODY} \
-             --cpus {}",
+            "xsk send {} --engine socket --size {} --rate {rate} --pattern {pattern} \
+             --sport {FIRST_PORT}-{} --dst-mac {NOBODY} --cpus {}",
             self.from.device,
             traffic.size,
             FIRST_PORT + FLOWS - 1,
