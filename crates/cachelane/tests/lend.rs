@@ -142,6 +142,44 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
     }
 }
 
+/// How often the thread that lends has gone to sleep.
+fn sleeps(lender: &Running) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", lender.pid())).expect("its threads");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let lends = |task: &PathBuf| read(task.join("comm")).trim() == "xsk-0";
+    let task = tasks.map(|task| task.expect("a thread").path()).find(lends).expect("its thread");
+    let status = read(task.join("status"));
+    let field = |line: &str| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok();
+    status.lines().find_map(field).expect("how often it slept")
+}
+
+#[test]
+fn root_at_a_thousand_packets_a_second_the_lender_wakes_once_for_several() {
+    if !root("root_at_a_thousand_packets_a_second_the_lender_wakes_once_for_several") {
+        return;
+    }
+    const PACKETS: u64 = 3_000;
+    let lending = Lending::start("lendquiet", &["--quota", "2048"]);
+    let mut borrower = lending.borrow("reader", 0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let end = End(&done);
+        scope.spawn(|| receive(&mut borrower, |_| (), || done.load(Relaxed)));
+        let sender = lending.send(1_000);
+        // It finds the rate.
+        let first = lending.counter("lend.lent") + 100;
+        assert!(comes_true(|| lending.counter("lend.lent") >= first));
+        let before = (lending.counter("lend.lent"), sleeps(&lending.lender));
+        assert!(comes_true(|| lending.counter("lend.lent") >= before.0 + PACKETS));
+        let slept = sleeps(&lending.lender) - before.1;
+        let lent = lending.counter("lend.lent") - before.0;
+        assert!(slept * 2 < lent, "{slept} times asleep for {lent} packets");
+        drop((sender, end));
+    });
+    let got = lending.lender.object();
+    assert_eq!(number(&got, "/lend/dropped"), 0, "{got:#}");
+}
+
 #[test]
 fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
     if !root("root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it") {

@@ -1,12 +1,14 @@
 //! `cachelane lend`: lends received frames to other processes.
 //!
-//! A thread for each queue receives and lends (`thread`); the crate `lend` keeps the accounts and
-//! admits borrowers in a thread of its own. Everything else is as with `cachelane xsk` (`packets`).
+//! A thread for each queue receives and lends (`thread`), and rests by how many packets come (`pace`);
+//! the crate `lend` keeps the accounts and admits borrowers in a thread of its own. Everything else is
+//! as with `cachelane xsk` (`packets`).
 //!
 //! While nobody borrows, a queue's socket is not in the XDP program's map, so that its packets are
 //! the kernel's.
 
 mod options;
+mod pace;
 mod status;
 mod thread;
 
@@ -81,7 +83,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let status = Status::new(lender);
     let program = &built.programs[0];
     let work = |((socket, cache), distributor)| {
-        Thread::new(socket, distributor, cache, Arc::clone(program), sockets).work()
+        let pace = args.lend.pace(sockets);
+        Thread::new(socket, distributor, cache, Arc::clone(program), pace, sockets).work()
     };
     let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
     let threads = sockets.zip(distributors).map(work).collect();

@@ -102,13 +102,18 @@ pub(crate) trait Handler: Sized + Send + 'static {
     /// Sleeps until there is something to do.
     fn sleep(&mut self) -> anyhow::Result<()>;
 
+    /// When it goes to sleep.
+    fn patience(&self) -> Patience {
+        Patience::default()
+    }
+
     /// Gives back what it still has.
     fn end(self) {}
 
     /// The thread's work, until the run is over.
     fn work(mut self) -> Work {
         Box::new(move |context| {
-            let mut patience = Patience::default();
+            let mut patience = self.patience();
             let pulse = Pulse::of_this_thread();
             while !context.control.is_over() {
                 pulse.beat();

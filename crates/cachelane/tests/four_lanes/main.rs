@@ -2,9 +2,9 @@
 //! test for a machine that others use: `scripts/kernels/test lanes` runs it in an emulated one, and says so
 //! in the environment.
 
+mod bridge;
 #[path = "../common/mod.rs"]
 mod common;
-mod bridge;
 mod machine;
 mod packets;
 mod relay;

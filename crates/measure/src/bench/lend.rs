@@ -6,6 +6,7 @@ mod accounting;
 mod books;
 mod clients;
 mod crossover;
+mod delays;
 mod delivered;
 mod growth;
 mod idle;
@@ -36,7 +37,14 @@ impl Experiment for Lend {
     const EXTENT: (usize, Duration) = (6, Duration::from_millis(300));
 
     fn parts(&self) -> Vec<Part<Ground>> {
-        vec![accounting::part(), idle::part(), delivered::part(), crossover::part(), growth::part()]
+        vec![
+            accounting::part(),
+            idle::part(),
+            delivered::part(),
+            crossover::part(),
+            delays::part(),
+            growth::part(),
+        ]
     }
 
     fn ground(&self, _found: &mut Found) -> anyhow::Result<Ground> {

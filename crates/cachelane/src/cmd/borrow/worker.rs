@@ -35,7 +35,7 @@ impl Worker {
     /// Works until the lender ends, or it is told to end.
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         let mut loans = Vec::with_capacity(BATCH);
-        let mut patience = Patience::default();
+        let mut patience = Patience::sparing();
         let mut looked = Instant::now();
         while !context.control.is_over() {
             let now = Instant::now();

@@ -1,11 +1,13 @@
 //! What `cachelane lend` takes on the command line beside what the AF_XDP tools take.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use frames::Accounting;
 use lend::LenderOptions;
 
-use crate::args::{Choice, name_of, of_name};
+use super::pace::Pace;
+use crate::args::{Choice, duration, name_of, of_name};
 use crate::exit::usage;
 use crate::packets::options::SocketArgs;
 
@@ -43,6 +45,11 @@ pub(super) struct LendArgs {
     /// all of this lender's packets for as long as they keep its memory mapped
     #[arg(long)]
     private: bool,
+    /// Most time that a packet waits for others that come soon, so that one wake-up serves several;
+    /// less where many come or --ring or --quota is small, and none where packets are few. 0s lends
+    /// each at once, which costs more CPU time
+    #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = duration)]
+    delay: Duration,
     /// How loans are accounted for: off (by a counter for each frame) or on (by a ledger for each
     /// borrower); can be changed while it runs: knob lend.autorelease
     #[arg(long, value_name = "off|on", default_value = "off", value_parser = |s: &str| of_name(ACCOUNTING, s))]
@@ -94,6 +101,11 @@ impl LendArgs {
             ),
             false => format!("to up to {} borrowers with a quota of {quota}", options.borrowers),
         }
+    }
+
+    /// How a thread rests between packets.
+    pub(super) fn pace(&self, sockets: &SocketArgs) -> Pace {
+        Pace::new(self.delay, sockets.ring.min(self.quota))
     }
 
     /// For a pool of so many frames that these queues share.

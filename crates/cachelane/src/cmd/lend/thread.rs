@@ -8,7 +8,8 @@ use lend::Distributor;
 use rustix::event::PollFlags;
 use xsk::{Packet, Socket};
 
-use crate::packets::idle;
+use super::pace::{Pace, Rest};
+use crate::packets::idle::{self, Patience};
 use crate::packets::options::SocketArgs;
 use crate::packets::session::Context;
 use crate::packets::setup::SharedProgram;
@@ -27,6 +28,7 @@ pub(super) struct Thread {
     /// Whether the queue's packets come to the socket.
     inserted: bool,
     packets: Vec<Packet>,
+    pace: Pace,
 }
 
 impl Thread {
@@ -35,10 +37,11 @@ impl Thread {
         distributor: Distributor,
         cache: LaneCache,
         program: SharedProgram,
+        pace: Pace,
         args: &SocketArgs,
     ) -> Thread {
         let sockets = Sockets::new(vec![socket], cache, args);
-        Thread { sockets, distributor, program, inserted: false, packets: Vec::new() }
+        Thread { sockets, distributor, program, inserted: false, packets: Vec::new(), pace }
     }
 
     /// Has the queue's packets come here while somebody borrows, and go to the kernel else.
@@ -69,6 +72,7 @@ impl Handler for Thread {
         self.sockets.supply(0)?;
         let packets = self.sockets.receive(0, context, now, &mut self.packets);
         if packets > 0 {
+            self.pace.came(packets);
             // A full batch: there are mostly more.
             let full = self.packets.len() >= self.sockets.batch;
             self.distributor.lend_burst(&mut self.packets, &mut self.sockets.cache, full);
@@ -77,9 +81,13 @@ impl Handler for Thread {
         Ok(packets + returned)
     }
 
-    /// Sleeps until there are packets, or the lender's control thread wants something, or frames
-    /// may have come back that are missing.
+    /// Naps, or sleeps until there are packets, or the lender's control thread wants something, or
+    /// frames may have come back that are missing.
     fn sleep(&mut self) -> anyhow::Result<()> {
+        if let Rest::Nap(time) = self.pace.rest(Instant::now()) {
+            idle::nap(time);
+            return Ok(());
+        }
         let missing = (self.sockets.list[0].outstanding().fill as usize) < self.sockets.fill;
         let longest = match self.distributor.on_loan() > 0 && missing {
             true => SHORT,
@@ -88,6 +96,10 @@ impl Handler for Thread {
         let wanted =
             [(&self.sockets.list[0] as _, PollFlags::IN), (&self.distributor as _, PollFlags::IN)];
         idle::sleep(wanted.into_iter(), &mut self.sockets.cache, longest).context("lending")
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::sparing()
     }
 
     /// The kernel has the queue's packets again before the socket closes.

@@ -2,6 +2,8 @@
 //! compared is how many packets reach four workers and, where both get all of them, the machine's
 //! CPU time for each.
 
+use trial::bench::Bar;
+
 use super::Ground;
 use super::delivered::{Receivers, Who};
 use super::wire::{Delivered, Pace, Traffic, WORKERS};
@@ -11,13 +13,17 @@ use crate::bench::experiment::{Measure, Part, Step, Time};
 /// Bytes of a packet with its check sequence.
 const SIZES: [usize; 4] = [64, 256, 1024, 1500];
 /// Packets a second, of the smallest and the largest.
-const RATES: [u64; 3] = [1_000, 10_000, 100_000];
+pub(super) const RATES: [u64; 3] = [1_000, 10_000, 100_000];
+
+/// Where both get all packets, lending costs hardly more.
+const CPU_TIME: Bar = Bar::AtMost(1.2);
 
 pub(super) fn part() -> Part<Ground> {
     let claim = |traffic: Traffic| {
         let (what, ..) = figures(traffic);
         let [of, to] = [Who::Lend, Who::AfPacket].map(|who| case(what, traffic, who));
-        Claim::ratio(format!("{what}, {}: lend / af_packet", title(traffic)), of, to)
+        let name = format!("{what}, {}: lend / af_packet", title(traffic));
+        Claim::ratio(name, of, to).bar(matches!(traffic.pace, Pace::Rate(_)).then_some(CPU_TIME))
     };
     let time = Time { once: 2.0, steps: 2 * traffic().len(), windows: 1.0, more: 1.3 };
     Part::new("crossover", "Where copying is better: sizes and rates (needs root)", time)
@@ -52,7 +58,7 @@ type Read = fn(&Delivered) -> f64;
 fn figures(traffic: Traffic) -> (&'static str, &'static str, Read) {
     match traffic.pace {
         Pace::Driver | Pace::Socket => ("delivered pps", "pps", |delivered| delivered.pps),
-        Pace::Rate(_) => ("cpu time per packet", "s", |delivered| delivered.cpu),
+        Pace::Rate(_) | Pace::Stamped(_) => ("cpu time per packet", "s", |delivered| delivered.cpu),
     }
 }
 
@@ -64,6 +70,6 @@ fn title(Traffic { size, pace }: Traffic) -> String {
     let size = size + 4;
     match pace {
         Pace::Driver | Pace::Socket => format!("{size} bytes"),
-        Pace::Rate(rate) => format!("{size} bytes at {} kpps", rate / 1000),
+        Pace::Rate(rate) | Pace::Stamped(rate) => format!("{size} bytes at {} kpps", rate / 1000),
     }
 }

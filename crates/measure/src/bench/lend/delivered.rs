@@ -16,7 +16,7 @@ use super::wire::{Delivered, Pace, Traffic, WORKERS, Wire};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time, ensure_root};
 use crate::bench::found::Found;
-use crate::bench::peer::AF_PACKET;
+use crate::bench::peer::{AF_PACKET, Peer};
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ fn from(pace: Pace) -> &'static str {
 
 /// A wire, and the ways of receiving at its end.
 pub(super) struct Receivers {
-    wire: Wire,
+    pub(super) wire: Wire,
     /// The program of the AF_PACKET rings, if there is one.
     rings: Option<PathBuf>,
 }
@@ -140,6 +140,12 @@ impl Receivers {
         [Who::Lend].into_iter().chain(rings).collect()
     }
 
+    /// The program of the AF_PACKET rings, for so many workers.
+    pub(super) fn peer(&self, workers: usize) -> anyhow::Result<Peer> {
+        let binary: &Path = self.rings.as_deref().context("no AF_PACKET rings")?;
+        self.wire.rings(binary, workers).map_err(anyhow::Error::msg)
+    }
+
     /// What reaches the workers.
     pub(super) fn measure(
         &self,
@@ -150,8 +156,7 @@ impl Receivers {
     ) -> anyhow::Result<Delivered> {
         match who {
             Who::AfPacket => {
-                let binary: &Path = self.rings.as_deref().context("no AF_PACKET rings")?;
-                let mut peer = self.wire.rings(binary, workers).map_err(anyhow::Error::msg)?;
+                let mut peer = self.peer(workers)?;
                 let sender = self.wire.send(traffic)?;
                 let measured = costs(|| Ok(1.0 / peer.run("rx", workers, window)?), window);
                 sender.end()?;

@@ -55,7 +55,12 @@ pub(super) enum Pace {
     Socket,
     /// Packets a second, from a socket.
     Rate(u64),
+    /// The same, and each says when it was made; they need [`SEQ_SIZE`] bytes.
+    Stamped(u64),
 }
+
+/// The least that a packet with a stamp has.
+pub(super) const SEQ_SIZE: usize = 64;
 
 /// Where flows begin, by their source ports, and how many there are.
 const FIRST_PORT: u16 = 1024;
@@ -84,7 +89,7 @@ impl Wire {
 
     /// Sends until it is stopped.
     pub(super) fn send(&self, traffic: Traffic) -> anyhow::Result<Sender> {
-        let rate = match traffic.pace {
+        let (rate, pattern) = match traffic.pace {
             Pace::Driver => {
                 let options = LiveOptions {
                     size: traffic.size,
@@ -97,11 +102,13 @@ impl Wire {
                 std::thread::sleep(WARM);
                 return Ok(Sender::Driver(sender));
             }
-            Pace::Socket => 0,
-            Pace::Rate(rate) => rate,
+            Pace::Socket => (0, "zeros"),
+            Pace::Rate(rate) => (rate, "zeros"),
+            Pace::Stamped(rate) => (rate, "seq"),
         };
         let args = format!(
-            "xsk send {} --size {} --rate {rate} --sport {FIRST_PORT}-{} --dst-mac {NOBODY} --cpus {}",
+            "xsk send {} --engine socket --size {} --rate {rate} --pattern {pattern} \
+             --sport {FIRST_PORT}-{} --dst-mac {NOBODY} --cpus {}",
             self.from.device,
             traffic.size,
             FIRST_PORT + FLOWS - 1,

@@ -1,11 +1,12 @@
-//! What the program costs a packet as there are more and more flows, against the least program.
+//! What the program costs a packet as there are more and more flows, against the least program. With all
+//! CPUs in one lane, so that flows stay where they are.
 
 use anyhow::Context as _;
 use bpf::Statistics;
 use rustix::process::{Resource, getrlimit};
 use trial::Better;
 
-use super::hosts::Rpc;
+use super::hosts::{Lanes, Rpc};
 use super::least::Sockets;
 use super::rpc::STAY;
 use super::runtime::{self, Programs};
@@ -33,7 +34,7 @@ pub(super) fn part() -> Part<()> {
             let step = |(name, _): &(&str, Programs)| Step::of(growth.case(name, flows), "s");
             Ok(Measure::new(ARMS, step, move |(name, programs), now| {
                 let _statistics = &statistics;
-                let measure = || runtime::measure(&rpc, *programs, now.window);
+                let measure = || runtime::measure(&rpc, Lanes::One, *programs, now.window);
                 let mean = rpc.end.host.run(measure)??.times.steer.mean();
                 let none = || Absent(format!("{name}: no run"));
                 Ok(vec![mean.ok_or_else(none)? / 1e9])

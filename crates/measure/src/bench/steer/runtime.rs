@@ -45,7 +45,7 @@ const COMPARED: [([&str; 2], f64); 2] =
     [(["steer", "parse and redirect only"], 1.5), (["record", "tuple and hash only"], 1.3)];
 
 pub(super) fn part() -> Part<()> {
-    let claims = ["run time", "run time, 64 connections"].map(|which| {
+    let claims = ["run time", "run time, one lane", "run time, 64 connections"].map(|which| {
         COMPARED.map(|([of, to], most)| {
             let [of_case, to_case] = [of, to].map(|what| format!("{which}, {what}"));
             let bar = (which == "run time").then_some(Bar::AtMost(most));
@@ -55,17 +55,19 @@ pub(super) fn part() -> Part<()> {
     let [of, to] = CYCLES.map(cycles_case);
     let per_packet =
         Claim::ratio("cycles per packet: steer / kernel rfs", of, to).better(Better::Lower);
-    // The programs of both stages, each there and back, make one step.
-    let steps = 2 + 2 * CYCLES.len();
-    let slices = (4 * PROGRAMS.len() + 2 * CYCLES.len()) as f64 / steps as f64;
+    // The programs of all three stages, each there and back, make one step.
+    let steps = 3 + 2 * CYCLES.len();
+    let slices = (6 * PROGRAMS.len() + 2 * CYCLES.len()) as f64 / steps as f64;
     let time = Time { once: 2.0, steps, windows: slices / 2.0, more: slices * 1.5 };
     let about = "How long the programs run, against the least that such programs can do";
     Part::new("runtime", about, time)
         .claims(claims.into_iter().flatten())
         .claims([per_packet])
         // With few, all that the programs look at stays in the CPU's own caches.
-        .stage(|(), _| run_times("run time, 64 connections", THREADS))
-        .stage(|(), _| run_times("run time", CONNECTIONS))
+        .stage(|(), _| run_times("run time, 64 connections", THREADS, Lanes::PerCpu))
+        // Consumers move as often, and their flows stay.
+        .stage(|(), _| run_times("run time, one lane", CONNECTIONS, Lanes::One))
+        .stage(|(), _| run_times("run time", CONNECTIONS, Lanes::PerCpu))
         .stage(|(), found| cycles(found))
 }
 
@@ -90,7 +92,11 @@ const FIGURES: [&str; 8] = [
 ];
 
 /// All kinds, under the same connections. They are put together in one step.
-fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'static>> {
+fn run_times(
+    name: &'static str,
+    connections: usize,
+    lanes: Lanes,
+) -> anyhow::Result<Measure<'static>> {
     let rpc = Rpc::start(STAY, false, connections)?;
     let statistics = Statistics::enable().context("the statistics of BPF programs")?;
     let step = |(): &()| {
@@ -105,7 +111,7 @@ fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'
         for number in order.iter().chain(order.iter().rev()) {
             now.stop.check()?;
             let (rpc, slice) = (&rpc, now.window / 2);
-            let measured = rpc.end.host.run(|| measure(rpc, PROGRAMS[*number], slice))??;
+            let measured = rpc.end.host.run(|| measure(rpc, lanes, PROGRAMS[*number], slice))??;
             let sum = &mut sums[*number];
             sum.times = sum.times + measured.times;
             sum.receives += measured.receives;
@@ -143,9 +149,13 @@ fn run_times(name: &'static str, connections: usize) -> anyhow::Result<Measure<'
     })
 }
 
-pub(super) fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow::Result<Sum> {
+pub(super) fn measure(
+    rpc: &Rpc,
+    lanes: Lanes,
+    programs: Programs,
+    slice: Duration,
+) -> anyhow::Result<Sum> {
     let device = Device::find(&rpc.end.device)?;
-    let lanes = rpc.lanes(Lanes::PerCpu)?;
     let during = |look: &dyn Fn() -> anyhow::Result<Sum>| {
         rpc.settle();
         let before = look()?;
@@ -158,7 +168,7 @@ pub(super) fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow:
     };
     let sockets = match programs {
         Programs::Cachelane => {
-            let steering = rpc.steer(Lanes::PerCpu, true)?;
+            let steering = rpc.steer(lanes, true)?;
             let look = || {
                 let receives = steering.counters()?.receives;
                 Ok(Sum { times: steering.run_times()?, receives })
@@ -176,7 +186,7 @@ pub(super) fn measure(rpc: &Rpc, programs: Programs, slice: Duration) -> anyhow:
         }
         Programs::Least(sockets) => sockets,
     };
-    let least = Least::attach(&device, &lanes, sockets)?;
+    let least = Least::attach(&device, &rpc.lanes(lanes)?, sockets)?;
     during(&|| Ok(Sum { times: least.run_times()?, receives: 0 }))
 }
 

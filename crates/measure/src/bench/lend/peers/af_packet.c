@@ -8,7 +8,10 @@
  *
  *   af_packet INTERFACE WORKERS CPU
  *
- * rx    receives and reads every byte until the time is over; counted are packets that were read
+ * rx      receives and reads every byte until the time is over; counted are packets that were read
+ * median  the same of packets of `cachelane xsk send --pattern seq`: not the time of each, but the
+ *         median of how long they took from their sender
+ * p99     the 99th percentile of what `median` has measured last
  */
 #include "peer.h"
 
@@ -32,6 +35,10 @@
 #define FRAME_SIZE  2048
 /* Milliseconds after which a block that is not full is handed over. */
 #define RETIRE 10
+/* Where such a packet says when it was made: nanoseconds, in network order. */
+#define STAMP (14 + 20 + 8 + 8)
+/* Delays that a worker has room for. */
+#define DELAYS (1u << 18)
 
 struct worker {
 	pthread_t thread;
@@ -40,10 +47,15 @@ struct worker {
 	unsigned next;
 	uint64_t count, sum;
 	uint64_t until;
+	/* Where it writes delays, unless it is NULL, and how many. */
+	uint64_t *delays;
+	size_t delay_count;
 };
 
 static struct worker workers[WORKERS_MAX];
 static int worker_count, cpu;
+static uint64_t *all_delays;
+static size_t all_count;
 
 static void set(int fd, int option, const void *value, socklen_t size, const char *what)
 {
@@ -104,8 +116,21 @@ static void give_back(struct worker *worker)
 	worker->next = (worker->next + 1) % BLOCKS;
 }
 
+static void note_delay(struct worker *worker, const unsigned char *bytes, uint32_t length,
+		       uint64_t now)
+{
+	uint64_t sent = 0;
+
+	if (length < STAMP + 8 || worker->delay_count == DELAYS)
+		return;
+	for (int i = 0; i < 8; i++)
+		sent = sent << 8 | bytes[STAMP + i];
+	worker->delays[worker->delay_count++] = now > sent ? now - sent : 0;
+}
+
 static void read_block(struct worker *worker)
 {
+	uint64_t now = worker->delays ? now_ns() : 0;
 	struct tpacket_hdr_v1 *header = &block(worker)->hdr.bh1;
 	unsigned char *at = (unsigned char *)block(worker) + header->offset_to_first_pkt;
 
@@ -113,6 +138,8 @@ static void read_block(struct worker *worker)
 		struct tpacket3_hdr *packet = (void *)at;
 
 		worker->sum += sum(at + packet->tp_mac, packet->tp_snaplen);
+		if (worker->delays)
+			note_delay(worker, at + packet->tp_mac, packet->tp_snaplen, now);
 		at += packet->tp_next_offset;
 	}
 	worker->count += header->num_pkts;
@@ -139,12 +166,53 @@ static void *work(void *argument)
 	return NULL;
 }
 
-static const char *measure(const char *pattern, int threads, long ms, struct result *result)
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static const char *delay_at(double quantile, struct result *result)
+{
+	if (!all_count)
+		return "no delays";
+	result->count = all_count;
+	result->ns = (double)all_delays[(size_t)(quantile * (double)(all_count - 1))];
+	return NULL;
+}
+
+/* Puts all workers' delays in order. */
+static const char *sort_delays(void)
+{
+	all_count = 0;
+	for (int i = 0; i < worker_count; i++) {
+		memcpy(all_delays + all_count, workers[i].delays,
+		       workers[i].delay_count * sizeof(*all_delays));
+		all_count += workers[i].delay_count;
+	}
+	qsort(all_delays, all_count, sizeof(*all_delays), compare);
+	return NULL;
+}
+
+static const char *room_for_delays(void)
+{
+	all_delays = all_delays ?: malloc((size_t)worker_count * DELAYS * sizeof(*all_delays));
+	for (int i = 0; i < worker_count && all_delays; i++) {
+		struct worker *worker = &workers[i];
+
+		worker->delay_count = 0;
+		worker->delays = worker->delays ?: malloc(DELAYS * sizeof(*worker->delays));
+		if (!worker->delays)
+			return "no memory";
+	}
+	return all_delays ? NULL : "no memory";
+}
+
+static const char *receive(long ms, struct result *result)
 {
 	uint64_t start = now_ns(), count = 0;
 
-	if (strcmp(pattern, "rx") || threads != worker_count)
-		return "expected rx, and as many threads as workers";
 	for (int i = 0; i < worker_count; i++) {
 		workers[i].until = start + (uint64_t)ms * 1000000u;
 		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
@@ -159,6 +227,26 @@ static const char *measure(const char *pattern, int threads, long ms, struct res
 	result->count = count;
 	result->ns = (double)(now_ns() - start) / (double)count;
 	return NULL;
+}
+
+static const char *measure(const char *pattern, int threads, long ms, struct result *result)
+{
+	const char *why;
+
+	if (threads != worker_count)
+		return "expected as many threads as workers";
+	if (!strcmp(pattern, "rx"))
+		return receive(ms, result);
+	if (!strcmp(pattern, "p99"))
+		return delay_at(0.99, result);
+	if (strcmp(pattern, "median"))
+		return "expected rx, median or p99";
+	why = room_for_delays();
+	if (!why)
+		why = receive(ms, result);
+	if (!why)
+		why = sort_delays();
+	return why ?: delay_at(0.5, result);
 }
 
 int main(int argc, char **argv)
