@@ -52,7 +52,7 @@ fn gap(areas: &BTreeMap<u32, Area>, frames: u32) -> Option<u32> {
     let used_from = areas.keys().map(|first| u64::from(*first)).chain([END]);
     let gaps = free_from.zip(used_from).map(|(free, used)| (free.next_multiple_of(range_of), used));
     let mut fitting = gaps.filter(|(first, end)| first + range_of <= *end);
-    let after_last = ends().last().unwrap_or(1).next_multiple_of(range_of);
+    let after_last = ends().next_back().unwrap_or(1).next_multiple_of(range_of);
     let first = match after_last + range_of <= END {
         true => after_last,
         false => fitting.next()?.0,

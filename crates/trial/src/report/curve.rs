@@ -39,6 +39,9 @@ pub(super) struct PointPlot {
     pub(super) text: String,
 }
 
+/// The points of a line that were measured.
+type Measured<'a> = Vec<(f64, &'a Case)>;
+
 impl CurvePlot {
     /// Those of which anything was measured.
     pub(super) fn all(curves: &[Curve], cases: &[Case]) -> Vec<Self> {
@@ -52,7 +55,7 @@ impl CurvePlot {
             let case = cases.iter().find(|case| case.name == name)?;
             (case.runs.iter().all(|run| *run > 0.0) && case.median > 0.0).then_some(case)
         };
-        let found = |line: &Line| -> Vec<(f64, &Case)> {
+        let found = |line: &Line| -> Measured<'_> {
             line.points
                 .iter()
                 .filter_map(|point| Some((point.at, measured(&point.case)?)))
@@ -68,7 +71,7 @@ impl CurvePlot {
         let mut numbers: Vec<f64> = all().map(|(at, _)| *at).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.dedup();
-        let plot = |(look, (line, points)): (usize, &(&Line, Vec<(f64, &Case)>))| {
+        let plot = |(look, (line, points)): (usize, &(&Line, Measured<'_>))| {
             let place = |(at, case): &(f64, &Case)| (x.at(*at), height(case.median));
             let point = |found: &(f64, &Case)| {
                 let ((x, y), (at, case)) = (place(found), *found);
