@@ -87,9 +87,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_takes_less_than_ten_minutes_and_six_rounds_at_least() {
+    fn each_takes_less_than_a_quarter_of_an_hour_and_six_rounds_at_least() {
         for one in all() {
-            assert!(one.seconds < 600.0, "{}: {}", one.name, one.seconds);
+            assert!(one.seconds < 900.0, "{}: {}", one.name, one.seconds);
             assert!(one.rounds >= 6, "{}", one.name);
         }
     }

@@ -23,6 +23,7 @@ pub(super) fn part(most: usize) -> Part<Targets> {
     let time = Time { once: 0.5, steps, windows: 1.0, more: 1.0 };
     Part::new("growth", "Requests and responses, as there are more connections", time)
         .growth(&growth)
+        .rounds(|rounds| rounds.min(6))
         .stage(move |targets: &Targets, _| {
             let Targets { lab, host, .. } = targets;
             let server = echo_server(host, SERVER.into())?;
