@@ -118,7 +118,7 @@ fn the_list_says_how_long_each_takes_and_what_is_claimed() {
         "frames: about ",
         "  memory: The pool against other pools and an allocator, memory only",
         "    get+put single: frames / dpdk (at most 0.5)",
-        "    pps: cachelane / linux bridge (at least 1.5)",
+        "    pps: cachelane / linux bridge (at least 1.7)",
     ] {
         assert!(said.lines().any(|found| found.starts_with(line)), "'{line}' in {said}");
     }

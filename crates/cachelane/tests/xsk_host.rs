@@ -258,8 +258,8 @@ fn root_a_carrier_that_does_not_come_is_said() {
     };
     let sent: Value = serde_json::from_slice(&output.stdout).expect("an object");
     let of = |what: &str| sent.pointer(what).and_then(Value::as_u64).expect("a number");
-    assert_eq!(of("/tx/packets") + of("/drops/tx_dropped"), 10, "{sent:#}");
-    assert!(of("/drops/tx_dropped") > 0, "{sent:#}");
+    // The device took them, and dropped them.
+    assert_eq!((of("/tx/packets"), of("/drops/tx_dropped")), (10, 10), "{sent:#}");
     // Once it comes, nothing is said.
     let other = link.b.host.clone();
     let name = link.b.device.clone();

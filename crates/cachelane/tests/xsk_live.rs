@@ -183,6 +183,8 @@ fn root_a_sender_that_is_stopped_sends_nothing_and_goes_on_where_it_was() {
         sender.signal(Signal::STOP);
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", sender.pid()));
         assert!(comes_true(|| state().is_ok_and(|stat| stat.contains(") T "))));
+        // What it has sent is received.
+        std::thread::sleep(Duration::from_millis(100));
         let before = received();
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(received(), before, "frames of a sender that is stopped");

@@ -84,7 +84,7 @@ struct RelayArgs {
 struct BridgeArgs {
     #[command(flatten)]
     of: Of<Bridge>,
-    /// Stations (known addresses) of the large bridge in the entries part, from 4 to 1000000
+    /// Stations (known addresses) of the largest bridge in the parts entries and growth, from 4 to 1000000
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     entries: u32,
 }

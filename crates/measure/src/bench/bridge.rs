@@ -57,7 +57,7 @@ impl Experiment for Bridge {
             changes::part(),
             rules::part(),
             vlans::part(),
-            growth::part(),
+            growth::part(self.entries),
         ]
     }
 
