@@ -251,11 +251,9 @@ fn root_a_carrier_that_does_not_come_is_said() {
     link.b.host.ip(["link", "set", &link.b.device, "down"]).expect("root may");
     let device = link.a.device.as_str();
     let send = ["xsk", "send", device, "--count", "10", "--json"];
-    let command = scene.start(&link.a.host, &send, "has no carrier: what is sent there is dropped");
-    let output = {
-        let mut command = command;
-        ends_within(command.0.take().expect("it runs"), SOON)
-    };
+    let says = "has no carrier: what is sent there is dropped";
+    let mut sender = scene.start(&link.a.host, &send, says);
+    let output = ends_within(sender.0.take().expect("it runs"), SOON);
     let sent: Value = serde_json::from_slice(&output.stdout).expect("an object");
     let of = |what: &str| sent.pointer(what).and_then(Value::as_u64).expect("a number");
     // The device took them, and dropped them.

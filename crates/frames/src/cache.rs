@@ -275,7 +275,7 @@ impl LaneCache {
             let to = self.local.slots.as_ptr().add(self.local.len);
             copy_comparing(numbers.as_ptr(), to, numbers.len(), self.local.first)
         };
-        let ours = differing & !self.local.within == 0;
+        let ours = self.is_within(differing);
         if ours {
             self.note_all(numbers, Event::Put);
             self.local.len += numbers.len();
@@ -392,14 +392,20 @@ impl LaneCache {
 
     #[inline]
     fn is_ours(&self, number: u32) -> bool {
-        (number ^ self.local.first) & !self.local.within == 0
+        self.is_within(number ^ self.local.first)
+    }
+
+    /// Whether numbers that differ from this pool's first one in these bits are in its range.
+    #[inline]
+    fn is_within(&self, differing: u32) -> bool {
+        differing & !self.local.within == 0
     }
 
     #[inline]
     fn are_ours(&self, numbers: &[u32]) -> bool {
         // Without an early end: done on several at once.
         let differing = numbers.iter().fold(0, |all, number| all | (number ^ self.local.first));
-        differing & !self.local.within == 0
+        self.is_within(differing)
     }
 
     #[inline]
