@@ -27,9 +27,10 @@ impl Steered {
         let scene = Scene::new(name);
         let options = LinkOptions { wire_like: true, ..LinkOptions::default() };
         let (a, b) = (scene.host("a"), scene.host("b"));
-        let link = scene.join(&a, &b, options);
-        // The scene has taken these away with those that the kernel makes itself.
+        let link = scene.lab.link(&a, &b, options).expect("a link");
+        // None of those that the kernel makes itself, which are a while in the making.
         for end in [&link.a, &link.b] {
+            end.host.ip(["-6", "address", "flush", "dev", &end.device]).expect("ip");
             let address = format!("{}/64", end.v6);
             let args = ["-6", "address", "add", &address, "dev", &end.device, "nodad"];
             end.host.ip(args).expect("ip");
