@@ -16,7 +16,9 @@ use lab::Link;
 use lab::testing::{End, comes_true, root};
 use lab::traffic::UdpSender;
 use lend::{Borrower, BorrowerOptions, Loan, Wait};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::process::Signal;
+use serde_json::Value;
 
 const PORT: u16 = 9000;
 const FLOWS: u32 = 32;
@@ -70,7 +72,11 @@ fn borrow(socket: &Path, name: &str, quota: u32) -> Borrower {
 /// The flow and the number of a datagram: `lab::traffic::udp` says how they are written.
 fn datagram(bytes: &[u8]) -> (u32, u64) {
     const PAYLOAD: usize = 14 + 20 + 8;
-    let header = bytes[PAYLOAD..].first_chunk::<16>().expect("a header");
+    payload(&bytes[PAYLOAD..])
+}
+
+fn payload(bytes: &[u8]) -> (u32, u64) {
+    let header = bytes.first_chunk::<16>().expect("a header");
     assert_eq!(&header[..4], b"CLud");
     let flow = u32::from_be_bytes(*header[4..].first_chunk().expect("four bytes"));
     (flow, u64::from_be_bytes(*header[8..].first_chunk().expect("eight bytes")))
@@ -178,6 +184,121 @@ fn root_at_a_thousand_packets_a_second_the_lender_wakes_once_for_several() {
     });
     let got = lending.lender.object();
     assert_eq!(number(&got, "/lend/dropped"), 0, "{got:#}");
+}
+
+/// Numbers of datagrams that came, by flow.
+type Came = HashMap<u32, Vec<u64>>;
+
+/// Datagrams of the port that come to the kernel's socket, to the last one.
+fn left_to_the_kernel(socket: &UdpSocket, over: &AtomicBool) -> Came {
+    let (mut came, mut bytes) = (Came::new(), [0; 64]);
+    loop {
+        match socket.recv(&mut bytes) {
+            Ok(_) => {
+                let (flow, number) = payload(&bytes);
+                came.entry(flow).or_default().push(number);
+            }
+            Err(_) if over.load(Relaxed) => return came,
+            // Nothing for a while.
+            Err(_) => {}
+        }
+    }
+}
+
+/// It naps between packets. Whatever came meanwhile is lent when it goes on; what came once its lease was
+/// over is the kernel's.
+#[test]
+fn root_a_lender_that_is_stopped_loses_none_of_what_its_ring_holds() {
+    if !root("root_a_lender_that_is_stopped_loses_none_of_what_its_ring_holds") {
+        return;
+    }
+    const RATE: u64 = 1_000;
+    let lending = Lending::start("lendstop", &["--quota", "2048"]);
+    let (socket, _) = plain(&lending.link);
+    // All of what may come in ten seconds, also where its reader waits for a CPU.
+    set_socket_recv_buffer_size_force(&socket, 16 << 20).expect("root may");
+    let mut borrower = lending.borrow("reader", 2048);
+    let done = AtomicBool::new(false);
+    let (mut lent, left) = std::thread::scope(|scope| {
+        let end = End(&done);
+        let reader = scope.spawn(|| {
+            let mut came = Came::new();
+            let each = |bytes: &[u8]| {
+                let (flow, number) = datagram(bytes);
+                came.entry(flow).or_default().push(number);
+            };
+            receive(&mut borrower, each, || done.load(Relaxed));
+            came
+        });
+        let left = scope.spawn(|| left_to_the_kernel(&socket, &done));
+        let sender = lending.send(RATE);
+        let goes_on = || {
+            let enough = lending.counter("lend.lent") + RATE / 2;
+            comes_true(|| lending.counter("lend.lent") >= enough)
+        };
+        assert!(goes_on());
+        // Within the lease of a second, and beyond it.
+        for millis in [300, 300, 1800] {
+            lending.lender.signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(millis));
+            lending.lender.signal(Signal::CONT);
+            assert!(goes_on(), "after {millis} ms");
+        }
+        drop(sender);
+        let quiet = || lending.counter("lend.lent") == lending.counter("lend.returned");
+        assert!(comes_true(quiet));
+        drop(end);
+        (reader.join().expect("what was lent"), left.join().expect("what was not"))
+    });
+    let got = lending.lender.object();
+    assert!(number(&got, "/program/unattended") > 0, "{got:#}");
+    assert!(lent.values().all(|numbers| numbers.is_sorted()), "out of order");
+    // Each came once, to one or the other.
+    for (flow, numbers) in left {
+        lent.entry(flow).or_default().extend(numbers);
+    }
+    let mut missing = 0;
+    for (flow, numbers) in &mut lent {
+        numbers.sort_unstable();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "flow {flow}: one came twice");
+        missing += numbers.last().map_or(0, |last| last + 1) - numbers.len() as u64;
+    }
+    // A borrower or a lender that waits for its CPU may have no room, and then that is counted.
+    let drops = got["drops"].as_object().expect("reasons").values().filter_map(Value::as_u64);
+    let dropped = number(&got, "/lend/dropped") + drops.sum::<u64>() + not_sent(&lending.link);
+    assert!(missing <= dropped, "{missing} are missing, {dropped} were dropped: {got:#}");
+}
+
+/// Packets that the first end's device had to drop.
+fn not_sent(link: &Link) -> u64 {
+    let shown = link.a.host.ip(["-s", "-j", "link", "show", "dev", &link.a.device]).expect("ip");
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    number(&shown, "/0/stats64/tx/dropped")
+}
+
+#[test]
+fn root_a_device_that_goes_while_the_lender_naps_ends_it_and_its_borrowers() {
+    if !root("root_a_device_that_goes_while_the_lender_naps_ends_it_and_its_borrowers") {
+        return;
+    }
+    let mut lending = Lending::start("lendgone", &["--quota", "2048"]);
+    let mut borrower = lending.borrow("reader", 0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let end = End(&done);
+        // Until the lender has ended.
+        let reader = scope.spawn(|| receive(&mut borrower, |_| (), || done.load(Relaxed)));
+        let sender = lending.send(2_000);
+        assert!(comes_true(|| lending.counter("lend.lent") >= 2_000));
+        lending.link.b.host.ip(["link", "delete", &lending.link.b.device]).expect("root may");
+        let lender = lending.lender.0.take().expect("it runs");
+        let output = common::ends_within(lender, Duration::from_secs(20));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let got: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        assert_eq!(got["ended_by"], "error", "{got:#}");
+        assert!(comes_true(|| reader.is_finished()), "the borrower is not told");
+        drop((sender, end));
+    });
 }
 
 #[test]

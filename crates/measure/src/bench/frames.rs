@@ -2,8 +2,8 @@
 //! mimalloc, and its knob's values against each other: memory only, without privileges. And
 //! `cachelane xsk`, which is built on it, against a plain AF_XDP loop.
 //!
-//! Every part but the growth uses two CPUs, whatever the host has: what a frame costs when it changes hands is a
-//! matter between two of them.
+//! Every part but the growth uses two CPUs, whatever the host has: what a frame costs when it changes
+//! hands is a matter between two of them.
 
 mod growth;
 mod homes;
