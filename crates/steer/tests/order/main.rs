@@ -198,6 +198,10 @@ fn run(scenario: &Scenario, length: Duration, ready: impl Fn(&World) -> bool) ->
         let enough = moves_before.is_some_and(|before| moves - before >= MOVES);
         started.elapsed() >= length && enough
     });
+    if seen.overtaken > 0 && scenario.keep_order {
+        // What comes after a lost segment is out of order as well: who lost one.
+        eprintln!("{}", world.counted_by_the_kernel());
+    }
     world.check();
     (seen, world.counters())
 }

@@ -8,13 +8,16 @@ use std::thread::Scope;
 use std::time::Duration;
 
 use lab::Host;
-use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
-use crate::world::{self, Exchange, World};
+use crate::world::{self, Exchange, Scenario, Sender, World};
 
 /// Bytes that may be on their way to a receiver: fewer packets than a veth's ring holds (256), for
 /// what comes after a lost segment is out of order as well.
 const WINDOW: usize = 64 << 10;
+/// Bytes of memory that a receiver has for them, so many that it never has to drop a segment itself. With
+/// twice the window it does now and then: it takes no window back, whatever memory the segments take.
+const ROOM: usize = 8 << 20;
 /// Bytes of a write.
 const WRITE: usize = 32 << 10;
 /// Bytes of a read; the consumer goes to another CPU after each.
@@ -28,15 +31,18 @@ pub(crate) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
 ) {
     let (a, b) = (&world.link.a, &world.link.b);
+    let (from, window) = (world.address(a).ip().to_string(), WINDOW.to_string());
+    b.host.ip(["route", "add", &from, "dev", &b.device, "window", &window]).unwrap();
     for _ in 0..world.scenario.flows {
-        let address = if world.scenario.v6 { b.socket_v6(0) } else { b.socket(0) };
+        let address = world.address(b);
         let listener = b.host.run(|| TcpListener::bind(address).unwrap()).unwrap();
-        // Sockets that it accepts have its window.
-        set_socket_recv_buffer_size(&listener, WINDOW).unwrap();
+        // Sockets that it accepts have its room.
+        set_socket_recv_buffer_size_force(&listener, ROOM).unwrap();
         let address = listener.local_addr().unwrap();
         let sender = a.host.run(|| TcpStream::connect(address).unwrap()).unwrap();
         let (receiver, _) = listener.accept().unwrap();
-        scope.spawn(move || send(sender, exchange));
+        let scenario = world.scenario;
+        scope.spawn(move || send(sender, &scenario, exchange));
         scope.spawn(move || receive(receiver, exchange));
     }
 }
@@ -51,10 +57,12 @@ pub(crate) fn overtaken(host: &Host) -> u64 {
     count.parse().unwrap()
 }
 
-fn send(mut socket: TcpStream, exchange: &Exchange) {
+fn send(mut socket: TcpStream, scenario: &Scenario, exchange: &Exchange) {
     let bytes = [0; WRITE];
+    let mut sender = Sender::new(scenario);
     socket.set_write_timeout(Some(WAIT)).unwrap();
     while !exchange.is_over() {
+        sender.hop();
         match socket.write(&bytes) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}

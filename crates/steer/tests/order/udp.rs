@@ -4,11 +4,10 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 use std::thread::{self, Scope};
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::world::{self, Exchange, World};
+use crate::world::{self, Exchange, Scenario, Sender, World};
 
 /// Datagrams of a flow in a row.
 const BURST: usize = 16;
@@ -26,8 +25,8 @@ pub(crate) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
 ) {
     let (senders, receivers) = sockets(world);
-    let pause = world.scenario.pause;
-    scope.spawn(move || send(&senders, pause, exchange));
+    let scenario = world.scenario;
+    scope.spawn(move || send(&senders, &scenario, exchange));
     scope.spawn(move || receive(&receivers, exchange));
 }
 
@@ -35,7 +34,7 @@ pub(crate) fn start<'scope>(
 fn sockets(world: &World) -> (Vec<UdpSocket>, Vec<UdpSocket>) {
     let (a, b) = (&world.link.a, &world.link.b);
     let bind = |end: &lab::End| {
-        let address = if world.scenario.v6 { end.socket_v6(0) } else { end.socket(0) };
+        let address = world.address(end);
         end.host.run(|| UdpSocket::bind(address).unwrap()).unwrap()
     };
     let pair = |_| {
@@ -48,8 +47,9 @@ fn sockets(world: &World) -> (Vec<UdpSocket>, Vec<UdpSocket>) {
     (0..world.scenario.flows).map(pair).unzip()
 }
 
-fn send(sockets: &[UdpSocket], pause: Duration, exchange: &Exchange) {
+fn send(sockets: &[UdpSocket], scenario: &Scenario, exchange: &Exchange) {
     let mut sent = 0_u64;
+    let mut sender = Sender::new(scenario);
     while !exchange.is_over() {
         for socket in sockets {
             for _ in 0..BURST {
@@ -58,7 +58,8 @@ fn send(sockets: &[UdpSocket], pause: Duration, exchange: &Exchange) {
                 let _ = socket.send(&sent.to_ne_bytes());
             }
             if sent.is_multiple_of(BETWEEN_PAUSES) {
-                thread::sleep(pause);
+                thread::sleep(scenario.pause);
+                sender.hop();
             }
         }
     }

@@ -2,6 +2,7 @@
 //! while packets pass.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -125,6 +126,11 @@ impl World {
         Self { scenario: *scenario, b, link, lanes, steering, _lab: lab }
     }
 
+    /// An address at an end, with any port.
+    pub(crate) fn address(&self, end: &lab::End) -> SocketAddr {
+        if self.scenario.v6 { end.socket_v6(0) } else { end.socket(0) }
+    }
+
     /// Sends packets and receives them on CPUs that change until it is `over`.
     pub(crate) fn exchange(&self, mut over: impl FnMut(Seen) -> bool) -> Seen {
         let exchange = Exchange::default();
@@ -171,6 +177,15 @@ impl World {
         self.steering.lock().unwrap().counters().unwrap()
     }
 
+    /// What the hosts' kernels and devices have counted, losses among it.
+    pub(crate) fn counted_by_the_kernel(&self) -> String {
+        let shown = |end: &lab::End| {
+            let script = format!("nstat -as; ip -s link show dev {}", end.device);
+            end.host.command("sh").args(["-c", &script]).run().unwrap()
+        };
+        format!("the sender's:\n{}\nthe receiver's:\n{}", shown(&self.link.a), shown(&self.link.b))
+    }
+
     /// That what the scenario is about did happen.
     pub(crate) fn check(&self) {
         let (scenario, counters) = (&self.scenario, self.counters());
@@ -210,4 +225,26 @@ fn lanes(lab: &Lab, one_lane: bool) -> [LaneMap; 2] {
     fs::write(cpu.join("online"), &online[0]).unwrap();
     let first = LaneMap::from_sysfs(lab.dir(), None).unwrap();
     [all, first]
+}
+
+/// The CPU that a sender is on, which is mostly also where its packets are received. With one target it
+/// has to change: while it is the target, no packet is sent there; with two CPUs and while it is the other
+/// one, each consumer is at the target or where its packets are received already.
+pub(crate) struct Sender {
+    cpus: Vec<usize>,
+    hops: usize,
+}
+
+impl Sender {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self { cpus: if scenario.one_target { cpus() } else { Vec::new() }, hops: 0 }
+    }
+
+    /// Goes to the next CPU, if the scenario wants that.
+    pub(crate) fn hop(&mut self) {
+        if !self.cpus.is_empty() {
+            self.hops += 1;
+            lanes::pin(self.cpus[self.hops % self.cpus.len()]).unwrap();
+        }
+    }
 }
