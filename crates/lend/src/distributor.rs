@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::vec::Drain;
 
-use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet};
+use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet, prefetch};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::hash::FlowHasher;
@@ -151,6 +151,10 @@ impl Distributor {
             self.free.extend(packets.drain(..).map(|part| part.frame));
         } else {
             let time = now();
+            // Another CPU wrote them, and each one's headers say who gets it.
+            for packet in packets.iter() {
+                prefetch(packet.bytes(self.pool.area()));
+            }
             let mut parts = packets.drain(..);
             while let Some(first) = parts.next() {
                 self.lend_one(first, &mut parts, time);

@@ -1,6 +1,6 @@
 //! The threads of a packet command from their start to their end.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,12 +30,20 @@ pub(crate) struct Control {
     limit: Option<u64>,
     claimed: AtomicU64,
     done: AtomicU64,
+    /// Threads that have ended.
+    ended: AtomicUsize,
 }
 
 impl Control {
     fn new(limit: Option<u64>) -> Control {
-        let (claimed, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        Control { stop: AtomicBool::new(false), why: OnceLock::new(), limit, claimed, done }
+        Control {
+            stop: AtomicBool::new(false),
+            why: OnceLock::new(),
+            limit,
+            claimed: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            ended: AtomicUsize::new(0),
+        }
     }
 
     #[inline]
@@ -241,7 +249,7 @@ impl Session {
         tracing::info!("{announcement}");
         let followed = threads.as_ref().map_or(Ok(Ended::Error), |threads| {
             let mut running = Running {
-                threads,
+                threads: threads.len(),
                 control: &self.control,
                 meters: &self.meters,
                 show,
@@ -264,11 +272,18 @@ impl Session {
     }
 
     fn spawn(&self, name: &str, threads: Vec<(Place, Work)>) -> anyhow::Result<Vec<Thread>> {
+        let wake = Arc::new(self.foreground.waker()?);
         let spawn = |(thread, (place, work)): (usize, (Place, Work))| {
+            let (ending, wake) = (Arc::clone(&self.control), Arc::clone(&wake));
             let (control, meters) = (Arc::clone(&self.control), self.meters.clone());
             let (publish, own) = (Instant::now(), Totals::default());
             let mut context = Context { control, meters, thread, publish, own };
             let body = move || {
+                // Also if it panics.
+                scopeguard::defer! {
+                    ending.ended.fetch_add(1, Relaxed);
+                    wake();
+                }
                 pin(place)?;
                 work(&mut context)
             };
@@ -296,7 +311,7 @@ fn join(threads: Vec<Thread>) -> anyhow::Result<()> {
 
 /// The threads while they run.
 struct Running<'a> {
-    threads: &'a [Thread],
+    threads: usize,
     control: &'a Control,
     meters: &'a Meters,
     show: &'a dyn Show,
@@ -319,23 +334,22 @@ impl Followed for Running<'_> {
         if !self.is_read {
             return Some(Ended::Reader);
         }
-        let mut threads = self.threads.iter().map(JoinHandle::is_finished);
+        let ended = self.control.ended.load(Relaxed);
         let why = self.control.why.get().copied();
         // A thread that has ended and does not say why has failed, which joining it tells.
-        let over = if why.is_some() { threads.all(|it| it) } else { threads.any(|it| it) };
+        let over = if why.is_some() { ended == self.threads } else { ended > 0 };
         (over || self.control.is_over()).then(|| why.unwrap_or(Ended::Count))
     }
 
     fn turn(&mut self) -> anyhow::Result<Option<Duration>> {
-        /// How soon all but the time is heeded.
-        const LOOK: Duration = Duration::from_millis(20);
         if let Some(span) = self.view.due() {
             let sample = self.sample(span);
             self.before = sample.totals;
             self.view.show(self.show.line(&sample, terminal::live_width()));
             self.is_read = self.view.print(|| Ok(self.show.object(&sample)))?;
         }
-        Ok(Some(LOOK))
+        // A thread that ends, and a signal, wake it.
+        Ok(if self.is_read { self.view.left() } else { Some(Duration::ZERO) })
     }
 
     fn log(&mut self) -> anyhow::Result<()> {

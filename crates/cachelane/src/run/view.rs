@@ -56,6 +56,11 @@ impl View {
         Some(span)
     }
 
+    /// The time until the next line is due, if there is one.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        Some(self.every?.saturating_sub(self.span()))
+    }
+
     /// The time since the line before.
     pub(crate) fn span(&self) -> Duration {
         self.last.elapsed()
