@@ -219,7 +219,7 @@ struct cachelane_borrower {
 	uint32_t flags;	     /* CACHELANE_HELLO_MIRROR if it gets every packet */
 	int status;	     /* after a refusal, the lender's enum cachelane_status; else 0 */
 	char error[256];     /* after a failure, what it was, for people */
-	int socket;
+	int socket; /* to be polled between cachelane_sleep_begin and cachelane_sleep_end */
 	int gone;
 	uint32_t mask;
 	uint32_t first;
@@ -279,6 +279,15 @@ static inline void cachelane_give_back(struct cachelane_borrower *b,
  * to return; who must see one gives a limit.
  */
 static inline int cachelane_wait(struct cachelane_borrower *b, int timeout_ms);
+
+/*
+ * For programs that wait with a poll of their own, for this and other things. If there is something
+ * to receive, or the lender is gone, the answer is as that of cachelane_wait. CACHELANE_TIMED_OUT
+ * if not: then b->socket becomes readable (POLLIN) once there is. Call cachelane_sleep_end after
+ * that, and before anything is received.
+ */
+static inline int cachelane_sleep_begin(struct cachelane_borrower *b);
+static inline void cachelane_sleep_end(struct cachelane_borrower *b);
 
 /* Packets that the lender dropped because this borrower had its quota. */
 static inline uint64_t cachelane_dropped(const struct cachelane_borrower *b);
@@ -722,6 +731,40 @@ static inline int cachelane_poll(struct cachelane_borrower *b, short events, int
 	return 0;
 }
 
+/* Says that it sleeps, and looks once more. */
+static inline int cachelane_asleep(struct cachelane_borrower *b)
+{
+	__atomic_store_n(b->asleep, b->awake + 1, __ATOMIC_RELAXED);
+	/*
+	 * Between that store and the next look at the rings: the lender fences between its store of
+	 * an index and its look at this word, so one of us sees the other. Without it we could
+	 * sleep on a loan.
+	 */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return cachelane_look(b);
+}
+
+static inline void cachelane_awake(struct cachelane_borrower *b)
+{
+	b->awake += 2;
+	__atomic_store_n(b->asleep, b->awake, __ATOMIC_RELAXED);
+}
+
+static inline int cachelane_sleep_begin(struct cachelane_borrower *b)
+{
+	int there = cachelane_asleep(b);
+
+	if (there != CACHELANE_TIMED_OUT)
+		cachelane_awake(b);
+	return there;
+}
+
+static inline void cachelane_sleep_end(struct cachelane_borrower *b)
+{
+	cachelane_awake(b);
+	cachelane_poll(b, POLLIN, 0);
+}
+
 static inline int cachelane_wait(struct cachelane_borrower *b, int timeout_ms)
 {
 	int64_t until = timeout_ms > 0 ? cachelane_now_ms() + timeout_ms : 0;
@@ -730,18 +773,10 @@ static inline int cachelane_wait(struct cachelane_borrower *b, int timeout_ms)
 	if (there == CACHELANE_TIMED_OUT && timeout_ms == 0)
 		return cachelane_poll(b, 0, 0) != 0 ? -1 : cachelane_look(b);
 	while (there == CACHELANE_TIMED_OUT && !failed) {
-		__atomic_store_n(b->asleep, b->awake + 1, __ATOMIC_RELAXED);
-		/*
-		 * Between that store and the next look at the rings: the lender fences between its
-		 * store of an index and its look at this word, so one of us sees the other. Without
-		 * it we could sleep on a loan.
-		 */
-		__atomic_thread_fence(__ATOMIC_SEQ_CST);
-		there = cachelane_look(b);
+		there = cachelane_asleep(b);
 		if (there == CACHELANE_TIMED_OUT)
 			failed = cachelane_poll(b, POLLIN, left);
-		b->awake += 2;
-		__atomic_store_n(b->asleep, b->awake, __ATOMIC_RELAXED);
+		cachelane_awake(b);
 		if (there == CACHELANE_TIMED_OUT && !failed)
 			there = cachelane_look(b);
 		if (timeout_ms > 0)

@@ -148,15 +148,41 @@ fn root_two_borrowers_share_the_flows_and_every_flow_stays_in_order() {
     }
 }
 
-/// How often the thread that lends has gone to sleep.
-fn sleeps(lender: &Running) -> u64 {
+/// How often the threads of a process that are called so have gone to sleep.
+fn sleeps_of(lender: &Running, is_one: impl Fn(&str) -> bool) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", lender.pid())).expect("its threads");
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
-    let lends = |task: &PathBuf| read(task.join("comm")).trim() == "xsk-0";
-    let task = tasks.map(|task| task.expect("a thread").path()).find(lends).expect("its thread");
-    let status = read(task.join("status"));
+    let tasks = tasks.map(|task| task.expect("a thread").path());
+    let found: Vec<_> = tasks.filter(|task| is_one(read(task.join("comm")).trim())).collect();
+    assert!(!found.is_empty(), "no such thread");
     let field = |line: &str| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok();
-    status.lines().find_map(field).expect("how often it slept")
+    let slept = |task: PathBuf| read(task.join("status")).lines().find_map(field).unwrap_or(0);
+    found.into_iter().map(slept).sum()
+}
+
+/// How often the thread that lends has gone to sleep.
+fn sleeps(lender: &Running) -> u64 {
+    sleeps_of(lender, |name| name == "xsk-0")
+}
+
+#[test]
+fn root_a_lender_without_packets_sleeps() {
+    if !root("root_a_lender_without_packets_sleeps") {
+        return;
+    }
+    let lending = Lending::start("lendidle", &[]);
+    let _borrower = lending.borrow("reader", 0);
+    let wakes = || sleeps_of(&lending.lender, |_| true);
+    // What it has to do at first is over.
+    let woken = || {
+        let before = wakes();
+        std::thread::sleep(Duration::from_secs(1));
+        wakes() - before
+    };
+    woken();
+    let woken = woken();
+    // The thread that lends looks 20 times whether it is to end.
+    assert!(woken <= 40, "{woken} times in a second");
 }
 
 #[test]

@@ -2,12 +2,15 @@
 //!
 //! A thread for each connection receives and gives back (`worker`), and hands packets to what is
 //! done with them: nothing, a sum over their bytes, or a capture file (`pcap`). The threads are run
-//! as those of `cachelane xsk` are (`packets`), until the lender, the time or a signal ends that.
+//! as those of `cachelane xsk` are (`packets`), until the lender, the time or a signal ends that. Or
+//! another program does it, in place of this one (`program`).
 
 mod pcap;
+mod program;
 mod report;
 mod worker;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
@@ -24,8 +27,8 @@ use worker::{Task, Worker};
 /// Receive packets from `cachelane lend`, without copying them
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-It needs no privilege but the permission to open the socket. The kernel does not receive what \
-the lender takes, whether somebody borrows it or not.
+It needs no privilege but the permission to open the socket. While somebody borrows, the kernel \
+does not receive what the lender takes.
 
 A borrower may hold a quota of packets that it has not given back. The lender drops what comes \
 beyond that, and this command counts it. Without --mirror, the packets are shared out among all \
@@ -34,8 +37,11 @@ borrowers of the lender; each flow goes to one of them.
 It ends when the lender ends (exit code 0), after --for, or on SIGINT or SIGTERM. SIGUSR1 logs \
 the current figures.
 
+After --, a command that uses libpcap: tcpdump, tshark and others. It runs in place of this one, and finds the device `cachelane`, which is this lender, or any lender as cachelane:PATH. It gets every packet (a mirror), or with --share the packets of its share of the flows.
+
 Examples:
   cachelane borrow /run/lend
+  cachelane borrow /run/lend -- tcpdump -n -i cachelane port 53
   cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
   cachelane borrow /run/lend --worker 4 --for 10s --json")]
 pub(crate) struct Args {
@@ -70,10 +76,23 @@ pub(crate) struct Args {
     spin: bool,
     #[command(flatten)]
     run: RunArgs,
+    /// With a command: the packets of a share of the flows, which no other borrower gets
+    #[arg(long, requires = "command", conflicts_with = "mirror")]
+    share: bool,
+    /// Command to run in place of this one, with the device `cachelane` in its libpcap
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with_all = ["task", "snaplen", "spin", "time", "interval", "json"]
+    )]
+    command: Vec<OsString>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
+    if !args.command.is_empty() {
+        match program::run(args)? {}
+    }
     let writes_to_stdout = args.pcap.as_deref() == Some(Path::new("-"));
     if writes_to_stdout && args.run.json {
         return Err(usage("--json prints where --pcap - writes packets (expected a file)".into()));

@@ -11,6 +11,7 @@ mod delivered;
 mod growth;
 mod idle;
 mod lending;
+mod libpcap;
 mod wire;
 
 use std::time::Duration;
@@ -44,6 +45,7 @@ impl Experiment for Lend {
             crossover::part(),
             delays::part(),
             growth::part(),
+            libpcap::part(),
         ]
     }
 

@@ -1,6 +1,7 @@
 //! Where copying is the better choice: by the size of packets, and by how many there are. What is
 //! compared is how many packets reach four workers and, where both get all of them, the machine's
-//! CPU time for each.
+//! CPU time for each; beside them a plain AF_XDP loop that naps and reads all packets itself, which is the
+//! floor of whatever gets them by AF_XDP.
 
 use trial::bench::Bar;
 
@@ -19,19 +20,29 @@ pub(super) const RATES: [u64; 3] = [1_000, 10_000, 100_000];
 const CPU_TIME: Bar = Bar::AtMost(1.2);
 
 pub(super) fn part() -> Part<Ground> {
-    let claim = |traffic: Traffic| {
+    let claim = |traffic: Traffic, whose: [Who; 2], bar: Option<Bar>| {
         let (what, ..) = figures(traffic);
-        let [of, to] = [Who::Lend, Who::AfPacket].map(|who| case(what, traffic, who));
-        let name = format!("{what}, {}: lend / af_packet", title(traffic));
-        Claim::ratio(name, of, to).bar(matches!(traffic.pace, Pace::Rate(_)).then_some(CPU_TIME))
+        let [of, to] = whose.map(|who| case(what, traffic, who));
+        let [a, b] = whose.map(Who::name);
+        Claim::ratio(format!("{what}, {}: {a} / {b}", title(traffic)), of, to).bar(bar)
     };
-    let time = Time { once: 2.0, steps: 2 * traffic().len(), windows: 1.0, more: 1.3 };
+    let claims = traffic().into_iter().map(|traffic| {
+        claim(traffic, [Who::Lend, Who::AfPacket], is_rate(&traffic).then_some(CPU_TIME))
+    });
+    let floors = traffic().into_iter().filter(is_rate).flat_map(|traffic| {
+        let over = [[Who::Lend, Who::Plain], [Who::Plain, Who::AfPacket]];
+        over.map(|whose| claim(traffic, whose, None))
+    });
+    let steps = 2 * traffic().len() + traffic().iter().filter(|one| is_rate(one)).count();
+    let time = Time { once: 2.0, steps, windows: 1.0, more: 1.3 };
     Part::new("crossover", "Where copying is better: sizes and rates (needs root)", time)
-        .claims(traffic().into_iter().map(claim))
+        .claims(claims.chain(floors))
         .stage(|ground: &Ground, found| {
             let receivers = Receivers::build(ground, found)?;
             let with = |who: Who| traffic().into_iter().map(move |traffic| (traffic, who));
-            let cases = receivers.who().into_iter().flat_map(with);
+            let floor =
+                receivers.plain().into_iter().flat_map(with).filter(|(one, _)| is_rate(one));
+            let cases = receivers.who().into_iter().flat_map(with).chain(floor);
             let step = |(traffic, who): &(Traffic, Who)| {
                 let (what, unit, _) = figures(*traffic);
                 Step::of(case(what, *traffic, *who), unit)
@@ -41,6 +52,10 @@ pub(super) fn part() -> Part<Ground> {
                 Ok(vec![read(&receivers.measure(*who, WORKERS, *traffic, now.window)?)])
             }))
         })
+}
+
+fn is_rate(traffic: &Traffic) -> bool {
+    matches!(traffic.pace, Pace::Rate(_))
 }
 
 /// Each size as often as can be, and the smallest and the largest at each rate.

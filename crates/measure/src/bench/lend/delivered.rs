@@ -16,7 +16,7 @@ use super::wire::{Delivered, Pace, Traffic, WORKERS, Wire};
 use crate::bench::claim::Claim;
 use crate::bench::experiment::{Measure, Part, Step, Time, ensure_root};
 use crate::bench::found::Found;
-use crate::bench::peer::{AF_PACKET, Peer};
+use crate::bench::peer::{AF_PACKET, Peer, XDP_PLAIN};
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub(super) enum Who {
     /// With copies, in an area of each borrower's own.
     Private,
     AfPacket,
+    /// A plain AF_XDP loop, alone (`frames/peers/xdp_plain.c`): the least that reading by such a
+    /// socket takes.
+    Plain,
 }
 
 impl Who {
@@ -33,6 +36,7 @@ impl Who {
             Who::Lend => "lend",
             Who::Private => "lend --private",
             Who::AfPacket => "af_packet",
+            Who::Plain => "plain af_xdp",
         }
     }
 }
@@ -122,6 +126,8 @@ pub(super) struct Receivers {
     pub(super) wire: Wire,
     /// The program of the AF_PACKET rings, if there is one.
     rings: Option<PathBuf>,
+    /// The program with the plain loop, if there is one.
+    plain: Option<PathBuf>,
 }
 
 impl Receivers {
@@ -129,15 +135,24 @@ impl Receivers {
     pub(super) fn build(ground: &Ground, found: &mut Found) -> anyhow::Result<Receivers> {
         ensure_root()?;
         let wire = Wire::build(ground.places.two())?;
-        let rings = ground.builder.build(&AF_PACKET);
-        let rings = rings.map_err(|reason| found.absent("af_packet", reason)).ok();
-        Ok(Receivers { wire, rings })
+        let mut build = |who: Who, program| {
+            let built = ground.builder.build(program);
+            built.map_err(|reason| found.absent(who.name(), reason)).ok()
+        };
+        let rings = build(Who::AfPacket, &AF_PACKET);
+        let plain = build(Who::Plain, &XDP_PLAIN);
+        Ok(Receivers { wire, rings, plain })
     }
 
-    /// Who is there.
+    /// Who is there, and has workers.
     pub(super) fn who(&self) -> Vec<Who> {
         let rings = self.rings.is_some().then_some(Who::AfPacket);
         [Who::Lend].into_iter().chain(rings).collect()
+    }
+
+    /// The plain loop, if it is there.
+    pub(super) fn plain(&self) -> Option<Who> {
+        self.plain.is_some().then_some(Who::Plain)
     }
 
     /// The program of the AF_PACKET rings, for so many workers.
@@ -159,6 +174,14 @@ impl Receivers {
                 let mut peer = self.peer(workers)?;
                 let sender = self.wire.send(traffic)?;
                 let measured = costs(|| Ok(1.0 / peer.run("rx", workers, window)?), window);
+                sender.end()?;
+                measured
+            }
+            Who::Plain => {
+                let binary = self.plain.as_deref().context("no plain loop")?;
+                let mut peer = self.wire.plain(binary).map_err(anyhow::Error::msg)?;
+                let sender = self.wire.send(traffic)?;
+                let measured = costs(|| Ok(1.0 / peer.run("nap", 1, window)?), window);
                 sender.end()?;
                 measured
             }
@@ -191,7 +214,7 @@ impl Receivers {
 }
 
 /// Measures packets a second, and the machine's CPU time for each.
-fn costs(
+pub(super) fn costs(
     measure: impl FnOnce() -> anyhow::Result<f64>,
     window: Duration,
 ) -> anyhow::Result<Delivered> {

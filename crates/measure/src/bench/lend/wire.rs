@@ -142,6 +142,13 @@ impl Wire {
         self.to.host.run(start).map_err(|error| error.to_string())?
     }
 
+    /// A plain AF_XDP loop at the other end, or why not.
+    pub(super) fn plain(&self, binary: &Path) -> Result<Peer, String> {
+        let args = [&self.to.device, "0", "native", &self.cpus[1].to_string()].map(str::to_owned);
+        let start = || Peer::start(binary, &args);
+        self.to.host.run(start).map_err(|error| error.to_string())?
+    }
+
     /// A program that borrows, on the receivers' CPU.
     pub(super) fn borrow(&self, mut command: Command) -> anyhow::Result<Borrowers> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());

@@ -13,6 +13,8 @@
  *   tx    sends 60-byte frames (64 on the wire, with the checksum) until the time is over;
  *         counted are those that the kernel has completed
  *   rx    receives and drops
+ *   nap   receives, reads every byte, and sleeps for 2 ms whenever there is nothing: where packets
+ *         are few, the least that it takes to read them
  */
 #include "peer.h"
 
@@ -33,6 +35,7 @@
 #define RING_SIZE   2048
 #define BATCH	    64
 #define PACKET_SIZE 60
+#define NAP_US	    2000
 
 struct ring {
 	uint32_t *producer, *consumer, *flags;
@@ -46,6 +49,8 @@ static int fd;
 static unsigned char *area;
 static struct ring fill, completion, rx, tx;
 static uint32_t next_frame, outstanding;
+/* What was read, so that it is read. */
+static volatile uint64_t total;
 
 static void set(int option, const void *value, socklen_t size, const char *what)
 {
@@ -161,7 +166,7 @@ static uint64_t send_until(uint64_t end)
 	return count;
 }
 
-static uint32_t receive(void)
+static uint32_t receive(bool reads)
 {
 	const struct xdp_desc *descriptors = rx.descriptors;
 	uint64_t *addresses = fill.descriptors;
@@ -178,6 +183,8 @@ static uint32_t receive(void)
 	for (uint32_t i = 0; i < count; i++) {
 		const struct xdp_desc *desc = &descriptors[(rx.mine + i) & (rx.size - 1)];
 
+		if (reads)
+			total += sum(area + desc->addr, desc->len);
 		addresses[(fill.mine + i) & (fill.size - 1)] = desc->addr & ~(FRAME_SIZE - 1ull);
 	}
 	submit(&fill, count);
@@ -197,6 +204,20 @@ static void fill_all(void)
 	submit(&fill, FRAMES);
 }
 
+static uint64_t nap_until(uint64_t end)
+{
+	uint64_t count = 0;
+
+	while (now_ns() < end) {
+		uint32_t received = receive(true);
+
+		count += received;
+		if (!received)
+			usleep(NAP_US);
+	}
+	return count;
+}
+
 static const char *measure(const char *pattern, int threads, long ms, struct result *result)
 {
 	uint64_t started = now_ns(), end = started + (uint64_t)ms * 1000000u;
@@ -205,17 +226,20 @@ static const char *measure(const char *pattern, int threads, long ms, struct res
 		return "it has one thread, and some time";
 	if (!strcmp(pattern, "tx")) {
 		result->count = send_until(end);
-	} else if (!strcmp(pattern, "rx")) {
+	} else if (!strcmp(pattern, "rx") || !strcmp(pattern, "nap")) {
 		fill_all();
 		/* What came while nobody asked is not of this time. */
-		for (int i = 0; i < RING_SIZE / BATCH && receive(); i++)
+		for (int i = 0; i < RING_SIZE / BATCH && receive(false); i++)
 			;
 		started = now_ns();
 		end = started + (uint64_t)ms * 1000000u;
-		do {
-			for (int i = 0; i < 16; i++)
-				result->count += receive();
-		} while (now_ns() < end);
+		if (!strcmp(pattern, "nap"))
+			result->count = nap_until(end);
+		else
+			do {
+				for (int i = 0; i < 16; i++)
+					result->count += receive(false);
+			} while (now_ns() < end);
 	} else {
 		return "no such pattern";
 	}

@@ -1,150 +1,20 @@
 //! `cachelane borrow` against a lender in this process.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod libpcap;
+mod rig;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::PathBuf;
-use std::process::{Child, Output};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::{Place, ends_within, text};
-use frames::{Accounting, AreaOptions, FrameArea, FramePool, LaneCache, Packet, PoolOptions};
+use common::{ends_within, text};
+use frames::Accounting;
 use lab::testing::{comes_true, root};
-use lend::{Distributor, Lender, LenderOptions};
+use lend::Distributor;
+use rig::{Rig, SOON, ends, error, flows, object, udp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// The longest that a run in these tests takes once it has a reason to end.
-const SOON: Duration = Duration::from_secs(20);
-
-/// A lender whose packets the test makes.
-struct Rig {
-    place: Place,
-    socket: PathBuf,
-    pool: FramePool,
-    cache: LaneCache,
-    lender: Option<Lender>,
-    distributors: Vec<Distributor>,
-}
-
-impl Rig {
-    fn new(set: impl FnOnce(&mut LenderOptions)) -> Rig {
-        let place = Place::new();
-        let socket = place.path().join("lend");
-        let options = AreaOptions::default().frames(512).shared(true);
-        let area = FrameArea::new(&options).expect("memory");
-        let pool = FramePool::new(area, &PoolOptions::default()).expect("a pool");
-        let mut options = LenderOptions::new(&socket);
-        options.quota = 32;
-        set(&mut options);
-        let (lender, distributors) = Lender::open(&pool, 2, &options).expect("a lender");
-        let cache = pool.cache(0).expect("a cache");
-        Rig { place, socket, pool, cache, lender: Some(lender), distributors }
-    }
-
-    fn lender(&self) -> &Lender {
-        self.lender.as_ref().expect("it has not ended")
-    }
-
-    /// Starts the command as the lender's borrower, and waits until so many have joined.
-    fn start(&mut self, args: &[&str], borrowers: usize) -> Child {
-        let socket = self.socket.to_str().expect("text").to_owned();
-        let args = [&["borrow", &socket], args].concat();
-        let mut child = self.place.command(&args).spawn().expect("it starts");
-        let until = Instant::now() + SOON;
-        loop {
-            self.collect();
-            // Joined, and known to each distributor.
-            if self.lender().borrowers().len() == borrowers
-                && self.distributors.iter().all(Distributor::is_wanted)
-            {
-                return child;
-            }
-            let ended = child.try_wait().expect("its status");
-            assert!(ended.is_none() && Instant::now() < until, "{ended:?}: {:?}", error(child));
-            std::thread::yield_now();
-        }
-    }
-
-    fn collect(&mut self) {
-        for distributor in &mut self.distributors {
-            distributor.collect(&mut self.cache);
-        }
-    }
-
-    /// Lends packets with these contents through a distributor: of each, its parts.
-    fn lend(&mut self, through: usize, packets: &[Vec<Vec<u8>>]) {
-        let mut all = Vec::new();
-        for parts in packets {
-            for (at, bytes) in parts.iter().enumerate() {
-                let mut frame = self.cache.get().expect("a free frame");
-                self.pool.area().bytes_mut(&mut frame)[..bytes.len()].copy_from_slice(bytes);
-                let more = at + 1 < parts.len();
-                all.push(Packet { more, ..Packet::new(frame, bytes.len() as u32) });
-            }
-        }
-        self.distributors[through].lend(&mut all, &mut self.cache);
-    }
-
-    /// Waits until everything came back.
-    fn settle(&mut self) {
-        let until = Instant::now() + SOON;
-        while self.distributors.iter().any(|each| each.on_loan() > 0) {
-            assert!(Instant::now() < until, "it does not give back");
-            self.collect();
-            std::thread::yield_now();
-        }
-    }
-
-    /// Ends the lender: no frame is missing.
-    fn end(mut self) {
-        self.end_lender();
-        let Rig { pool, cache, .. } = self;
-        drop(cache);
-        pool.close().expect("every frame came back");
-    }
-
-    fn end_lender(&mut self) {
-        if let Some(lender) = self.lender.take() {
-            lender.close();
-        }
-        self.distributors.clear();
-    }
-}
-
-/// UDP, the flow's number as source port, of this many bytes.
-fn udp(flow: u16, len: usize) -> Vec<u8> {
-    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    bytes.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    bytes.extend(flow.to_be_bytes());
-    bytes.extend([0, 53, 0, 26, 0, 0]);
-    bytes.resize(len, flow as u8);
-    bytes
-}
-
-/// A packet of each flow, in one part each.
-fn flows(flows: std::ops::Range<u16>, len: usize) -> Vec<Vec<Vec<u8>>> {
-    flows.map(|flow| vec![udp(flow, len)]).collect()
-}
-
-fn error(mut child: Child) -> String {
-    let mut said = String::new();
-    // Whatever there is.
-    let _ = child.kill();
-    let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
-    said
-}
-
-fn ends(child: Child) -> Output {
-    let output = ends_within(child, SOON);
-    assert!(output.status.success(), "{output:?}");
-    output
-}
-
-fn object(output: &Output) -> Value {
-    let last = text(&output.stdout).lines().last().expect("a line");
-    serde_json::from_str(last).expect("JSON")
-}
 
 #[test]
 fn a_quota_that_is_cut_is_said() {

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * A capture module of libpcap that reads what `cachelane lend` lends.
+ *
+ *	cachelane:PATH[,mirror|,share][,quota=N][,name=NAME]
+ *	cachelane			that of the environment variable CACHELANE_LEND
+ *
+ * A mirror, which it is by default, gets every packet; a share gets the packets of some flows,
+ *which no other borrower gets.
+ *
+ * The program reads a packet where the lender has received it: what libpcap calls valid until the
+ * next call is a loan, which goes back with that call. Only a packet in several frames is copied
+ * together. One thread reads a handle at a time, as libpcap has it; others may break its loop.
+ *
+ * To wait, a reader polls two descriptors: the lender's socket, which brings wake-ups, and `knock`,
+ * an event of our own. The program's descriptor is an epoll instance with both. It is readable
+ * whenever a read would find something: if loans are left when a read ends, the read knocks.
+ */
+#include "../c/cachelane_lend.h"
+#include "devices.h"
+#include "lender.h"
+
+#include <stdbool.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Loans that are received at a time. */
+#define BATCH 256
+
+/* An open handle. */
+struct capture {
+	struct cachelane_borrower borrower;
+	/* Received; those before `seen` were handed over, those before `given` went back. */
+	struct cachelane_packet packets[BATCH];
+	int count, seen, given;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	bool nanoseconds, nonblocking, selects;
+	/* It sleeps, by what the lender knows; `knock` is to be read. */
+	bool sleeps, knocked;
+	int knock, epoll;
+	u_int received;
+	/* A packet in several frames, put together. */
+	unsigned char *whole;
+};
+
+/* ---- Waiting ---- */
+
+static void knock(struct capture *c)
+{
+	/* It can only fail if it is there to be read already. */
+	if (eventfd_write(c->knock, 1) == 0)
+		c->knocked = true;
+}
+
+static void answer(struct capture *c)
+{
+	eventfd_t times;
+
+	/* Not only our own knock, but also that of who breaks the loop. */
+	if (eventfd_read(c->knock, &times) == 0)
+		c->knocked = false;
+}
+
+static void wake(struct capture *c)
+{
+	if (c->sleeps)
+		cachelane_sleep_end(&c->borrower);
+	c->sleeps = false;
+}
+
+/* When a read ends: the program's descriptor says whether the next one would find something. */
+static void leave(struct capture *c)
+{
+	if (!c->selects || c->knocked || c->sleeps)
+		return;
+	if (c->seen == c->count) {
+		c->sleeps = cachelane_sleep_begin(&c->borrower) == CACHELANE_TIMED_OUT;
+		if (c->sleeps)
+			return;
+	}
+	knock(c);
+}
+
+/* Waits for loans, the lender's end, or a knock. As cachelane_wait. */
+static int wait_for_loans(struct capture *c, int timeout_ms)
+{
+	int there = cachelane_sleep_begin(&c->borrower);
+	struct pollfd fds[2] = {
+		{.fd = c->borrower.socket, .events = POLLIN | POLLRDHUP},
+		{.fd = c->knock, .events = POLLIN},
+	};
+
+	if (there != CACHELANE_TIMED_OUT)
+		return there;
+	c->sleeps = true;
+	poll(fds, 2, timeout_ms);
+	wake(c);
+	return cachelane_wait(&c->borrower, 0);
+}
+
+/* ---- Reading ---- */
+
+/* Gives back what the program has seen, but for so many of the last loans. */
+static void give_back(struct capture *c, int but)
+{
+	int until = c->seen - but;
+
+	if (until > c->given) {
+		cachelane_give_back(&c->borrower, c->packets + c->given, until - c->given);
+		c->given = until;
+	}
+}
+
+/* How many of the loans from here on are one packet. */
+static int parts_of(const struct capture *c, int from)
+{
+	int at = from;
+
+	while (c->packets[at].flags & CACHELANE_LOAN_MORE && at + 1 < c->count)
+		at++;
+	return at + 1 - from;
+}
+
+/* A packet's bytes in one piece, as many as the program wants; NULL if there is no memory. */
+static const unsigned char *piece(struct capture *c, const struct cachelane_packet *parts, int n,
+				  bpf_u_int32 length)
+{
+	bpf_u_int32 at = 0;
+
+	if (n == 1)
+		return parts[0].data;
+	if (!c->whole)
+		c->whole = malloc(PCAP_PLUGIN_SNAPLEN_MAX);
+	for (int i = 0; i < n && at < length && c->whole; i++) {
+		bpf_u_int32 part = parts[i].len < length - at ? parts[i].len : length - at;
+
+		memcpy(c->whole + at, parts[i].data, part);
+		at += part;
+	}
+	return c->whole;
+}
+
+/* Hands the next packet over, unless the filter is against it; 1, 0 or an error. */
+static int hand_over(pcap_t *p, struct capture *c, pcap_handler handler, u_char *user)
+{
+	const struct cachelane_packet *parts = &c->packets[c->seen];
+	struct bpf_insn *filter = pcap_plugin_get_filter(p);
+	bpf_u_int32 snaplen = (bpf_u_int32)pcap_plugin_get_snapshot(p);
+	struct pcap_pkthdr header = {.len = 0};
+	const unsigned char *bytes;
+	int n = parts_of(c, c->seen);
+	uint64_t fraction = parts[0].time % 1000000000u;
+
+	for (int i = 0; i < n; i++)
+		header.len += parts[i].len;
+	header.caplen = header.len < snaplen ? header.len : snaplen;
+	bytes = piece(c, parts, n, header.caplen);
+	if (!bytes) {
+		pcap_plugin_set_errbuf(p, "no memory for a packet of %u bytes", header.len);
+		return PCAP_ERROR;
+	}
+	c->seen += n;
+	if (filter && !pcap_plugin_filter(filter, bytes, header.len, header.caplen))
+		return 0;
+	header.ts.tv_sec = (time_t)(parts[0].time / 1000000000u);
+	header.ts.tv_usec = (suseconds_t)(c->nanoseconds ? fraction : fraction / 1000);
+	c->received++;
+	handler(user, &header, bytes);
+	return 1;
+}
+
+static int lender_failed(pcap_t *p, struct capture *c)
+{
+	pcap_plugin_set_errbuf(p, "%s: %s", c->path, c->borrower.error);
+	return PCAP_ERROR;
+}
+
+/* Receives more loans, and waits for them if it is to: 1, 0 if none came in time, or an error. */
+static int refill(pcap_t *p, struct capture *c, int64_t until)
+{
+	int timeout_ms = c->nonblocking ? 0 : until ? cachelane_left_ms(until) : -1, there;
+
+	c->count = cachelane_receive(&c->borrower, c->packets, BATCH);
+	c->seen = c->given = 0;
+	if (c->count > 0)
+		return 1;
+	if (c->count < 0) {
+		c->count = 0;
+		return lender_failed(p, c);
+	}
+	there = timeout_ms ? wait_for_loans(c, timeout_ms) : cachelane_wait(&c->borrower, 0);
+	if (there < 0)
+		return lender_failed(p, c);
+	if (there == CACHELANE_CLOSED) {
+		pcap_plugin_set_errbuf(p, "%s: the lender has ended", c->path);
+		return PCAP_ERROR;
+	}
+	/* Somebody may have knocked, or a signal come: the caller looks. */
+	return there == CACHELANE_TIMED_OUT && timeout_ms >= 0 &&
+			       (c->nonblocking || cachelane_left_ms(until) == 0)
+		       ? 0
+		       : 1;
+}
+
+static int read_packets(pcap_t *p, struct capture *c, int count, pcap_handler handler, u_char *user)
+{
+	int timeout_ms = pcap_plugin_get_timeout(p), done = 0, got;
+	bool tried = false;
+	int64_t until = timeout_ms > 0 ? cachelane_now_ms() + timeout_ms : 0;
+
+	for (;;) {
+		while (c->seen < c->count) {
+			if (pcap_plugin_check_break_loop(p)) {
+				answer(c);
+				return PCAP_ERROR_BREAK;
+			}
+			got = hand_over(p, c, handler, user);
+			if (got < 0)
+				return got;
+			done += got;
+			if (done == count)
+				return done;
+		}
+		/* A batch, as others have a buffer. */
+		if (done > 0 || (tried && c->nonblocking) ||
+		    (tried && until && cachelane_left_ms(until) == 0))
+			return done;
+		/* Before the question: who breaks the loop says so, then knocks. */
+		if (c->knocked)
+			answer(c);
+		if (pcap_plugin_check_break_loop(p)) {
+			answer(c);
+			return PCAP_ERROR_BREAK;
+		}
+		give_back(c, 0);
+		got = refill(p, c, until);
+		if (got <= 0)
+			return got;
+		tried = true;
+	}
+}
+
+static int lender_read(pcap_t *p, int count, pcap_handler handler, u_char *user)
+{
+	struct capture *c = pcap_plugin_priv(p);
+	int done;
+
+	wake(c);
+	give_back(c, 0);
+	done = read_packets(p, c, count > 0 ? count : -1, handler, user);
+	/* One that was asked for alone is valid until the next call. */
+	give_back(c, count == 1 ? 1 : 0);
+	leave(c);
+	return done;
+}
+
+/* ---- The rest of what programs ask ---- */
+
+static void lender_breakloop(pcap_t *p)
+{
+	struct capture *c = pcap_plugin_priv(p);
+
+	pcap_plugin_breakloop(p);
+	/* The reader may wait. */
+	eventfd_write(c->knock, 1);
+}
+
+static int lender_setdirection(pcap_t *p, pcap_direction_t direction)
+{
+	if (direction != PCAP_D_OUT)
+		return 0;
+	pcap_plugin_set_errbuf(p, "a lender has no sent packets, only received ones");
+	return PCAP_ERROR;
+}
+
+static int lender_inject(pcap_t *p, const void *packet, int size)
+{
+	(void)packet;
+	(void)size;
+	pcap_plugin_set_errbuf(p, "a lender's packets can only be read; nothing can be sent");
+	return PCAP_ERROR;
+}
+
+static int lender_getnonblock(pcap_t *p)
+{
+	return ((struct capture *)pcap_plugin_priv(p))->nonblocking;
+}
+
+static int lender_setnonblock(pcap_t *p, int nonblock)
+{
+	struct capture *c = pcap_plugin_priv(p);
+
+	c->nonblocking = nonblock;
+	return 0;
+}
+
+static int lender_stats(pcap_t *p, struct pcap_stat *stats)
+{
+	struct capture *c = pcap_plugin_priv(p);
+
+	stats->ps_recv = c->received;
+	stats->ps_drop = (u_int)cachelane_dropped(&c->borrower);
+	stats->ps_ifdrop = 0;
+	return 0;
+}
+
+static void lender_cleanup(pcap_t *p)
+{
+	struct capture *c = pcap_plugin_priv(p);
+
+	cachelane_close(&c->borrower);
+	if (c->knock >= 0)
+		close(c->knock);
+	if (c->epoll >= 0)
+		close(c->epoll);
+	free(c->whole);
+	c->whole = NULL;
+	c->knock = c->epoll = -1;
+	pcap_plugin_cleanup_live(p);
+}
+
+void lender_selects(pcap_t *p, int selects)
+{
+	struct capture *c = pcap_plugin_priv(p);
+
+	if (c->selects == !!selects)
+		return;
+	c->selects = selects;
+	leave(c);
+}
+
+/* ---- Opening ---- */
+
+static int watch(struct capture *c, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+
+	return epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static int connect_to(pcap_t *p, struct capture *c, const struct place *place)
+{
+	struct cachelane_options options = {
+		.name = place->name,
+		.quota = place->quota,
+		.flags = place->mirror ? CACHELANE_HELLO_MIRROR : 0,
+	};
+	const char *hint = "";
+
+	if (cachelane_connect(&c->borrower, place->path, &options) == 0)
+		return 0;
+	if (c->borrower.status == CACHELANE_MIRROR || c->borrower.status == CACHELANE_DENIED)
+		hint = "; a share of the flows: " PREFIX "PATH,share";
+	pcap_plugin_set_errbuf(p, "%.200s%s", c->borrower.error, place->mirror ? hint : "");
+	return errno == ENOENT || errno == ECONNREFUSED ? PCAP_ERROR_NO_SUCH_DEVICE
+	       : errno == EACCES			? PCAP_ERROR_PERM_DENIED
+							: PCAP_ERROR;
+}
+
+static int lender_activate(pcap_t *p)
+{
+	static const struct pcap_plugin_ops ops = {
+		.read = lender_read,
+		.inject = lender_inject,
+		.setfilter = pcap_plugin_install_bpf,
+		.setdirection = lender_setdirection,
+		.getnonblock = lender_getnonblock,
+		.setnonblock = lender_setnonblock,
+		.stats = lender_stats,
+		.cleanup = lender_cleanup,
+		.breakloop_func = lender_breakloop,
+	};
+	struct capture *c = pcap_plugin_priv(p);
+	int snaplen = pcap_plugin_get_snapshot(p), result;
+	struct place place;
+
+	c->knock = c->epoll = -1;
+	result = parse_device(p, &place);
+	if (result == 0)
+		result = connect_to(p, c, &place);
+	if (result != 0)
+		return result;
+	strcpy(c->path, place.path);
+	c->nanoseconds = pcap_plugin_get_tstamp_precision(p) == PCAP_TSTAMP_PRECISION_NANO;
+	c->knock = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (c->knock < 0 || c->epoll < 0 || watch(c, c->knock) || watch(c, c->borrower.socket)) {
+		pcap_plugin_set_errbuf(p, "no descriptors to wait by: %s", strerror(errno));
+		lender_cleanup(p);
+		return PCAP_ERROR;
+	}
+	if (snaplen <= 0 || snaplen > PCAP_PLUGIN_SNAPLEN_MAX)
+		pcap_plugin_set_snapshot(p, PCAP_PLUGIN_SNAPLEN_MAX);
+	pcap_plugin_set_linktype(p, DLT_EN10MB);
+	pcap_plugin_set_selectable_fd(p, c->epoll);
+	pcap_plugin_set_ops(p, &ops);
+	c->selects = true;
+	leave(c);
+	return 0;
+}
+
+static pcap_t *lender_create(const char *device, char *errbuf, int *is_ours)
+{
+	static const int types[] = {PCAP_TSTAMP_HOST};
+	static const int precisions[] = {PCAP_TSTAMP_PRECISION_MICRO, PCAP_TSTAMP_PRECISION_NANO};
+	pcap_t *p;
+
+	*is_ours = is_lenders(device);
+	if (!*is_ours)
+		return NULL;
+	p = pcap_plugin_create_handle(errbuf, sizeof(struct capture));
+	if (!p)
+		return NULL;
+	pcap_plugin_set_tstamp_type_list(p, types, 1);
+	pcap_plugin_set_tstamp_precision_list(p, precisions, 2);
+	pcap_plugin_set_activate(p, lender_activate);
+	return p;
+}
+
+EXPORT const struct pcap_plugin pcap_plugin_entry = {
+	.abi_version = PCAP_PLUGIN_ABI_VERSION,
+	.name = "cachelane",
+	.findalldevs = lender_findalldevs,
+	.create = lender_create,
+};
