@@ -83,11 +83,18 @@ static int add_lender(pcap_if_list_t *list, const char *name, char *errbuf)
 		       : PCAP_ERROR;
 }
 
-/* Whether it ends as lenders' sockets are called: NAME.lend, or lend in a folder. */
+/*
+ * Whether it ends as lenders' sockets are called: NAME.lend, or lend in a folder. What a device
+ * cannot name is left out, and what would do things to a terminal: anybody can call a socket as he
+ * likes.
+ */
 static bool is_called_lend(const char *path)
 {
 	size_t length = strlen(path);
 
+	for (const char *at = path; *at; at++)
+		if ((unsigned char)*at < ' ' || *at == 127 || *at == ',')
+			return false;
 	return length > 5 &&
 	       (!strcmp(path + length - 5, ".lend") || !strcmp(path + length - 5, "/lend"));
 }

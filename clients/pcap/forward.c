@@ -16,20 +16,28 @@
 	{                                                                                          \
 		return REAL(name, missing, __VA_ARGS__);                                           \
 	}
+/* Of a handle that is open. */
+#define FORWARD_OPEN(name, parameters, ...)                                                        \
+	int name parameters                                                                        \
+	{                                                                                          \
+		if (is_ours(p) && !p->active)                                                      \
+			return PCAP_ERROR_NOT_ACTIVATED;                                           \
+		return REAL(name, PCAP_ERROR, __VA_ARGS__);                                        \
+	}
 #define FORWARD_VOID(name, parameters, ...)                                                        \
 	void name parameters                                                                       \
 	{                                                                                          \
 		REAL_VOID(name, __VA_ARGS__);                                                      \
 	}
 
-FORWARD(int, pcap_bufsize, (pcap_t * p), 0, theirs(p))
-FORWARD(int, pcap_datalink, (pcap_t * p), PCAP_ERROR, theirs(p))
-FORWARD(int, pcap_datalink_ext, (pcap_t * p), PCAP_ERROR, theirs(p))
-FORWARD(int, pcap_list_datalinks, (pcap_t * p, int **types), PCAP_ERROR, theirs(p), types)
-FORWARD(int, pcap_set_datalink, (pcap_t * p, int type), PCAP_ERROR, theirs(p), type)
-FORWARD(int, pcap_is_swapped, (pcap_t * p), PCAP_ERROR, theirs(p))
-FORWARD(int, pcap_major_version, (pcap_t * p), PCAP_ERROR, theirs(p))
-FORWARD(int, pcap_minor_version, (pcap_t * p), PCAP_ERROR, theirs(p))
+FORWARD_OPEN(pcap_bufsize, (pcap_t * p), theirs(p))
+FORWARD_OPEN(pcap_datalink, (pcap_t * p), theirs(p))
+FORWARD_OPEN(pcap_datalink_ext, (pcap_t * p), theirs(p))
+FORWARD_OPEN(pcap_list_datalinks, (pcap_t * p, int **types), theirs(p), types)
+FORWARD_OPEN(pcap_set_datalink, (pcap_t * p, int type), theirs(p), type)
+FORWARD_OPEN(pcap_is_swapped, (pcap_t * p), theirs(p))
+FORWARD_OPEN(pcap_major_version, (pcap_t * p), theirs(p))
+FORWARD_OPEN(pcap_minor_version, (pcap_t * p), theirs(p))
 FORWARD(FILE *, pcap_file, (pcap_t * p), NULL, theirs(p))
 FORWARD(char *, pcap_geterr, (pcap_t * p), NULL, theirs(p))
 FORWARD_VOID(pcap_perror, (pcap_t * p, const char *prefix), theirs(p), prefix)

@@ -144,11 +144,14 @@ void pcap_plugin_breakloop(pcap_t *p)
 
 int pcap_plugin_install_bpf(pcap_t *p, struct bpf_program *program)
 {
-	size_t size = program->bf_len * sizeof(*program->bf_insns);
 	struct bpf_insn *copy;
+	size_t size;
 
+	if (!program)
+		return fail(p, PCAP_ERROR, "no filter");
 	if (!REAL(bpf_validate, 0, program->bf_insns, (int)program->bf_len))
 		return fail(p, PCAP_ERROR, "that is no valid filter");
+	size = program->bf_len * sizeof(*program->bf_insns);
 	copy = malloc(size);
 	if (!copy)
 		return fail(p, PCAP_ERROR, "no memory for a filter");

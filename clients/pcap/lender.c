@@ -41,6 +41,8 @@ struct capture {
 	bool sleeps, knocked;
 	int knock, epoll;
 	u_int received;
+	/* The last packet that was handed over lies in its loan. */
+	bool lent;
 	/* A packet in several frames, put together. */
 	unsigned char *whole;
 };
@@ -73,14 +75,14 @@ static void wake(struct capture *c)
 /* When a read ends: the program's descriptor says whether the next one would find something. */
 static void leave(struct capture *c)
 {
-	if (!c->selects || c->knocked || c->sleeps)
+	if (!c->selects || c->sleeps)
 		return;
-	if (c->seen == c->count) {
-		c->sleeps = cachelane_sleep_begin(&c->borrower) == CACHELANE_TIMED_OUT;
-		if (c->sleeps)
-			return;
-	}
-	knock(c);
+	c->sleeps =
+		c->seen == c->count && cachelane_sleep_begin(&c->borrower) == CACHELANE_TIMED_OUT;
+	if (c->sleeps && c->knocked)
+		answer(c);
+	else if (!c->sleeps && !c->knocked)
+		knock(c);
 }
 
 /* Waits for loans, the lender's end, or a knock. As cachelane_wait. */
@@ -123,13 +125,17 @@ static int parts_of(const struct capture *c, int from)
 	return at + 1 - from;
 }
 
-/* A packet's bytes in one piece, as many as the program wants; NULL if there is no memory. */
+/*
+ * The first bytes of a packet in one piece; NULL if there is no memory. Who may have one loan only
+ * would get no other one while it keeps this.
+ */
 static const unsigned char *piece(struct capture *c, const struct cachelane_packet *parts, int n,
 				  bpf_u_int32 length)
 {
 	bpf_u_int32 at = 0;
 
-	if (n == 1)
+	c->lent = n == 1 && c->borrower.quota > 1;
+	if (c->lent)
 		return parts[0].data;
 	if (!c->whole)
 		c->whole = malloc(PCAP_PLUGIN_SNAPLEN_MAX);
@@ -150,20 +156,23 @@ static int hand_over(pcap_t *p, struct capture *c, pcap_handler handler, u_char 
 	bpf_u_int32 snaplen = (bpf_u_int32)pcap_plugin_get_snapshot(p);
 	struct pcap_pkthdr header = {.len = 0};
 	const unsigned char *bytes;
+	bpf_u_int32 there;
 	int n = parts_of(c, c->seen);
 	uint64_t fraction = parts[0].time % 1000000000u;
 
 	for (int i = 0; i < n; i++)
 		header.len += parts[i].len;
-	header.caplen = header.len < snaplen ? header.len : snaplen;
-	bytes = piece(c, parts, n, header.caplen);
+	/* A filter looks at all of it, as it does in the kernel. */
+	there = header.len < PCAP_PLUGIN_SNAPLEN_MAX ? header.len : PCAP_PLUGIN_SNAPLEN_MAX;
+	bytes = piece(c, parts, n, there);
 	if (!bytes) {
 		pcap_plugin_set_errbuf(p, "no memory for a packet of %u bytes", header.len);
 		return PCAP_ERROR;
 	}
 	c->seen += n;
-	if (filter && !pcap_plugin_filter(filter, bytes, header.len, header.caplen))
+	if (filter && !pcap_plugin_filter(filter, bytes, header.len, there))
 		return 0;
+	header.caplen = there < snaplen ? there : snaplen;
 	header.ts.tv_sec = (time_t)(parts[0].time / 1000000000u);
 	header.ts.tv_usec = (suseconds_t)(c->nanoseconds ? fraction : fraction / 1000);
 	c->received++;
@@ -178,9 +187,9 @@ static int lender_failed(pcap_t *p, struct capture *c)
 }
 
 /* Receives more loans, and waits for them if it is to: 1, 0 if none came in time, or an error. */
-static int refill(pcap_t *p, struct capture *c, int64_t until)
+static int refill(pcap_t *p, struct capture *c, int64_t until, bool waits)
 {
-	int timeout_ms = c->nonblocking ? 0 : until ? cachelane_left_ms(until) : -1, there;
+	int timeout_ms = !waits ? 0 : until ? cachelane_left_ms(until) : -1, there;
 
 	c->count = cachelane_receive(&c->borrower, c->packets, BATCH);
 	c->seen = c->given = 0;
@@ -197,25 +206,36 @@ static int refill(pcap_t *p, struct capture *c, int64_t until)
 		pcap_plugin_set_errbuf(p, "%s: the lender has ended", c->path);
 		return PCAP_ERROR;
 	}
-	/* Somebody may have knocked, or a signal come: the caller looks. */
-	return there == CACHELANE_TIMED_OUT && timeout_ms >= 0 &&
-			       (c->nonblocking || cachelane_left_ms(until) == 0)
-		       ? 0
-		       : 1;
+	/* If it has waited, somebody may have knocked, or a signal come: the caller looks. */
+	return there == CACHELANE_READY || waits;
 }
 
-static int read_packets(pcap_t *p, struct capture *c, int count, pcap_handler handler, u_char *user)
+/* Whether the program wants to stop. If it has packets of this read, the next one says so. */
+static bool breaks(pcap_t *p, struct capture *c, int done)
+{
+	if (!pcap_plugin_check_break_loop(p))
+		return false;
+	if (done == 0) {
+		answer(c);
+		return true;
+	}
+	pcap_plugin_breakloop(p);
+	if (c->selects)
+		knock(c);
+	return true;
+}
+
+static int read_packets(pcap_t *p, struct capture *c, int count, pcap_handler handler, u_char *user,
+			bool waits)
 {
 	int timeout_ms = pcap_plugin_get_timeout(p), done = 0, got;
-	bool tried = false;
 	int64_t until = timeout_ms > 0 ? cachelane_now_ms() + timeout_ms : 0;
+	bool tried = false;
 
 	for (;;) {
 		while (c->seen < c->count) {
-			if (pcap_plugin_check_break_loop(p)) {
-				answer(c);
-				return PCAP_ERROR_BREAK;
-			}
+			if (breaks(p, c, done))
+				return done ? done : PCAP_ERROR_BREAK;
 			got = hand_over(p, c, handler, user);
 			if (got < 0)
 				return got;
@@ -224,34 +244,41 @@ static int read_packets(pcap_t *p, struct capture *c, int count, pcap_handler ha
 				return done;
 		}
 		/* A batch, as others have a buffer. */
-		if (done > 0 || (tried && c->nonblocking) ||
-		    (tried && until && cachelane_left_ms(until) == 0))
+		if (done > 0)
 			return done;
 		/* Before the question: who breaks the loop says so, then knocks. */
-		if (c->knocked)
-			answer(c);
-		if (pcap_plugin_check_break_loop(p)) {
-			answer(c);
+		answer(c);
+		if (breaks(p, c, 0))
 			return PCAP_ERROR_BREAK;
-		}
+		if (tried && (!waits || (until && cachelane_left_ms(until) == 0)))
+			return 0;
 		give_back(c, 0);
-		got = refill(p, c, until);
+		got = refill(p, c, until, waits);
 		if (got <= 0)
 			return got;
 		tried = true;
 	}
 }
 
+/* Whether the program may have been told that a read finds something: then it does not wait. */
+static bool is_readable(const struct capture *c)
+{
+	struct pollfd fd = {.fd = c->epoll, .events = POLLIN};
+
+	return c->selects && poll(&fd, 1, 0) > 0;
+}
+
 static int lender_read(pcap_t *p, int count, pcap_handler handler, u_char *user)
 {
 	struct capture *c = pcap_plugin_priv(p);
+	bool waits = !c->nonblocking && !is_readable(c);
 	int done;
 
 	wake(c);
 	give_back(c, 0);
-	done = read_packets(p, c, count > 0 ? count : -1, handler, user);
+	done = read_packets(p, c, count > 0 ? count : -1, handler, user, waits);
 	/* One that was asked for alone is valid until the next call. */
-	give_back(c, count == 1 ? 1 : 0);
+	give_back(c, count == 1 && c->lent ? 1 : 0);
 	leave(c);
 	return done;
 }

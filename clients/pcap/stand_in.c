@@ -69,6 +69,7 @@ int pcap_activate(pcap_t *p)
 	REAL_VOID(pcap_close, p->dead);
 	p->dead = dead;
 	p->active = true;
+	p->ops.setnonblock(p, p->nonblock);
 	lender_selects(p, 0);
 	return result;
 }
@@ -157,7 +158,9 @@ int pcap_get_tstamp_precision(pcap_t *p)
 
 int pcap_snapshot(pcap_t *p)
 {
-	return is_ours(p) && p->active ? p->snaplen : REAL(pcap_snapshot, PCAP_ERROR, theirs(p));
+	if (!is_ours(p))
+		return REAL(pcap_snapshot, PCAP_ERROR, p);
+	return p->active ? p->snaplen : PCAP_ERROR_NOT_ACTIVATED;
 }
 
 int pcap_dispatch(pcap_t *p, int count, pcap_handler handler, u_char *user)
@@ -253,10 +256,9 @@ int pcap_setnonblock(pcap_t *p, int nonblock, char *errbuf)
 {
 	if (!is_ours(p))
 		return REAL(pcap_setnonblock, PCAP_ERROR, p, nonblock, errbuf);
-	if (p->active)
-		return p->ops.setnonblock(p, nonblock);
-	snprintf(errbuf, PCAP_ERRBUF_SIZE, "that handle is not open yet");
-	return PCAP_ERROR_NOT_ACTIVATED;
+	/* Also of one that is opened later. */
+	p->nonblock = nonblock;
+	return p->active ? p->ops.setnonblock(p, nonblock) : 0;
 }
 
 /* Whoever asks for a descriptor waits by it. */

@@ -19,7 +19,7 @@ struct one {
 /* What pcap.h leaves open: a handle of ours. */
 struct pcap {
 	int used;
-	bool active;
+	bool active, nonblock;
 	pcap_t *dead;
 	char *device;
 	void *private;

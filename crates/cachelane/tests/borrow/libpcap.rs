@@ -156,6 +156,31 @@ fn a_packet_that_was_asked_for_alone_is_a_loan_until_the_next_call() {
 }
 
 #[test]
+fn what_a_command_starts_reads_too_whatever_it_does_with_low_descriptors() {
+    let mut rig = Rig::new(|_| {});
+    let reader = reader(&rig.place);
+    let line = format!("{} cachelane loop 1 3</dev/null 4</dev/null 5<&-; true", reader.display());
+    let command = rig.program(Way::Preloaded, "sh".as_ref(), &["-c", &line]);
+    let child = rig.run(command, 1);
+    rig.lend(0, &flows(0..1, 100));
+    rig.settle();
+    assert_eq!(lines(&ends(child)).0, told(&flows(0..1, 100)));
+    rig.end();
+}
+
+#[test]
+fn with_a_quota_of_one_a_program_that_waits_by_its_descriptor_goes_on() {
+    let mut rig = Rig::new(|options| options.quota = 1);
+    let child = rig.reads(Way::Preloaded, &["poll-one", "3"]);
+    for flow in 0..3 {
+        rig.lend(0, &flows(flow..flow + 1, 100));
+        rig.settle();
+    }
+    assert_eq!(lines(&ends(child)).0, told(&flows(0..3, 100)));
+    rig.end();
+}
+
+#[test]
 fn a_filter_lets_through_what_it_says_and_drops_are_counted() {
     let mut rig = Rig::new(|_| {});
     let child = rig.reads(Way::Preloaded, &["loop", "2", "udp src port 7 or src port 9"]);
@@ -166,6 +191,15 @@ fn a_filter_lets_through_what_it_says_and_drops_are_counted() {
         (read, end[0].as_str()),
         (told(&[flows(7..8, 100), flows(9..10, 100)].concat()), "stats 2 0")
     );
+    rig.end();
+
+    // By bytes that the program does not want.
+    let mut rig = Rig::new(|_| {});
+    let child = rig.reads(Way::Preloaded, &["loop", "1", "ether[2050] = 9"]);
+    let packets = [8, 9].map(|byte| vec![udp(1, 2000), vec![byte; 100]]);
+    rig.lend(0, &packets);
+    rig.settle();
+    assert_eq!(lines(&ends(child)).0, told(&packets[1..]));
     rig.end();
 
     let mut rig = Rig::new(|_| {});
@@ -200,6 +234,13 @@ fn a_loop_is_broken_by_a_signal_and_by_another_thread_and_a_read_ends_after_its_
         ends(child);
         rig.end();
     }
+    // What a handler has handed over counts; the next read says that it was broken.
+    let mut rig = Rig::new(|_| {});
+    let child = rig.reads(Way::Preloaded, &["handler"]);
+    rig.lend(0, &flows(0..3, 100));
+    let (read, end) = lines(&ends(child));
+    assert_eq!((read, end), (told(&flows(0..1, 100)), vec!["stats 1 0".into(), "-2 ".into()]));
+    rig.end();
     let mut rig = Rig::new(|_| {});
     let child = rig.reads(Way::Preloaded, &["timeout"]);
     let (_, end) = lines(&ends(child));

@@ -95,7 +95,19 @@ static int by_descriptor(int count, int at_a_time)
 			return got;
 		count -= got;
 	}
+	/* If it is readable now, a read does not wait all the same. */
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+
+	if (poll(&wait, 1, 100) == 1 && pcap_dispatch(handle, at_a_time, tell, NULL) != 0)
+		fail("descriptor", "readable, and a packet too many");
 	return got;
+}
+
+/* The handler wants to stop at its first packet. */
+static void tell_and_break(u_char *user, const struct pcap_pkthdr *header, const u_char *bytes)
+{
+	tell(user, header, bytes);
+	pcap_breakloop(handle);
 }
 
 static void on_signal(int signal)
@@ -128,6 +140,11 @@ static int read_by(const char *way, int count)
 		return by_descriptor(count, -1);
 	if (!strcmp(way, "poll-one"))
 		return by_descriptor(count, 1);
+	if (!strcmp(way, "handler")) {
+		if (pcap_dispatch(handle, -1, tell_and_break, NULL) != 1)
+			fail("dispatch", "not the one packet that it handed over");
+		return pcap_dispatch(handle, -1, tell, NULL);
+	}
 	if (!strcmp(way, "timeout"))
 		return pcap_dispatch(handle, -1, tell, NULL);
 	if (!strcmp(way, "signal"))
@@ -149,8 +166,12 @@ static void open_handle(const char *device, int timeout)
 	if (!handle)
 		fail("create", errbuf);
 	/* Only what is open can be read. */
-	if (pcap_dispatch(handle, 1, tell, NULL) != PCAP_ERROR_NOT_ACTIVATED)
+	if (pcap_dispatch(handle, 1, tell, NULL) != PCAP_ERROR_NOT_ACTIVATED ||
+	    pcap_datalink(handle) != PCAP_ERROR_NOT_ACTIVATED ||
+	    pcap_snapshot(handle) != PCAP_ERROR_NOT_ACTIVATED)
 		fail("dispatch", "a handle that is not open was read");
+	if (pcap_setnonblock(handle, 1, errbuf))
+		fail("setnonblock", "not before it is open");
 	if (pcap_set_snaplen(handle, 2000) || pcap_set_timeout(handle, timeout) ||
 	    pcap_set_promisc(handle, 1) || pcap_set_buffer_size(handle, 1 << 20) ||
 	    pcap_set_immediate_mode(handle, 1) ||
@@ -159,6 +180,10 @@ static void open_handle(const char *device, int timeout)
 	status = pcap_activate(handle);
 	if (status < 0)
 		fail(pcap_statustostr(status), pcap_geterr(handle));
+	if (pcap_getnonblock(handle, errbuf) != 1)
+		fail("setnonblock", "forgotten when it was opened");
+	if (pcap_setfilter(handle, NULL) != PCAP_ERROR)
+		fail("setfilter", "none is one");
 	if (pcap_set_snaplen(handle, 100) != PCAP_ERROR_ACTIVATED)
 		fail("set_snaplen", "an open handle was changed");
 	if (pcap_snapshot(handle) != 2000 || pcap_datalink(handle) != DLT_EN10MB ||

@@ -171,13 +171,15 @@ impl Endpoint {
         let start = Instant::now();
         if !ready(&self.stream, flags, PATIENCE) {
             panic!(
-                "{}: nothing happened for {PATIENCE:?}; sent {} of {}, received {}, {:?}; {}",
+                "{}: nothing happened for {PATIENCE:?}; sent {} of {}, received {}, {:?}; {}; {:?}\n{}",
                 self.name,
                 self.sent,
                 self.plan.length,
                 self.received,
                 self.read_end,
-                stats()
+                stats(),
+                (self.stream.local_addr(), self.stream.peer_addr()),
+                sockets()
             );
         }
         self.longest_wait = self.longest_wait.max(start.elapsed());
@@ -282,4 +284,10 @@ pub(crate) fn judge(writer: &Report, reader: &Report, may_reset: bool, name: &st
         assert!(may_reset, "a reset that nobody asked for; {}", said());
     }
     assert!(reader.received <= writer.sent, "more arrived than was sent; {}", said());
+}
+
+/// Which connections there are here, and where bytes wait.
+fn sockets() -> String {
+    let shown = std::process::Command::new("ss").args(["-tanpie"]).output();
+    shown.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
 }

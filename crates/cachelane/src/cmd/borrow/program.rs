@@ -24,6 +24,10 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libcachelane-pc
 /// Where the library finds which lender the device `cachelane` is.
 const DEVICE: &str = "CACHELANE_LEND";
 const PRELOAD: &str = "LD_PRELOAD";
+/// The library's descriptor is at least this.
+const HIGH: i32 = 200;
+/// The longest path of a socket.
+const PATH_MOST: usize = 107;
 
 /// Runs the program in place of this process; comes back only if that fails.
 pub(super) fn run(args: &Args) -> anyhow::Result<std::convert::Infallible> {
@@ -33,7 +37,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<std::convert::Infallible> {
         may_be_told(&path)?;
     }
     let library = library().context("cannot make a file in memory")?;
-    let mut preload = OsString::from(format!("/proc/self/fd/{}", library.as_raw_fd()));
+    // By this process, which becomes the program: what that starts finds it too, as long as it is there.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), library.as_raw_fd());
+    let mut preload = OsString::from(path);
     if let Some(before) = std::env::var_os(PRELOAD).filter(|before| !before.is_empty()) {
         preload.push(":");
         preload.push(before);
@@ -52,11 +58,13 @@ fn device(args: &Args) -> anyhow::Result<OsString> {
         return Err(usage(format!("{} is no socket (expected a lender's)", socket.display())));
     }
     let name = args.name.as_deref().unwrap_or_default();
-    let socket = fs::canonicalize(socket)?;
-    if [socket.as_os_str(), OsStr::new(name)]
-        .iter()
-        .any(|text| text.as_encoded_bytes().contains(&b','))
-    {
+    let socket = std::path::absolute(socket)?;
+    if socket.as_os_str().len() > PATH_MOST {
+        let path = socket.display();
+        return Err(usage(format!("{path} is too long (expected at most {PATH_MOST} bytes)")));
+    }
+    let texts = [socket.as_os_str(), OsStr::new(name)];
+    if texts.iter().any(|text| text.as_encoded_bytes().contains(&b',')) {
         return Err(usage(format!(
             "{} {name}: a path or --name with a comma cannot be told to a program",
             socket.display()
@@ -80,6 +88,10 @@ fn library() -> std::io::Result<File> {
     file.write_all(LIBRARY)?;
     let all = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, all)?;
+    // Shells and programs use the low descriptors for something else.
+    let file = rustix::io::fcntl_dupfd_cloexec(&file, HIGH).map_or(file, File::from);
+    // It stays open in the program.
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
     Ok(file)
 }
 
