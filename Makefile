@@ -41,7 +41,7 @@ test-slow: deps peers ## tests that run for a long time
 	scripts/deb check
 	scripts/release twice
 
-test-kernels: deps ## tests on Linux 6.1, 6.12, 6.18 and the newest, each in an emulated machine: half an hour
+test-kernels: deps ## tests on Linux 6.1, 6.12, 6.18 and the newest, each in an emulated machine: 25 minutes
 	scripts/kernels/test
 
 test-kernels-all: deps ## the whole suites there: hours
