@@ -84,9 +84,9 @@ static int add_lender(pcap_if_list_t *list, const char *name, char *errbuf)
 }
 
 /*
- * Whether it ends as lenders' sockets are called: NAME.lend, or lend in a folder. What a device
- * cannot name is left out, and what would do things to a terminal: anybody can call a socket as he
- * likes.
+ * Whether it ends as lenders' sockets are called: NAME.lend, or lend in a folder. Paths with commas
+ * are left out, because no device can name them. So are those with control characters: any user can
+ * make such a socket, and a terminal would obey them.
  */
 static bool is_called_lend(const char *path)
 {

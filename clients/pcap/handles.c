@@ -35,7 +35,7 @@ void pcap_plugin_set_errbuf(pcap_t *p, const char *format, ...)
 
 pcap_t *open_dead(const pcap_t *p)
 {
-	return REAL(pcap_open_dead_with_tstamp_precision, NULL, DLT_EN10MB, p->snaplen,
+	return REAL(pcap_open_dead_with_tstamp_precision, NULL, p->linktype, p->snaplen,
 		    (u_int)p->precision);
 }
 

@@ -5,8 +5,8 @@
  *	cachelane:PATH[,mirror|,share][,quota=N][,name=NAME]
  *	cachelane			that of the environment variable CACHELANE_LEND
  *
- * A mirror, which it is by default, gets every packet; a share gets the packets of some flows,
- *which no other borrower gets.
+ * A mirror gets every packet; it is the default. A share gets the packets of some flows, which no
+ * other borrower gets.
  *
  * The program reads a packet where the lender has received it: what libpcap calls valid until the
  * next call is a loan, which goes back with that call. Only a packet in several frames is copied
@@ -43,7 +43,7 @@ struct capture {
 	u_int received;
 	/* The last packet that was handed over lies in its loan. */
 	bool lent;
-	/* A packet in several frames, put together. */
+	/* A packet in several frames, put together, or one whose loan could not be kept. */
 	unsigned char *whole;
 };
 
