@@ -85,6 +85,16 @@ pub(crate) const CLASSES: &[Class] = &[
     ("*", "cachelane bridge", Serves),
     ("*", "cachelane steer", Serves),
     ("*", "cachelane lend", Serves),
+    (
+        "*",
+        "cachelane borrow /run/eth1.lend -- tcpdump",
+        Beside("grep -q 'listening on cachelane' /mnt/*.err"),
+    ),
+    (
+        "*",
+        "cachelane borrow /run/eth1.lend --share -- suricata",
+        Foreign("no test host has Suricata"),
+    ),
     ("*", "cachelane borrow", Serves),
     ("*", "cachelane xsk", Serves),
     ("*", "cachelane metrics --once", Soon(&[0])),

@@ -234,12 +234,14 @@ fn by(number: usize, is_root: bool) -> String {
     }
 }
 
-/// What no two services can have at a time.
+/// What no two services can have at a time. A reader with one borrower after the other stays within what a user
+/// may borrow.
 fn claims(command: &str) -> Vec<String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let listens = words.windows(2).filter(|pair| pair[0] == "--listen").map(|pair| pair[1]);
     let devices = words.iter().copied().filter(|word| word.starts_with("eth"));
-    let alone = words.iter().copied().filter(|word| ["bridge", "metrics", "up"].contains(word));
+    let alone =
+        words.iter().copied().filter(|word| ["bridge", "metrics", "up", "borrow"].contains(word));
     listens.chain(devices).chain(alone).map(Into::into).collect()
 }
 
