@@ -13,7 +13,7 @@
  *
  *	if (cachelane_connect(&b, "/run/lend", NULL) != 0)
  *		errx(1, "%s", b.error);
- *	while (cachelane_wait(&b, -1) == CACHELANE_READY) {
+ *	while ((n = cachelane_wait(&b, -1)) == CACHELANE_READY) {
  *		n = cachelane_receive(&b, packets, 64);
  *		if (n < 0)
  *			errx(1, "%s", b.error);
@@ -21,6 +21,8 @@
  *			use(packets[i].data, packets[i].len);
  *		cachelane_give_back(&b, packets, n);
  *	}
+ *	if (n < 0)
+ *		errx(1, "%s", b.error);
  *	cachelane_close(&b);
  *
  * For Linux, in C11 or C++11, with GCC or Clang. Include it before other headers, or define
@@ -63,7 +65,7 @@ extern "C" {
 #define CACHELANE_ASSERT _Static_assert
 #endif
 
-/* ---- The layout, version 2. All numbers are in the machine's byte order. ---- */
+/* ---- The layout, versions 2 and 3. All numbers are in the machine's byte order. ---- */
 
 /* Starts all messages of the handshake: the bytes "CLnd". */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -74,7 +76,10 @@ extern "C" {
 
 /* The versions that this header speaks, oldest and newest. */
 #define CACHELANE_VERSION_MIN 2
-#define CACHELANE_VERSION_MAX 2
+#define CACHELANE_VERSION_MAX 3
+
+/* The first version that has groups. */
+#define CACHELANE_VERSION_GROUPS 3
 
 /* Bytes of a block that one side writes. */
 #define CACHELANE_LINE 128
@@ -84,6 +89,9 @@ extern "C" {
 
 /* In hello.flags: every packet, beside those who share them out among themselves. */
 #define CACHELANE_HELLO_MIRROR 1u
+
+/* Where in hello.flags and welcome.flags the group is: 16 bits. */
+#define CACHELANE_GROUP_SHIFT 16
 
 /* In loan.flags: the packet goes on in the next loan of the channel. */
 #define CACHELANE_LOAN_MORE 1u
@@ -99,9 +107,17 @@ enum cachelane_status {
 	CACHELANE_FULL = 3,    /* there are as many borrowers as there can be */
 	CACHELANE_QUOTA = 4,   /* there are not frames enough for such a quota */
 	CACHELANE_BUSY = 5,    /* too many handshakes at the moment; later */
-	CACHELANE_MIRROR = 6,  /* no mirrors while a ledger is kept for each borrower */
+	CACHELANE_MIRROR = 6,  /* no mirrors or groups while a ledger is kept for each borrower */
 	CACHELANE_CLOSING = 7, /* the lender is about to end */
 	CACHELANE_DENIED = 8,  /* its user may not have that */
+};
+
+/* In out.ended: why nothing will follow. */
+enum cachelane_ending {
+	CACHELANE_UNSAID = 0,  /* it was not said */
+	CACHELANE_LENDER = 1,  /* the lender ended */
+	CACHELANE_OFFENCE = 2, /* this borrower was disconnected for what it did */
+	CACHELANE_EVICTED = 3, /* this borrower had its quota, and returned nothing for too long */
 };
 
 /* What a borrower says first. */
@@ -109,7 +125,7 @@ struct cachelane_hello {
 	uint32_t magic;	      /* CACHELANE_MAGIC */
 	uint16_t version_min; /* the oldest version that it speaks */
 	uint16_t version_max; /* the newest */
-	uint32_t flags;	      /* CACHELANE_HELLO_MIRROR */
+	uint32_t flags;	      /* CACHELANE_HELLO_MIRROR, and the group above it */
 	uint32_t quota;	      /* the most loans at a time in each channel; 0: the lender's choice */
 	char name[48];	      /* what it is called in the lender's tables: UTF-8, zeros after it */
 };
@@ -128,7 +144,7 @@ struct cachelane_welcome {
 	uint32_t quota;	      /* the most loans at a time in each channel */
 	uint32_t slots;	      /* slots of each ring, a power of two */
 	uint32_t channels;    /* how many channels there are */
-	uint32_t flags;	      /* CACHELANE_HELLO_MIRROR */
+	uint32_t flags;	      /* CACHELANE_HELLO_MIRROR, and the group above it */
 	uint64_t out_len;     /* bytes of the memory out */
 	uint64_t back_len;    /* bytes of the memory back */
 	uint16_t version_min; /* the oldest version that the lender speaks */
@@ -160,6 +176,7 @@ struct cachelane_out {
 	uint32_t producer; /* how many loans were ever put into the ring, modulo 2^32 */
 	uint32_t closed;   /* not 0 once nothing will follow */
 	uint64_t dropped;  /* packets dropped because the borrower had its quota */
+	uint32_t ended;	   /* in the first channel: enum cachelane_ending */
 };
 
 /* At the start of a channel in the memory back; its slots, uint32_t, follow as above. */
@@ -171,7 +188,7 @@ CACHELANE_ASSERT(sizeof(struct cachelane_hello) == 64, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_welcome) == 160, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_mapped) == 4, "layout");
 CACHELANE_ASSERT(sizeof(struct cachelane_loan) == 32, "layout");
-CACHELANE_ASSERT(sizeof(struct cachelane_out) == 16, "layout");
+CACHELANE_ASSERT(sizeof(struct cachelane_out) == 24, "layout");
 
 /* Where the word `asleep` is in the memory back. */
 #define CACHELANE_ASLEEP 0
@@ -194,8 +211,10 @@ static inline uint64_t cachelane_back_channel(uint32_t slots, uint32_t channel)
 struct cachelane_options {
 	const char *name; /* up to 48 bytes; NULL: the program's */
 	uint32_t quota;	  /* as in the hello */
-	uint32_t flags;	  /* as in the hello */
+	uint32_t flags;	  /* CACHELANE_HELLO_MIRROR: every packet, whatever others get */
 	int timeout_ms;	  /* how long to wait for the lender's answer; 0: 2000 */
+	uint16_t group;	  /* whose borrowers share the packets; each group gets all of them */
+	int patience_ms;  /* how long to try where there is no lender, or no room; < 0: no limit */
 };
 
 /* A channel's rings, as far as this side has come. */
@@ -216,7 +235,7 @@ struct cachelane_borrower {
 	uint32_t frames;     /* how many frames the lender has */
 	uint32_t quota;	     /* the most loans at a time in each channel */
 	uint32_t channels;   /* how many channels there are */
-	uint32_t flags;	     /* CACHELANE_HELLO_MIRROR if it gets every packet */
+	uint32_t flags;	     /* CACHELANE_HELLO_MIRROR if it gets every packet; the group */
 	int status;	     /* after a refusal, the lender's enum cachelane_status; else 0 */
 	char error[256];     /* after a failure, what it was, for people */
 	int socket; /* to be polled between cachelane_sleep_begin and cachelane_sleep_end */
@@ -247,14 +266,17 @@ struct cachelane_packet {
 enum cachelane_wait {
 	CACHELANE_TIMED_OUT = 0, /* nothing came in that time */
 	CACHELANE_READY = 1,	 /* there is something to receive */
-	CACHELANE_CLOSED = 2,	 /* the lender is gone, and everything it lent was received */
+	CACHELANE_CLOSED = 2,	 /* the lender has ended, and everything it lent was received */
 };
 
 /*
  * Connects to the lender that listens on the socket `path`. 0, or -1 with errno and b->error:
  * as connect(2); ECONNABORTED if the lender refuses (b->status says why); ETIMEDOUT; EPROTO if what
- * listens there is no lender; EINVAL for a path or a name that is too long. `options` can be NULL.
- * After a failure there is nothing to close.
+ * listens there is no lender; EINVAL for a path or a name that is too long, and for a mirror in a
+ * group; EINTR if a signal ends its patience. `options` can be NULL. After a failure there is
+ * nothing to close.
+ *
+ * To go on after the lender's end: close, and connect again, with patience.
  */
 static inline int cachelane_connect(struct cachelane_borrower *b, const char *path,
 				    const struct cachelane_options *options);
@@ -274,7 +296,10 @@ static inline void cachelane_give_back(struct cachelane_borrower *b,
 
 /*
  * Sleeps until there is something to receive, or the lender is gone, or the time is over: an
- * enum cachelane_wait, or -1 with errno. Less than 0 ms is no limit. 0 only looks, and costs the
+ * enum cachelane_wait, or -1 with errno and b->error. Once everything was received: ECONNRESET if
+ * the lender is gone and did not say that it ends (it was killed, or it crashed); ECONNABORTED if it
+ * has disconnected this borrower for an offence; ETIMEDOUT if it did that because this borrower had
+ * its quota and returned nothing for longer than borrowers may. Less than 0 ms is no limit. 0 only looks, and costs the
  * lender nothing: so one that never sleeps learns that the lender is gone. A signal is no reason
  * to return; who must see one gives a limit.
  */
@@ -339,6 +364,8 @@ static inline int cachelane_hello_send(struct cachelane_borrower *b,
 	size_t len = strlen(name);
 
 	memset(&hello, 0, sizeof(hello));
+	if (options->group && options->flags & CACHELANE_HELLO_MIRROR)
+		return cachelane_fail(b, EINVAL, "a mirror gets everything, and is in no group", "");
 	if (len > sizeof(hello.name)) {
 		if (options->name)
 			return cachelane_fail(b, EINVAL, "a name of more than 48 bytes", name);
@@ -346,9 +373,10 @@ static inline int cachelane_hello_send(struct cachelane_borrower *b,
 	}
 	memcpy(hello.name, name, len);
 	hello.magic = CACHELANE_MAGIC;
-	hello.version_min = CACHELANE_VERSION_MIN;
+	hello.version_min =
+		options->group ? CACHELANE_VERSION_GROUPS : CACHELANE_VERSION_MIN;
 	hello.version_max = CACHELANE_VERSION_MAX;
-	hello.flags = options->flags;
+	hello.flags = options->flags | (uint32_t)options->group << CACHELANE_GROUP_SHIFT;
 	hello.quota = options->quota;
 	if (send(b->socket, &hello, sizeof(hello), MSG_NOSIGNAL) < 0 && errno != EPIPE &&
 	    errno != ECONNRESET)
@@ -571,22 +599,48 @@ static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 	return failed ? -1 : 0;
 }
 
+/* Whether what went wrong is no reason to give up: no lender there, or one without room. */
+static inline int cachelane_may_pass(const struct cachelane_borrower *b, int error)
+{
+	switch (b->status) {
+	case CACHELANE_WELCOME:
+		return error == ENOENT || error == ECONNREFUSED || error == ETIMEDOUT ||
+		       error == ECONNABORTED;
+	case CACHELANE_FULL:
+	case CACHELANE_QUOTA:
+	case CACHELANE_BUSY:
+	case CACHELANE_CLOSING:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
 static inline int cachelane_connect(struct cachelane_borrower *b, const char *path,
 				    const struct cachelane_options *options)
 {
+	struct timespec pause = {0, 100000000};
 	struct cachelane_options none;
-	int failed, error;
+	int64_t until;
+	int error;
 
 	memset(&none, 0, sizeof(none));
-	memset(b, 0, sizeof(*b));
-	b->socket = -1;
-	failed = cachelane_join(b, path, options ? options : &none);
-	if (failed) {
+	options = options ? options : &none;
+	until = cachelane_now_ms() + options->patience_ms;
+	for (;;) {
+		memset(b, 0, sizeof(*b));
+		b->socket = -1;
+		if (cachelane_join(b, path, options) == 0)
+			return 0;
 		error = errno;
 		cachelane_close(b);
 		errno = error;
+		if (!cachelane_may_pass(b, error) || options->patience_ms == 0 ||
+		    (options->patience_ms > 0 && cachelane_left_ms(until) == 0))
+			return -1;
+		if (nanosleep(&pause, NULL) != 0)
+			return cachelane_fail_errno(b, "waiting for the lender");
 	}
-	return failed;
 }
 
 /* How many loans there are to read, or -1. */
@@ -697,22 +751,47 @@ static inline void cachelane_give_back(struct cachelane_borrower *b,
 	}
 }
 
-/* READY or CLOSED, or TIMED_OUT for neither yet. */
+/* CLOSED, or why else nothing will follow: in `closed` channels that was said. */
+static inline int cachelane_ended(struct cachelane_borrower *b, uint32_t closed)
+{
+	/* Relaxed: it was stored before `closed`, and before the socket's end. */
+	switch (__atomic_load_n(&b->channel[0].out->ended, __ATOMIC_RELAXED)) {
+	case CACHELANE_OFFENCE:
+		return cachelane_fail(b, ECONNABORTED,
+				      "the lender has disconnected us, for what we did", "");
+	case CACHELANE_EVICTED:
+		return cachelane_fail(b, ETIMEDOUT,
+				      "the lender has disconnected us: we had our quota, and "
+				      "returned nothing for too long (lend --evict-after)",
+				      "");
+	case CACHELANE_UNSAID:
+		/* A lender of version 2 has no word for it. */
+		if (closed == 0)
+			return cachelane_fail(b, ECONNRESET,
+					      "the lender is gone and said nothing: it was killed, "
+					      "or it crashed",
+					      "");
+		return CACHELANE_CLOSED;
+	default:
+		return CACHELANE_CLOSED;
+	}
+}
+
+/* READY or CLOSED, TIMED_OUT for neither yet, or -1. */
 static inline int cachelane_look(struct cachelane_borrower *b)
 {
-	int closed = 1;
-	uint32_t at;
+	uint32_t at, closed = 0;
 
 	/* Before the rings: what was published before the end is seen after it. */
 	for (at = 0; at < b->channels; at++)
-		closed &= __atomic_load_n(&b->channel[at].out->closed, __ATOMIC_ACQUIRE) != 0;
+		closed += __atomic_load_n(&b->channel[at].out->closed, __ATOMIC_ACQUIRE) != 0;
 	for (at = 0; at < b->channels; at++) {
 		int64_t ready = cachelane_ready(b, &b->channel[at]);
 
 		if (ready != 0)
 			return ready > 0 ? CACHELANE_READY : -1;
 	}
-	return closed || b->gone ? CACHELANE_CLOSED : CACHELANE_TIMED_OUT;
+	return closed == b->channels || b->gone ? cachelane_ended(b, closed) : CACHELANE_TIMED_OUT;
 }
 
 /* Waits for the socket's end, and for the lender's wake-up if `events` has POLLIN. */

@@ -26,11 +26,20 @@ static int bad_device(pcap_t *p, const char *what, const char *expected)
 	return PCAP_ERROR;
 }
 
+/* The number after the `=`, at least 1; 0 if it is none. */
+static uint32_t number(const char *option, unsigned long most)
+{
+	const char *text = strchr(option, '=') + 1;
+	unsigned long number;
+	char *end;
+
+	errno = 0;
+	number = strtoul(text, &end, 10);
+	return errno || *end || *text < '0' || *text > '9' || number > most ? 0 : (uint32_t)number;
+}
+
 static int parse_option(pcap_t *p, const char *option, struct place *place)
 {
-	char *end;
-	unsigned long quota;
-
 	if (!strcmp(option, "mirror") || !strcmp(option, "share")) {
 		place->mirror = option[0] == 'm';
 		return 0;
@@ -39,14 +48,20 @@ static int parse_option(pcap_t *p, const char *option, struct place *place)
 		place->name = option + 5;
 		return 0;
 	}
-	if (strncmp(option, "quota=", 6))
-		return bad_device(p, option, "mirror, share, quota=N or name=NAME");
-	errno = 0;
-	quota = strtoul(option + 6, &end, 10);
-	if (errno || *end || end == option + 6 || quota < 1 || quota > 65536)
-		return bad_device(p, option, "a quota from 1 to 65536");
-	place->quota = (uint32_t)quota;
-	return 0;
+	if (!strcmp(option, "reconnect")) {
+		place->reconnects = true;
+		return 0;
+	}
+	if (!strncmp(option, "quota=", 6)) {
+		place->quota = number(option, 65536);
+		return place->quota ? 0 : bad_device(p, option, "a quota from 1 to 65536");
+	}
+	if (!strncmp(option, "group=", 6)) {
+		place->group = (uint16_t)number(option, UINT16_MAX);
+		place->mirror = false;
+		return place->group ? 0 : bad_device(p, option, "a group from 1 to 65535");
+	}
+	return bad_device(p, option, "mirror, share, group=N, quota=N, name=NAME or reconnect");
 }
 
 int parse_device(pcap_t *p, struct place *place)

@@ -15,7 +15,9 @@ struct place {
 	char text[512];
 	const char *path, *name;
 	uint32_t quota;
-	bool mirror;
+	uint16_t group;
+	/* A lender that ends is waited for. */
+	bool mirror, reconnects;
 };
 
 /* Whether a device is a lender's, by its name. */

@@ -2,11 +2,12 @@
 /*
  * A capture module of libpcap that reads what `cachelane lend` lends.
  *
- *	cachelane:PATH[,mirror|,share][,quota=N][,name=NAME]
+ *	cachelane:PATH[,mirror|,share|,group=N][,quota=N][,name=NAME][,reconnect]
  *	cachelane			that of the environment variable CACHELANE_LEND
  *
  * A mirror gets every packet; it is the default. A share gets the packets of some flows, which no
- * other borrower gets.
+ * other borrower gets; or none of its group, where it has one. A handle that reconnects is `away`
+ * from the lender's end until there is one again; meanwhile a timer says when to try.
  *
  * The program reads a packet where the lender has received it: what libpcap calls valid until the
  * next call is a loan, which goes back with that call. Only a packet in several frames is copied
@@ -23,11 +24,16 @@
 #include <stdbool.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
 /* Loans that are received at a time. */
 #define BATCH 256
+
+/* How soon a lender is tried again, and how long its answer may take. */
+#define PAUSE_MS 100
+#define ANSWER_MS 500
 
 /* An open handle. */
 struct capture {
@@ -35,12 +41,15 @@ struct capture {
 	/* Received; those before `seen` were handed over, those before `given` went back. */
 	struct cachelane_packet packets[BATCH];
 	int count, seen, given;
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	bool nanoseconds, nonblocking, selects;
+	struct place place;
+	bool nanoseconds, nonblocking, selects, away;
 	/* It sleeps, by what the lender knows; `knock` is to be read. */
 	bool sleeps, knocked;
-	int knock, epoll;
-	u_int received;
+	int knock, epoll, timer;
+	/* By connections before this one: packets that the lender dropped. */
+	u_int received, dropped;
+	/* When the lender was tried last. */
+	int64_t tried_ms;
 	/* The last packet that was handed over lies in its loan. */
 	bool lent;
 	/* A packet in several frames, put together, or one whose loan could not be kept. */
@@ -75,7 +84,9 @@ static void wake(struct capture *c)
 /* When a read ends: the program's descriptor says whether the next one would find something. */
 static void leave(struct capture *c)
 {
-	if (!c->selects || c->sleeps)
+	if (c->away && c->knocked)
+		answer(c);
+	if (!c->selects || c->sleeps || c->away)
 		return;
 	c->sleeps =
 		c->seen == c->count && cachelane_sleep_begin(&c->borrower) == CACHELANE_TIMED_OUT;
@@ -182,8 +193,94 @@ static int hand_over(pcap_t *p, struct capture *c, pcap_handler handler, u_char 
 
 static int lender_failed(pcap_t *p, struct capture *c)
 {
-	pcap_plugin_set_errbuf(p, "%s: %s", c->path, c->borrower.error);
+	pcap_plugin_set_errbuf(p, "%s: %s", c->place.path, c->borrower.error);
 	return PCAP_ERROR;
+}
+
+static int watch(struct capture *c, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+
+	return epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void set_timer(struct capture *c, bool on)
+{
+	struct timespec every = {.tv_nsec = on ? PAUSE_MS * 1000000L : 0};
+	struct itimerspec times = {every, every};
+
+	timerfd_settime(c->timer, 0, &times, NULL);
+}
+
+/* The lender has ended, or `there` is an error: 1 if it is waited for, or an error. */
+static int ended(pcap_t *p, struct capture *c, int there)
+{
+	/* Those of a lender that was killed, and of one that has evicted us. */
+	bool may_pass = there == CACHELANE_CLOSED || errno == ECONNRESET || errno == ETIMEDOUT;
+
+	if (!c->place.reconnects || !may_pass) {
+		if (there < 0)
+			return lender_failed(p, c);
+		pcap_plugin_set_errbuf(p, "%s: the lender has ended", c->place.path);
+		return PCAP_ERROR;
+	}
+	c->dropped += (u_int)cachelane_dropped(&c->borrower);
+	cachelane_close(&c->borrower);
+	c->away = true;
+	set_timer(c, true);
+	return 1;
+}
+
+static int connect_to_lender(struct capture *c, int timeout_ms, int patience_ms)
+{
+	const struct place *place = &c->place;
+	struct cachelane_options options = {
+		.name = place->name,
+		.quota = place->quota,
+		.flags = place->mirror ? CACHELANE_HELLO_MIRROR : 0,
+		.group = place->group,
+		.timeout_ms = timeout_ms,
+		.patience_ms = patience_ms,
+	};
+
+	return cachelane_connect(&c->borrower, place->path, &options);
+}
+
+/* Tries the lender, unless it was tried just now: 1 if it is there again, 0, or an error. */
+static int come_back(pcap_t *p, struct capture *c)
+{
+	uint64_t times;
+
+	if (cachelane_now_ms() - c->tried_ms < PAUSE_MS)
+		return 0;
+	/* It may not be there to be read: then it is later. */
+	if (read(c->timer, &times, sizeof(times)) < 0)
+		times = 0;
+	if (connect_to_lender(c, ANSWER_MS, 0) != 0) {
+		bool may_pass = cachelane_may_pass(&c->borrower, errno);
+
+		c->tried_ms = cachelane_now_ms();
+		return may_pass ? 0 : lender_failed(p, c);
+	}
+	if (watch(c, c->borrower.socket)) {
+		pcap_plugin_set_errbuf(p, "no memory to wait by: %s", strerror(errno));
+		return PCAP_ERROR;
+	}
+	c->away = false;
+	set_timer(c, false);
+	return 1;
+}
+
+/* Without a lender: as refill. */
+static int refill_without(pcap_t *p, struct capture *c, int timeout_ms, bool waits)
+{
+	struct pollfd fd = {.fd = c->knock, .events = POLLIN};
+	int got = come_back(p, c);
+
+	if (got != 0 || !waits)
+		return got;
+	poll(&fd, 1, timeout_ms < 0 || timeout_ms > PAUSE_MS ? PAUSE_MS : timeout_ms);
+	return 1;
 }
 
 /* Receives more loans, and waits for them if it is to: 1, 0 if none came in time, or an error. */
@@ -191,8 +288,10 @@ static int refill(pcap_t *p, struct capture *c, int64_t until, bool waits)
 {
 	int timeout_ms = !waits ? 0 : until ? cachelane_left_ms(until) : -1, there;
 
+	c->seen = c->given = c->count = 0;
+	if (c->away)
+		return refill_without(p, c, timeout_ms, waits);
 	c->count = cachelane_receive(&c->borrower, c->packets, BATCH);
-	c->seen = c->given = 0;
 	if (c->count > 0)
 		return 1;
 	if (c->count < 0) {
@@ -200,12 +299,8 @@ static int refill(pcap_t *p, struct capture *c, int64_t until, bool waits)
 		return lender_failed(p, c);
 	}
 	there = timeout_ms ? wait_for_loans(c, timeout_ms) : cachelane_wait(&c->borrower, 0);
-	if (there < 0)
-		return lender_failed(p, c);
-	if (there == CACHELANE_CLOSED) {
-		pcap_plugin_set_errbuf(p, "%s: the lender has ended", c->path);
-		return PCAP_ERROR;
-	}
+	if (there < 0 || there == CACHELANE_CLOSED)
+		return ended(p, c, there);
 	/* If it has waited, somebody may have knocked, or a signal come: the caller looks. */
 	return there == CACHELANE_READY || waits;
 }
@@ -328,7 +423,7 @@ static int lender_stats(pcap_t *p, struct pcap_stat *stats)
 	struct capture *c = pcap_plugin_priv(p);
 
 	stats->ps_recv = c->received;
-	stats->ps_drop = (u_int)cachelane_dropped(&c->borrower);
+	stats->ps_drop = c->dropped + (u_int)cachelane_dropped(&c->borrower);
 	stats->ps_ifdrop = 0;
 	return 0;
 }
@@ -342,9 +437,11 @@ static void lender_cleanup(pcap_t *p)
 		close(c->knock);
 	if (c->epoll >= 0)
 		close(c->epoll);
+	if (c->timer >= 0)
+		close(c->timer);
 	free(c->whole);
 	c->whole = NULL;
-	c->knock = c->epoll = -1;
+	c->knock = c->epoll = c->timer = -1;
 	pcap_plugin_cleanup_live(p);
 }
 
@@ -360,27 +457,15 @@ void lender_selects(pcap_t *p, int selects)
 
 /* ---- Opening ---- */
 
-static int watch(struct capture *c, int fd)
+static int open_lender(pcap_t *p, struct capture *c)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
-
-	return epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event);
-}
-
-static int connect_to(pcap_t *p, struct capture *c, const struct place *place)
-{
-	struct cachelane_options options = {
-		.name = place->name,
-		.quota = place->quota,
-		.flags = place->mirror ? CACHELANE_HELLO_MIRROR : 0,
-	};
 	const char *hint = "";
 
-	if (cachelane_connect(&c->borrower, place->path, &options) == 0)
+	if (connect_to_lender(c, 0, c->place.reconnects ? -1 : 0) == 0)
 		return 0;
 	if (c->borrower.status == CACHELANE_MIRROR || c->borrower.status == CACHELANE_DENIED)
 		hint = "; a share of the flows: " PREFIX "PATH,share";
-	pcap_plugin_set_errbuf(p, "%.200s%s", c->borrower.error, place->mirror ? hint : "");
+	pcap_plugin_set_errbuf(p, "%.200s%s", c->borrower.error, c->place.mirror ? hint : "");
 	return errno == ENOENT || errno == ECONNREFUSED ? PCAP_ERROR_NO_SUCH_DEVICE
 	       : errno == EACCES			? PCAP_ERROR_PERM_DENIED
 							: PCAP_ERROR;
@@ -401,19 +486,19 @@ static int lender_activate(pcap_t *p)
 	};
 	struct capture *c = pcap_plugin_priv(p);
 	int snaplen = pcap_plugin_get_snapshot(p), result;
-	struct place place;
 
-	c->knock = c->epoll = -1;
-	result = parse_device(p, &place);
+	c->knock = c->epoll = c->timer = -1;
+	result = parse_device(p, &c->place);
 	if (result == 0)
-		result = connect_to(p, c, &place);
+		result = open_lender(p, c);
 	if (result != 0)
 		return result;
-	strcpy(c->path, place.path);
 	c->nanoseconds = pcap_plugin_get_tstamp_precision(p) == PCAP_TSTAMP_PRECISION_NANO;
 	c->knock = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (c->knock < 0 || c->epoll < 0 || watch(c, c->knock) || watch(c, c->borrower.socket)) {
+	c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (c->knock < 0 || c->epoll < 0 || c->timer < 0 || watch(c, c->knock) ||
+	    watch(c, c->timer) || watch(c, c->borrower.socket)) {
 		pcap_plugin_set_errbuf(p, "no descriptors to wait by: %s", strerror(errno));
 		lender_cleanup(p);
 		return PCAP_ERROR;

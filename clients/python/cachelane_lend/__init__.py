@@ -6,8 +6,8 @@ lie, and gives them back. docs/lend-protocol.md in cachelane's repository descri
 share.
 """
 
-from ._borrower import Borrower, LendError, ProtocolError, Refused, Wait
-from ._layout import LOAN, LOAN_MORE, LOAN_SHARED, RECEIVED, Status
+from ._borrower import Borrower, Gone, LendError, ProtocolError, Refused, Wait
+from ._layout import LOAN, LOAN_MORE, LOAN_SHARED, RECEIVED, Ending, Status
 
 __all__ = [
     "LOAN",
@@ -15,6 +15,8 @@ __all__ = [
     "LOAN_SHARED",
     "RECEIVED",
     "Borrower",
+    "Ending",
+    "Gone",
     "LendError",
     "ProtocolError",
     "Refused",

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from . import _connect, _fence
 from . import _layout as layout
-from ._connect import LendError, ProtocolError, Refused
+from ._connect import Gone, LendError, ProtocolError, Refused
 
-__all__ = ["Borrower", "LendError", "ProtocolError", "Refused", "Wait"]
+__all__ = ["Borrower", "Gone", "LendError", "ProtocolError", "Refused", "Wait"]
 
 Loans = npt.NDArray[np.void]
 """An array of :data:`RECEIVED`."""
@@ -34,7 +34,7 @@ class Wait(enum.Enum):
     TIMED_OUT = "timed out"
     """Nothing came in that time."""
     CLOSED = "closed"
-    """The lender is gone, and everything that it lent was received."""
+    """The lender has ended, and everything that it lent was received."""
 
 
 class Borrower:
@@ -47,7 +47,10 @@ class Borrower:
     :param name: what it is called in the lender's tables, up to 48 bytes; else the process's name
     :param quota: the most loans that it wants at a time in each channel; 0 leaves it to the lender
     :param mirror: every packet, beside those who share them out among themselves
+    :param group: the group whose borrowers share the packets, from 0 to 65535; each group gets all
     :param timeout: how long to wait for the lender's answer, in seconds
+    :param patience: for how many seconds to go on trying where there is no lender, or it has no room;
+        none is no limit. To go on after a lender's end, make another borrower with patience.
     :raises Refused: the lender refused, and says why
     :raises ProtocolError: what listens there is no lender
     :raises TimeoutError: it did not answer in time
@@ -62,10 +65,13 @@ class Borrower:
         name: str = "",
         quota: int = 0,
         mirror: bool = False,
+        group: int = 0,
         timeout: float = 2.0,
+        patience: Optional[float] = 0.0,
     ) -> None:
         self._acquired, self._before_release, self._fence = _fence.fences()
-        connection = _connect.connect(os.fspath(path), name, quota, mirror, timeout)
+        wish = _connect.Wish(name, quota, mirror, group)
+        connection = _connect.connect(os.fspath(path), wish, timeout, patience)
         welcome = connection.welcome
         self._socket = connection.socket
         self._socket.setblocking(False)
@@ -76,6 +82,7 @@ class Borrower:
         self._first = 0
         self._frame_size, self._frames = int(welcome["frame_size"]), int(welcome["frames"])
         self._quota = int(welcome["quota"])
+        self._group = int(welcome["flags"]) >> layout.GROUP_SHIFT
         self._mirror = bool(welcome["flags"] & layout.HELLO_MIRROR)
         # Read-only, as the mapping is.
         self._bytes = np.frombuffer(connection.area, np.uint8, self._frames * self._frame_size)
@@ -156,6 +163,8 @@ class Borrower:
 
         :param timeout: in seconds; none is no limit. 0 only looks, and costs the lender nothing:
             so a borrower that never sleeps learns that the lender is gone.
+        :raises Gone: once everything was received: the lender was killed, or has disconnected this
+            borrower
         :raises ProtocolError: what the lender has written makes no sense
         """
         there = self._look()
@@ -218,6 +227,11 @@ class Borrower:
         """Whether it gets every packet."""
         return self._mirror
 
+    @property
+    def group(self) -> int:
+        """The group whose borrowers share the packets; of a mirror 0."""
+        return self._group
+
     def close(self) -> None:
         """Ends the connection. The lender takes back what is on loan.
 
@@ -254,11 +268,19 @@ class Borrower:
 
     def _look(self) -> Wait:
         # Before the rings: what was published before the end is seen after it.
-        closed = self._gone or all(channel.out["closed"] for channel in self._channels)
+        closed = [bool(channel.out["closed"]) for channel in self._channels]
         self._acquired()
         if any(channel.ready() for channel in self._channels):
             return Wait.READY
-        return Wait.CLOSED if closed else Wait.TIMED_OUT
+        if not self._gone and not all(closed):
+            return Wait.TIMED_OUT
+        why = int(self._channels[0].out["ended"]) if self._channels else layout.Ending.LENDER
+        if why in (layout.Ending.OFFENCE, layout.Ending.EVICTED):
+            raise Gone(layout.Ending(why))
+        # A lender of version 2 has no word for it.
+        if why == layout.Ending.UNSAID and not any(closed):
+            raise Gone(layout.Ending.UNSAID)
+        return Wait.CLOSED
 
     def _sleep(self, timeout: float) -> None:
         for _, events in self._poll.poll(timeout * 1000):

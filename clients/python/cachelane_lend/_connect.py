@@ -33,6 +33,22 @@ class ProtocolError(LendError):
     """What the other side said or wrote makes no sense."""
 
 
+class Gone(LendError):
+    """The lender was killed, or has disconnected this borrower; ``why`` says which."""
+
+    def __init__(self, why: layout.Ending) -> None:
+        super().__init__(_WHY[why])
+        self.why = why
+
+
+_WHY = {
+    layout.Ending.UNSAID: "the lender is gone and said nothing: it was killed, or it crashed",
+    layout.Ending.OFFENCE: "the lender has disconnected us, for what we did",
+    layout.Ending.EVICTED: "the lender has disconnected us: we had our quota, and returned "
+    "nothing for too long (lend --evict-after)",
+}
+
+
 class Connection(NamedTuple):
     """What a handshake gives."""
 
@@ -43,9 +59,44 @@ class Connection(NamedTuple):
     back: mmap.mmap
 
 
-def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> Connection:
+class Wish(NamedTuple):
+    """What a borrower asks for."""
+
+    name: str
+    quota: int
+    mirror: bool
+    group: int
+
+
+_PAUSE = 0.1
+"""Seconds until a lender is tried again."""
+
+
+def connect(path: str, wish: Wish, timeout: float, patience: Optional[float]) -> Connection:
+    """Connects, and goes on trying for as long as that where there is no lender, or no room."""
+    hello = _hello(wish)
+    until = None if patience is None else time.monotonic() + patience
+    while True:
+        try:
+            return _connect(path, hello, timeout)
+        except (FileNotFoundError, ConnectionRefusedError, TimeoutError, Refused) as error:
+            may_pass = not isinstance(error, Refused) or error.status in _FOR_NOW
+            if not may_pass or (until is not None and time.monotonic() >= until):
+                raise
+        time.sleep(_PAUSE)
+
+
+_FOR_NOW = (
+    -1,
+    layout.Status.FULL,
+    layout.Status.QUOTA,
+    layout.Status.BUSY,
+    layout.Status.CLOSING,
+)
+
+
+def _connect(path: str, hello: bytes, timeout: float) -> Connection:
     """Connects, says hello, and maps what the lender hands out."""
-    hello = _hello(name, quota, mirror)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds: List[int] = []
     try:
@@ -85,16 +136,23 @@ def connect(path: str, name: str, quota: int, mirror: bool, timeout: float) -> C
 _ODD = "that is no lender, or one that is out of step: it sent"
 
 
-def _hello(name: str, quota: int, mirror: bool) -> bytes:
+def _hello(wish: Wish) -> bytes:
+    name, quota, mirror, group = wish
     encoded = (name or _own_name()).encode()
     if len(encoded) > 48 or b"\0" in encoded:
         raise ValueError(f"the name {name!r}: expected at most 48 bytes, none of them zero")
     if not 0 <= quota < 1 << 32:
         raise ValueError(f"a quota of {quota}: expected from 0 to {(1 << 32) - 1}")
+    if not 0 <= group < 1 << 16:
+        raise ValueError(f"group {group}: expected from 0 to {(1 << 16) - 1}")
+    if mirror and group:
+        raise ValueError(f"a mirror in group {group}: a mirror gets everything, and is in no group")
     hello = np.zeros((), layout.HELLO)
     hello["magic"] = layout.MAGIC
     hello["version_min"], hello["version_max"] = layout.VERSIONS
-    hello["flags"] = layout.HELLO_MIRROR if mirror else 0
+    if group:
+        hello["version_min"] = layout.VERSION_GROUPS
+    hello["flags"] = (layout.HELLO_MIRROR if mirror else 0) | group << layout.GROUP_SHIFT
     hello["quota"] = quota
     hello["name"] = encoded
     return hello.tobytes()

@@ -1,4 +1,4 @@
-"""What stands where in the shared memories and in the messages of the handshake: version 2.
+"""What stands where in the shared memories and in the messages of the handshake: versions 2 and 3.
 
 All numbers are in the machine's byte order. A test compares this with the lender's own layout.
 """
@@ -11,8 +11,11 @@ import numpy as np
 MAGIC = struct.unpack("=I", b"CLnd")[0]
 """Starts all messages of the handshake."""
 
-VERSIONS = (2, 2)
+VERSIONS = (2, 3)
 """The versions that this package speaks, oldest and newest."""
+
+VERSION_GROUPS = 3
+"""The first version that has groups."""
 
 LINE = 128
 """Bytes of a block that one side writes."""
@@ -22,6 +25,9 @@ SLOTS_MIN = 32
 
 HELLO_MIRROR = 1
 """In the hello's flags: every packet, beside those who share them out among themselves."""
+
+GROUP_SHIFT = 16
+"""Where in the flags of hello and welcome the group is."""
 
 LOAN_MORE = 1
 """In a loan's flags: the packet goes on in the next loan."""
@@ -45,6 +51,19 @@ class Status(enum.IntEnum):
     MIRROR = 6
     CLOSING = 7
     DENIED = 8
+
+
+class Ending(enum.IntEnum):
+    """Why nothing will follow."""
+
+    UNSAID = 0
+    """The lender did not say that it ends: it was killed, or it crashed."""
+    LENDER = 1
+    """The lender ended."""
+    OFFENCE = 2
+    """This borrower was disconnected for what it did."""
+    EVICTED = 3
+    """This borrower was disconnected: it had its quota, and returned nothing for too long."""
 
 
 MAPPED = np.dtype([("magic", "u4")])
@@ -117,7 +136,9 @@ directions; ``time`` is when the lender took it from its queue, in nanoseconds s
 numpy has indices and dates.
 """
 
-OUT = np.dtype([("producer", "u4"), ("closed", "u4"), ("dropped", "u8")])
+OUT = np.dtype(
+    [("producer", "u4"), ("closed", "u4"), ("dropped", "u8"), ("ended", "u4")], align=True
+)
 """At the start of a channel in the memory out; slots follow after LINE bytes."""
 
 BACK = np.dtype([("producer", "u4")])

@@ -134,6 +134,9 @@ class Lender:
     def say_closed(self, channel: int) -> None:
         self.word(self.out, layout.out_channel(SLOTS, channel) + 4)[0] = 1
 
+    def say_why(self, ending: int) -> None:
+        self.word(self.out, 16)[0] = ending
+
     def end(self) -> None:
         self.thread.join()
         if self.connection:

@@ -10,7 +10,7 @@ from typing import Callable, Tuple
 
 import numpy as np
 
-from cachelane_lend import LOAN_MORE, Borrower, ProtocolError, Refused, Status, Wait, _fence
+from cachelane_lend import LOAN_MORE, Borrower, Ending, Gone, ProtocolError, Refused, Status, Wait, _fence
 from cachelane_lend import _layout as layout
 
 from .lender import CHANNELS, FRAME, FRAMES, QUOTA, SLOTS, Lender, memory
@@ -176,7 +176,20 @@ class Connected(unittest.TestCase):
         self.lender.connection.close()
         self.assertIs(self.borrower.wait(), Wait.READY)
         self.borrower.receive()
-        self.assertIs(self.borrower.wait(0), Wait.CLOSED)
+        for timeout in (0, None):
+            with self.assertRaisesRegex(Gone, "killed, or it crashed") as gone:
+                self.borrower.wait(timeout)
+            self.assertIs(gone.exception.why, Ending.UNSAID)
+
+    def test_one_that_is_disconnected_learns_why(self) -> None:
+        for why in (Ending.OFFENCE, Ending.EVICTED):
+            self.lender.say_why(why)
+            self.lender.say_closed(0)
+            self.lender.say_closed(1)
+            with self.assertRaises(Gone) as gone:
+                self.borrower.wait()
+            self.assertIs(gone.exception.why, why)
+        self.lender.say_why(Ending.LENDER)
         self.assertIs(self.borrower.wait(), Wait.CLOSED)
 
 

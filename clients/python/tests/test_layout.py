@@ -4,7 +4,7 @@ import os
 import unittest
 from typing import Dict
 
-from cachelane_lend import LOAN_MORE, LOAN_SHARED, Status
+from cachelane_lend import LOAN_MORE, LOAN_SHARED, Ending, Status
 from cachelane_lend import _layout as layout
 
 
@@ -14,16 +14,18 @@ def ours() -> Dict[str, int]:
         "MAGIC": layout.MAGIC,
         "VERSION_MIN": layout.VERSIONS[0],
         "VERSION_MAX": layout.VERSIONS[1],
+        "VERSION_GROUPS": layout.VERSION_GROUPS,
         "LINE": layout.LINE,
         "SLOTS_MIN": layout.SLOTS_MIN,
         "HELLO_MIRROR": layout.HELLO_MIRROR,
+        "GROUP_SHIFT": layout.GROUP_SHIFT,
         "LOAN_MORE": LOAN_MORE,
         "LOAN_SHARED": LOAN_SHARED,
         "ASLEEP": layout.ASLEEP,
         "out_channel": layout.out_channel(64, 3),
         "back_channel": layout.back_channel(64, 3),
     }
-    found.update({status.name: int(status) for status in Status})
+    found.update({status.name: int(status) for status in (*Status, *Ending)})
     for name in ("hello", "welcome", "mapped", "loan", "out", "back"):
         dtype = getattr(layout, name.upper())
         found[name] = dtype.itemsize

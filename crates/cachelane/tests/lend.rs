@@ -15,7 +15,7 @@ use common::xsk::{Running, Scene, has_program, number};
 use lab::Link;
 use lab::testing::{End, comes_true, root};
 use lab::traffic::UdpSender;
-use lend::{Borrower, BorrowerOptions, Loan, Wait};
+use lend::{Borrower, BorrowerOptions, ErrorKind, Loan, Wait};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -454,11 +454,87 @@ fn root_however_the_lender_ends_borrowers_see_it_and_the_kernel_goes_on() {
             assert!(loans.iter().all(|loan| borrower.bytes(loan)[42..].starts_with(b"hello")));
             last = borrower.wait(Some(Duration::from_secs(20)));
         }
-        assert_eq!(last.expect("a clean end"), Wait::Closed, "{signal:?}");
+        match signal {
+            Signal::KILL => assert_eq!(last.unwrap_err().kind(), ErrorKind::Died),
+            _ => assert_eq!(last.expect("a clean end"), Wait::Closed, "{signal:?}"),
+        }
         borrower.give_back(loans);
         assert!(comes_true(arrives), "{signal:?}");
         assert!(comes_true(|| !has_program(&link.b)), "{signal:?}");
         assert_eq!(path.exists(), signal == Signal::KILL, "{signal:?}");
+    }
+}
+
+#[test]
+fn root_a_borrower_of_a_lender_that_is_killed_says_so_or_goes_on_with_the_next_one() {
+    const NAME: &str =
+        "root_a_borrower_of_a_lender_that_is_killed_says_so_or_goes_on_with_the_next_one";
+    if !root(NAME) {
+        return;
+    }
+    let scene = Scene::new("lendagain");
+    let link = scene.link("a", "b");
+    let path = scene.place.path().join("lend.sock");
+    let (_socket, send) = plain(&link);
+    let lender = lend(&scene, &link, &path, &[]);
+    let args = ["borrow", path.to_str().expect("text"), "--json"];
+    let start = |more: &[&str]| scene.start(&link.b.host, &[&args[..], more].concat(), "at a time");
+    let [plain, stays] = [&["--mirror"][..], &["--reconnect", "--worker", "2"]].map(start);
+    let lent = |lender: &Running| {
+        assert!(comes_true(|| {
+            send();
+            scene.counter(lender, "lend.lent") > 3
+        }));
+    };
+    lent(&lender);
+    lender.end(Signal::KILL);
+    let output = plain.ends();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let end: Value = serde_json::from_str(text(&output.stdout).trim()).expect("JSON");
+    let said = "lend.sock: the lender is gone and said nothing: it was killed, or it crashed";
+    assert!(end["error"].as_str().expect("an error").ends_with(said), "{end:#}");
+    // One that ends as it should, after one that was killed; and one that comes late.
+    for signal in [Signal::TERM, Signal::TERM] {
+        let lender = lend(&scene, &link, &path, &[]);
+        assert!(comes_true(|| scene.counter(&lender, "lend.borrowers") == 2));
+        lent(&lender);
+        lender.end(signal);
+    }
+    let output = stays.end(Signal::INT);
+    assert!(output.status.success(), "{output:?}");
+    let end: Value = serde_json::from_str(text(&output.stdout).trim()).expect("JSON");
+    assert_eq!(number(&end, "/reconnects"), 4, "{end:#}");
+    assert!(number(&end, "/packets") >= 9, "{end:#}");
+}
+
+#[test]
+fn root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back() {
+    const NAME: &str = "root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back";
+    if !root(NAME) {
+        return;
+    }
+    let lending = Lending::start("lendevict", &["--evict-after", "1s", "--quota", "64"]);
+    let args = ["borrow", lending.socket.to_str().expect("text"), "--json", "--reconnect"];
+    let start = |name| {
+        let args = [&args[..], &["--name", name]].concat();
+        lending.scene.start(&lending.link.b.host, &args, "at a time")
+    };
+    let [stopped, other] = ["stopped", "other"].map(start);
+    let sender = lending.send(5_000);
+    stopped.signal(Signal::STOP);
+    assert!(comes_true(|| lending.counter("lend.evicted") == 1));
+    assert_eq!(lending.counter("lend.borrowers"), 1);
+    // The other one misses nothing now.
+    let [dropped, lent] = ["lend.dropped", "lend.lent"].map(|name| lending.counter(name));
+    assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
+    assert_eq!(lending.counter("lend.dropped"), dropped);
+    stopped.signal(Signal::CONT);
+    assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
+    drop(sender);
+    for (borrower, again) in [(stopped, 1), (other, 0)] {
+        let output = borrower.end(Signal::INT);
+        let end: Value = serde_json::from_str(text(&output.stdout).trim()).expect("JSON");
+        assert_eq!(number(&end, "/reconnects"), again, "{output:?}");
     }
 }
 

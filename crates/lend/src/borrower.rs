@@ -12,10 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::layout::{LOAN_MORE, LOAN_SHARED, Layout};
+use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, Layout};
 use crate::memory::Memory;
+use crate::ring;
 use crate::wake::Sleeper;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 mod channel;
 mod connect;
@@ -35,13 +36,22 @@ pub struct BorrowerOptions {
     /// Every packet, beside the borrowers that share them out among themselves. A lender that
     /// keeps ledgers refuses that.
     pub mirror: bool,
+    /// The group whose borrowers share the packets out among themselves. Each group gets all packets. A
+    /// lender that keeps ledgers refuses all but 0, the default, and so does one of version 2.
+    pub group: u16,
     /// How long to wait for the lender's answer.
     pub timeout: Duration,
 }
 
 impl Default for BorrowerOptions {
     fn default() -> Self {
-        Self { name: String::new(), quota: 0, mirror: false, timeout: Duration::from_secs(2) }
+        Self {
+            name: String::new(),
+            quota: 0,
+            mirror: false,
+            group: 0,
+            timeout: Duration::from_secs(2),
+        }
     }
 }
 
@@ -89,12 +99,14 @@ pub struct Borrower {
     socket: OwnedFd,
     memory: Memory,
     area: Area,
+    out: Arc<Memory>,
     back: Arc<Memory>,
     channels: Box<[Channel]>,
     /// The channel that comes first next time.
     first: usize,
     quota: u32,
     mirror: bool,
+    group: u16,
     sleeper: Sleeper,
     /// The socket has said that the lender is gone.
     gone: bool,
@@ -107,7 +119,7 @@ pub enum Wait {
     Ready,
     /// Nothing came in that time.
     TimedOut,
-    /// The lender is gone, everything that it lent was received, and nothing will follow.
+    /// The lender has ended, everything that it lent was received, and nothing will follow.
     Closed,
 }
 
@@ -134,8 +146,8 @@ impl Borrower {
     ///
     /// # Errors
     /// Of [`ErrorKind`](crate::ErrorKind), `NoLender` if there is no such socket or nobody listens
-    /// there, `NotPermitted` if the caller may not open it, `Refused` if the lender refused, with
-    /// its reason, `TimedOut` if it did not answer in time, `Protocol` if what listens there is no
+    /// there, `NotPermitted` if the caller may not open it, `Refused` if the lender refused, and
+    /// `NoRoom` if it has no room now, with its reason, `Died` if it closed and did not say why, `TimedOut` if it did not answer in time, `Protocol` if what listens there is no
     /// lender, and `Invalid` for a name or a path that is too long.
     pub fn connect(path: &Path, options: &BorrowerOptions) -> Result<Self> {
         connect::connect(path, options)
@@ -201,7 +213,11 @@ impl Borrower {
     /// the lender's.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive); [`Io`](crate::ErrorKind::Io) if the system does not wait.
+    /// As [`receive`](Self::receive); [`Io`](crate::ErrorKind::Io) if the system does not wait. Once
+    /// everything was received: [`Died`](crate::ErrorKind::Died) if the lender is gone and did not say
+    /// that it ends, [`Disconnected`](crate::ErrorKind::Disconnected) if it has disconnected this borrower
+    /// for an offence, [`Evicted`](crate::ErrorKind::Evicted) if it did so because this borrower had its
+    /// quota and returned nothing for longer than borrowers may.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Wait> {
         if let Some(there) = self.look()? {
             return Ok(there);
@@ -257,6 +273,37 @@ impl Borrower {
         self.mirror
     }
 
+    /// The group whose borrowers share the packets out among themselves; of a mirror 0.
+    pub fn group(&self) -> u16 {
+        self.group
+    }
+
+    /// How it is when nothing more comes: the lender has ended, or why else. A lender of version 2 does
+    /// not say that it has disconnected a borrower: that is as if it had ended.
+    #[cold]
+    fn ending(&self) -> Result<Wait> {
+        let (kind, what) = match ring::why(&self.out) {
+            Ending::Lender => return Ok(Wait::Closed),
+            Ending::Offence => {
+                (ErrorKind::Disconnected, "the lender has disconnected us, for what we did")
+            }
+            Ending::Evicted => (
+                ErrorKind::Evicted,
+                "the lender has disconnected us: we had our quota, and returned nothing for too long \
+                 (lend --evict-after)",
+            ),
+            // It has no word for it.
+            Ending::Unsaid if self.channels.iter().any(|channel| channel.loans.is_closed()) => {
+                return Ok(Wait::Closed);
+            }
+            Ending::Unsaid => (
+                ErrorKind::Died,
+                "the lender is gone and said nothing: it was killed, or it crashed",
+            ),
+        };
+        Err(Error::new(kind, what))
+    }
+
     /// Sleeps once, unless there is something already.
     fn sleep(&mut self, until: Option<Instant>) -> Result<Wait> {
         let Self { sleeper, back, .. } = self;
@@ -289,7 +336,7 @@ impl Borrower {
                 return Ok(Some(Wait::Ready));
             }
         }
-        Ok(closed.then_some(Wait::Closed))
+        if closed { self.ending().map(Some) } else { Ok(None) }
     }
 }
 

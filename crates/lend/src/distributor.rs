@@ -26,7 +26,7 @@ use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet, prefetc
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::hash::FlowHasher;
-use crate::layout::{LOAN_MORE, LOAN_SHARED, Loan};
+use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, Loan};
 use crate::lender::Tally;
 use crate::mailbox::{Mailbox, Post};
 use crate::spread::Spread;
@@ -52,9 +52,8 @@ pub struct Distributor {
     table: LoanTable,
     /// By slot.
     channels: Box<[Option<Channel>]>,
-    /// Slots with a channel, a bit each; those that get everything; those to publish to.
+    /// Slots with a channel, a bit each; those to publish to.
     present: u64,
-    mirrors: u64,
     touched: u64,
     /// Slots that were published to since their borrowers were last woken; calls to lend since
     /// then, and how many there were when it was last collected.
@@ -62,8 +61,6 @@ pub struct Distributor {
     calls: u32,
     calls_seen: u32,
     spread: Spread,
-    /// By slot, whose it is.
-    users: [u32; LoanTable::BORROWERS],
     hasher: FlowHasher,
     /// Borrowers have areas of their own, into which packets are copied; how many of the copies
     /// they have.
@@ -94,13 +91,11 @@ impl Distributor {
             table: LoanTable::new(pool, accounting),
             channels: (0..LoanTable::BORROWERS).map(|_| None).collect(),
             present: 0,
-            mirrors: 0,
             touched: 0,
             unwoken: 0,
             calls: 0,
             calls_seen: 0,
             spread: Spread::new(),
-            users: [0; LoanTable::BORROWERS],
             hasher,
             private: false,
             copies_out: 0,
@@ -242,7 +237,7 @@ impl Distributor {
             return self.free.extend(rest.map(|part| part.frame));
         };
         let hash = self.hasher.hash(first.bytes(self.pool.area()));
-        let wanted = self.spread.owner(hash) | self.mirrors;
+        let wanted = self.spread.takers(hash);
         let takers = self.with_room(wanted, 1 + others as u32);
         if takers == 0 {
             self.tally.counts.unwanted.add(u64::from(wanted == 0));
@@ -354,7 +349,7 @@ impl Distributor {
                 channel.tell_out(out);
             }
             if taken.must_go {
-                self.release(slot);
+                self.release(slot, Ending::Offence);
                 // It fails only when the lender has ended.
                 self.reports.send(Report::Offender { slot });
             }
@@ -365,18 +360,22 @@ impl Distributor {
         returned
     }
 
+    /// Ends all channels, because the lender ends.
+    fn release_all(&mut self) {
+        slots(self.present).for_each(|slot| self.release(slot, Ending::Lender));
+    }
+
     /// Ends a channel, if it is there; what is on loan in it comes back.
-    fn release(&mut self, slot: u8) {
+    fn release(&mut self, slot: u8, why: Ending) {
         let out = self.out(slot);
         let Some(mut channel) = self.channels[usize::from(slot)].take() else { return };
-        channel.close();
+        channel.close(why);
         self.tally.counts.reclaimed.add(out.into());
         let free = &mut self.free;
         self.table.release(slot, |frame| free.push(frame));
         self.present &= !(1 << slot);
         self.count_copies();
-        self.mirrors &= !(1 << slot);
-        self.spread.among(self.present & !self.mirrors, &self.users);
+        self.spread.leave(slot);
     }
 }
 
@@ -397,7 +396,9 @@ impl AsFd for Distributor {
 
 impl Drop for Distributor {
     fn drop(&mut self) {
-        slots(self.present).for_each(|slot| self.release(slot));
+        // Before anybody learns of it.
+        self.reports.send(Report::Ending { distributor: self.index });
+        self.release_all();
         self.pool.send_home(self.free.drain(..));
         self.reports.send(Report::Gone { distributor: self.index });
     }

@@ -12,11 +12,12 @@ use kit::Count;
 
 use crate::distributor::{Channel, Command, Distributor, JoinedBorrower, Report};
 use crate::hash::FlowHasher;
-use crate::layout::{LINE, LOAN_MORE, LOAN_SHARED, Layout};
+use crate::layout::{Ending, LINE, LOAN_MORE, LOAN_SHARED, Layout};
 use crate::lender::{ChannelTally, Tally};
 use crate::mailbox::{Mailbox, Post, mailbox};
 use crate::memory::Memory;
 use crate::ring::LoanReader;
+use crate::spread::Share;
 use crate::waker::Waker;
 
 mod handshake;
@@ -199,15 +200,12 @@ impl Rings {
         peer.held.clear();
         peer.tally = Arc::default();
         let (borrower, tally) = (Arc::clone(&peer.borrower), Arc::clone(&peer.tally));
-        let channel = Box::new(Channel::new(&peer.out, LAYOUT, 0, borrower, tally, None));
-        let mirror = self.accounting == Accounting::Counters && slot == BORROWERS - 1;
-        assert!(self.commands.send(Command::Join {
-            slot,
-            quota: QUOTA,
-            user: u32::from(slot % 2),
-            mirror,
-            channel
-        }));
+        let channel = Box::new(Channel::new(LAYOUT, 0, borrower, tally, None));
+        let share = match self.accounting {
+            Accounting::Counters if slot == BORROWERS - 1 => Share::All,
+            _ => Share::Flows { group: 0, user: u32::from(slot % 2) },
+        };
+        assert!(self.commands.send(Command::Join { slot, quota: QUOTA, share, channel }));
         self.distributor.collect(&mut self.cache);
         self.model.joined(slot);
     }
@@ -215,7 +213,7 @@ impl Rings {
     /// A borrower leaves, with all that it has, and another one joins.
     fn leave(&mut self, slot: u8) {
         self.collect();
-        assert!(self.commands.send(Command::Leave { slot }));
+        assert!(self.commands.send(Command::Leave { slot, why: Ending::Unsaid }));
         self.model.release(slot);
         self.distributor.collect(&mut self.cache);
         let left = self.reports.take().any(|report| matches!(report, Report::Left { .. }));
@@ -338,7 +336,7 @@ impl Rings {
         }
         assert_eq!(said, gone, "who had to go");
         for slot in gone {
-            assert!(self.commands.send(Command::Leave { slot }));
+            assert!(self.commands.send(Command::Leave { slot, why: Ending::Unsaid }));
             self.distributor.collect(&mut self.cache);
             self.reports.take().for_each(drop);
             self.join(slot);
@@ -372,6 +370,7 @@ impl Peer {
         let back = Memory::of_other(&theirs, LAYOUT.back_len(), true).expect("a mapping");
         let ours = Memory::theirs(&theirs, LAYOUT.back_len()).expect("a mapping");
         let borrower = Arc::new(JoinedBorrower {
+            out: Arc::clone(&out),
             back: Arc::new(ours),
             waker: Arc::new(Waker::new().expect("a waker")),
             offences: AtomicU32::new(0),

@@ -1,4 +1,4 @@
-//! What stands where in the shared memories, and the messages of the handshake: version 2.
+//! What stands where in the shared memories, and the messages of the handshake: versions 2 and 3.
 //!
 //! All numbers are in the machine's byte order. `clients/c/cachelane_lend.h` says the same in C, and
 //! a test compares the two field by field. What it all means is in docs/lend-protocol.md.
@@ -9,13 +9,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"CLnd");
 
 /// The versions that this crate speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (2, 2);
+pub const VERSIONS: (u16, u16) = (2, 3);
+
+/// The first version that has groups.
+pub const VERSION_GROUPS: u16 = 3;
 
 /// Bytes of a block that one side writes: two cache lines, since prefetchers fetch pairs.
 pub const LINE: usize = 128;
 
 /// In [`Hello::flags`]: every packet, beside those who share them out among themselves.
 pub const HELLO_MIRROR: u32 = 1;
+
+/// Where in [`Hello::flags`] and [`Welcome::flags`] the group is: 16 bits.
+pub const GROUP_SHIFT: u32 = 16;
 
 /// In [`Loan::flags`]: the packet goes on in the next loan of the channel.
 pub const LOAN_MORE: u32 = 1;
@@ -33,7 +39,7 @@ pub struct Hello {
     pub version_min: u16,
     /// The newest version that it speaks.
     pub version_max: u16,
-    /// [`HELLO_MIRROR`].
+    /// [`HELLO_MIRROR`], and the group from [`GROUP_SHIFT`] on.
     pub flags: u32,
     /// The most loans that it wants to have at a time in each channel; 0 leaves it to the lender.
     pub quota: u32,
@@ -64,7 +70,7 @@ pub struct Welcome {
     pub slots: u32,
     /// How many channels there are.
     pub channels: u32,
-    /// [`HELLO_MIRROR`].
+    /// [`HELLO_MIRROR`], and the group from [`GROUP_SHIFT`] on.
     pub flags: u32,
     /// Bytes of the memory out.
     pub out_len: u64,
@@ -106,11 +112,11 @@ pub enum Status {
     Quota = 4,
     /// Too many handshakes at the moment; later.
     Busy = 5,
-    /// No mirrors while a ledger is kept for each borrower.
+    /// No mirrors, and no groups but 0, while a ledger is kept for each borrower.
     Mirror = 6,
     /// The lender is about to end.
     Closing = 7,
-    /// Its user may not have that: a mirror, where borrowers have areas of their own.
+    /// Its user may not have that: a mirror or a group, where borrowers have areas of their own.
     Denied = 8,
 }
 
@@ -143,6 +149,23 @@ pub struct OutHeader {
     pub closed: u32,
     /// Packets of this borrower that were dropped because it had its quota.
     pub dropped: u64,
+    /// In the first channel: why nothing will follow, an [`Ending`]. Written before `closed`, and before
+    /// the socket ends.
+    pub ended: u32,
+}
+
+/// Why nothing will follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Ending {
+    /// It was not said: something follows, or the lender was killed.
+    Unsaid = 0,
+    /// The lender ended.
+    Lender = 1,
+    /// This borrower was disconnected for what it did.
+    Offence = 2,
+    /// This borrower was evicted: it had its quota, and returned nothing.
+    Evicted = 3,
 }
 
 /// What stands at the start of a channel in the memory back; the rest of its [`LINE`] is 0.

@@ -13,7 +13,7 @@
 //! the control thread makes its memories, and has the welcome sent. When the borrower has mapped
 //! them, what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its
 //! channel, and it has **joined**. From then on its socket shows that it lives. When that ends, or
-//! a distributor reports that it offended too often, it is **leaving**: every distributor takes
+//! a distributor reports that it offended too often, or it is evicted (`eviction.rs`), it is **leaving**: every distributor takes
 //! back what it has and says so, and only then are slot and quota somebody else's. A newcomer that
 //! has room only then waits for that, a second at most (`waiting.rs`).
 //!
@@ -34,7 +34,7 @@
 //! are limited by [`LenderOptions::joins_per_second`], and of everything one user gets a share
 //! ([`LenderOptions::user_share`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,6 +54,7 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) mod admission;
 mod control;
 mod door;
+mod eviction;
 mod join;
 mod listener;
 mod passing;
@@ -69,6 +70,7 @@ pub(crate) use status::{ChannelTally, Tally};
 
 use control::ControlThread;
 use door::Door;
+use eviction::Evictions;
 use listener::Listener;
 use rate::Rate;
 use roster::Roster;
@@ -120,10 +122,14 @@ pub struct LenderOptions {
     /// they are told to come later. The default is 256.
     pub watched: usize,
     /// Whether packets are copied into an area of each borrower's own, so that no borrower can read
-    /// what others get, or what was received before it joined; a mirror would see all, so only
-    /// those may have one who are not limited by `user_share`. The default is false: all read the
+    /// what others get, or what was received before it joined; a mirror or a group of its own would
+    /// see all, so only those may have one who are not limited by `user_share`. The default is false: all read the
     /// same area, and nothing is copied.
     pub private: bool,
+    /// How long a borrower that shares flows may have its quota, so that packets for it are dropped, and
+    /// return nothing, until it is evicted and others get its flows; none is for ever. Mirrors are left
+    /// alone: they take nothing from others. The default is 30 seconds.
+    pub evict_after: Option<Duration>,
 }
 
 impl LenderOptions {
@@ -143,6 +149,7 @@ impl LenderOptions {
             user_share: 50,
             watched: 256,
             private: false,
+            evict_after: Some(Duration::from_secs(30)),
         }
     }
 
@@ -159,6 +166,8 @@ impl LenderOptions {
             format!("mode {mode:#o}: expected at most 0o777")
         } else if !(1..=100).contains(&user_share) {
             format!("a user's share of {user_share} %: expected 1 to 100")
+        } else if self.evict_after.is_some_and(|after| after.is_zero()) {
+            "no time until borrowers are evicted".into()
         } else if self.handshake.is_zero() || self.joins_per_second == 0 {
             "no time for a handshake, or no joins".into()
         } else {
@@ -229,6 +238,7 @@ impl Lender {
             area: Arc::new(reaper.keep(area)),
             reaper,
             distributors: posts,
+            ending: BTreeSet::new(),
             requests,
             report,
             reports,
@@ -238,6 +248,7 @@ impl Lender {
             joins: Rate::new(joins, joins, Instant::now()),
             users: Users::new(options),
             waiting: Waiting::default(),
+            evictions: Evictions::new(options.evict_after),
             generations: 0,
             round: 0,
             options: options.clone(),
@@ -287,7 +298,7 @@ impl Lender {
     ///
     /// # Errors
     /// [`ErrorKind::OnLoan`] if borrowers had frames all the time, by name; [`ErrorKind::Invalid`] for
-    /// ledgers while there are mirrors; [`ErrorKind::TimedOut`] if a thread does not answer.
+    /// ledgers while there are mirrors, or groups but 0; [`ErrorKind::TimedOut`] if a thread does not answer.
     /// Nothing is changed then.
     pub fn set_accounting(&self, to: Accounting) -> Result<()> {
         let until = Instant::now() + PATIENCE;

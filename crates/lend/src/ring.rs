@@ -20,7 +20,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::layout::{BackHeader, LINE, Layout, Loan, OutHeader};
+use crate::layout::{BackHeader, Ending, LINE, Layout, Loan, OutHeader};
 use crate::memory::Memory;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -64,6 +64,29 @@ pub(crate) struct TokenReader {
     next: u32,
 }
 
+/// Where it is said why nothing will follow.
+const ENDED: usize = offset_of!(OutHeader, ended);
+
+/// Says in the memory out why nothing will follow, unless that was said before.
+pub(crate) fn say_why(out: &Memory, why: Ending) {
+    let unsaid = Ending::Unsaid as u32;
+    // Relaxed: whoever finds it has seen `closed`, which is stored after it with release, or the end
+    // of the socket.
+    let _ =
+        out.word(ENDED).compare_exchange(unsaid, why as u32, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// What was said of why nothing will follow.
+pub(crate) fn why(out: &Memory) -> Ending {
+    // Relaxed: as above.
+    match out.word(ENDED).load(Ordering::Relaxed) {
+        1 => Ending::Lender,
+        2 => Ending::Offence,
+        3 => Ending::Evicted,
+        _ => Ending::Unsaid,
+    }
+}
+
 impl LoanWriter {
     pub(crate) fn new(memory: &Arc<Memory>, layout: Layout, channel: u32) -> Self {
         assert!(memory.is_writable());
@@ -103,8 +126,9 @@ impl LoanWriter {
         unsafe { dropped.as_ref() }.store(self.dropped, Ordering::Relaxed);
     }
 
-    /// Says that nothing will follow.
-    pub(crate) fn close(&mut self) {
+    /// Says that nothing will follow, and why.
+    pub(crate) fn close(&mut self, why: Ending) {
+        say_why(&self.ring.memory, why);
         // Release: what was published before is seen before it.
         let at = self.ring.base + offset_of!(OutHeader, closed);
         self.ring.memory.word(at).store(1, Ordering::Release);

@@ -5,7 +5,8 @@
 //! of that user's borrowers with the one of the highest weight. So users have about the same share
 //! each, however many borrowers they have, and a user's borrowers have about the same share of its
 //! flows. A borrower that joins takes from its user's others, and the first one of a user from all
-//! users; when one leaves, its share goes back to them. No other flow moves.
+//! users; when one leaves, its share goes back to them. No other flow moves. Each group of borrowers
+//! shares out all flows so, and mirrors get them all beside that.
 
 use std::collections::BTreeMap;
 
@@ -14,38 +15,71 @@ use std::collections::BTreeMap;
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const BUCKET_BITS: u32 = 10;
 
-/// In a bucket: nobody has it.
-const NOBODY: u8 = u64::BITS as u8;
+/// What a borrower gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Every packet.
+    All,
+    /// What is its share, as one of this user's borrowers, of all flows: each group shares them out anew.
+    Flows { group: u16, user: u32 },
+}
 
-/// By bucket, the borrower's slot.
+/// By user, the slots of a group's borrowers.
+type Group = BTreeMap<u32, Vec<u8>>;
+
+/// Which borrowers get a packet.
 #[derive(Debug)]
-pub(crate) struct Spread(Box<[u8; BUCKETS]>);
+pub(crate) struct Spread {
+    /// By bucket, who gets its packets: a bit for each slot.
+    buckets: Box<[u64; BUCKETS]>,
+    /// By slot.
+    shares: BTreeMap<u8, Share>,
+}
 
 impl Spread {
     /// Among nobody.
     pub(crate) fn new() -> Self {
-        Self(Box::new([NOBODY; BUCKETS]))
+        Self { buckets: Box::new([0; BUCKETS]), shares: BTreeMap::new() }
     }
 
-    /// Among these, a bit for each slot, of these users, by slot.
-    pub(crate) fn among(&mut self, borrowers: u64, users: &[u32; NOBODY as usize]) {
-        let slots = || (0..NOBODY).filter(|slot| borrowers & 1 << slot != 0);
-        let mut all: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-        slots().for_each(|slot| all.entry(users[usize::from(slot)]).or_default().push(slot));
-        for (bucket, owner) in self.0.iter_mut().enumerate() {
-            let user = all.iter().max_by_key(|(user, _)| weight(bucket, USER | u64::from(**user)));
-            let slots = user.into_iter().flat_map(|(_, slots)| slots);
-            let heaviest = slots.max_by_key(|slot| weight(bucket, u64::from(**slot)));
-            *owner = heaviest.copied().unwrap_or(NOBODY);
+    pub(crate) fn join(&mut self, slot: u8, share: Share) {
+        self.shares.insert(slot, share);
+        self.share_out();
+    }
+
+    pub(crate) fn leave(&mut self, slot: u8) {
+        self.shares.remove(&slot);
+        self.share_out();
+    }
+
+    fn share_out(&mut self) {
+        let mut mirrors = 0;
+        let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
+        for (slot, share) in &self.shares {
+            match *share {
+                Share::All => mirrors |= 1 << slot,
+                Share::Flows { group, user } => {
+                    groups.entry(group).or_default().entry(user).or_default().push(*slot);
+                }
+            }
+        }
+        for (bucket, takers) in self.buckets.iter_mut().enumerate() {
+            *takers = groups.values().fold(mirrors, |all, group| all | owner(bucket, group));
         }
     }
 
-    /// Whose a flow is: the bit of its slot, or 0.
+    /// Who gets a flow's packets: a bit for each slot.
     #[inline]
-    pub(crate) fn owner(&self, hash: u32) -> u64 {
-        let owner = self.0[(hash >> (u32::BITS - BUCKET_BITS)) as usize];
-        1_u64.checked_shl(owner.into()).unwrap_or(0)
+    pub(crate) fn takers(&self, hash: u32) -> u64 {
+        self.buckets[(hash >> (u32::BITS - BUCKET_BITS)) as usize]
     }
+}
+
+/// Whose a bucket is in a group: the bit of a slot.
+fn owner(bucket: usize, group: &Group) -> u64 {
+    let user = group.iter().max_by_key(|(user, _)| weight(bucket, USER | u64::from(**user)));
+    let slots = user.into_iter().flat_map(|(_, slots)| slots);
+    slots.max_by_key(|slot| weight(bucket, u64::from(**slot))).map_or(0, |slot| 1 << slot)
 }
 
 /// Beside a user's number, which has 32 bits: it is no slot's.
@@ -69,8 +103,43 @@ mod tests {
 
     fn owners_of(borrowers: u64, users: &[u32; 64]) -> Vec<u64> {
         let mut spread = Spread::new();
-        spread.among(borrowers, users);
-        (0..BUCKETS as u32).map(|bucket| spread.owner(bucket << (32 - BUCKET_BITS) | 7)).collect()
+        for slot in (0..64).filter(|slot| borrowers & 1 << slot != 0) {
+            spread.join(slot, Share::Flows { group: 0, user: users[usize::from(slot)] });
+        }
+        takers(&spread)
+    }
+
+    fn takers(spread: &Spread) -> Vec<u64> {
+        (0..BUCKETS as u32).map(|bucket| spread.takers(bucket << (32 - BUCKET_BITS) | 7)).collect()
+    }
+
+    #[test]
+    fn each_group_shares_out_all_flows_and_mirrors_get_them_beside_that() {
+        let mut spread = Spread::new();
+        let share = |group| Share::Flows { group, user: 1000 };
+        for slot in 0..4 {
+            spread.join(slot, share(0));
+        }
+        let alone = takers(&spread);
+        for (slot, group) in [(4, 7), (5, 7), (6, u16::MAX)] {
+            spread.join(slot, share(group));
+        }
+        spread.join(63, Share::All);
+        let mut of_group = [0; 2];
+        for (before, after) in alone.iter().zip(takers(&spread)) {
+            assert_eq!(after & 0xf, *before, "the first group has what it had");
+            assert_eq!(after & !0x3f, 1 << 63 | 1 << 6, "who is alone, and who is a mirror");
+            match after & 0x30 {
+                0x10 => of_group[0] += 1,
+                0x20 => of_group[1] += 1,
+                both => panic!("{both:#x} of the second group"),
+            }
+        }
+        assert!(of_group.iter().all(|has| (BUCKETS / 4..).contains(has)), "{of_group:?}");
+        for slot in [4, 5, 6, 63] {
+            spread.leave(slot);
+        }
+        assert_eq!(takers(&spread), alone);
     }
 
     #[test]

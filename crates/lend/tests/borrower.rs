@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cachelane_lend::{Borrower, BorrowerOptions, Distributor, ErrorKind, Wait};
 use common::{BOTH, Rig, flow_and_place};
@@ -141,6 +141,146 @@ fn a_mirror_gets_every_packet_beside_its_owner_and_ledgers_have_none() {
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(refused.to_string().contains("the lender refuses: "), "{refused}");
     rig.close();
+}
+
+/// The flows of what it has received and given back, until so many came.
+fn flows(rig: &mut Rig, borrower: &mut Borrower, count: usize) -> Vec<u16> {
+    let (mut loans, mut flows) = (Vec::new(), Vec::new());
+    rig.until("all were received", |_| {
+        borrower.receive(&mut loans, 64).expect("in step");
+        flows.extend(loans.iter().map(|loan| flow_and_place(borrower.bytes(loan)).0));
+        borrower.give_back(loans.drain(..));
+        flows.len() >= count
+    });
+    flows
+}
+
+#[test]
+fn each_group_gets_every_packet_once_and_ledgers_have_none() {
+    const FLOWS: u16 = 64;
+    let in_group = |name: &str, group| options(name, 128).group(group);
+    let mut rig = Rig::new(1024, 1, |options| options.quota = 128);
+    let asked = [("web", 0), ("one", 7), ("two", 7), ("late", u16::MAX)];
+    let mut borrowers = asked.map(|(name, group)| {
+        Borrower::connect(&rig.socket, &in_group(name, group)).expect("welcome")
+    });
+    for (borrower, (_, group)) in borrowers.iter().zip(asked) {
+        assert_eq!(borrower.group(), group);
+    }
+    let mut tap =
+        Borrower::connect(&rig.socket, &options("tap", 128).mirror(true)).expect("welcome");
+    rig.until("all have joined", |rig| rig.lender.borrowers().len() == 5);
+    let mut groups: Vec<_> = rig.lender.borrowers().iter().map(|one| one.group).collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [0, 0, 7, 7, u16::MAX]);
+    rig.collect();
+    rig.lend(0, 0..FLOWS);
+    let all: Vec<u16> = (0..FLOWS).collect();
+    let [web, one, two, late] = &mut borrowers;
+    for borrower in [web, late, &mut tap] {
+        assert_eq!(flows(&mut rig, borrower, all.len()), all);
+    }
+    let mut of_two: Vec<u16> = Vec::new();
+    for borrower in [one, two] {
+        let mut loans = Vec::new();
+        assert!(borrower.receive(&mut loans, 128).expect("in step") > 0, "each has a share");
+        of_two.extend(loans.iter().map(|loan| flow_and_place(borrower.bytes(loan)).0));
+        borrower.give_back(loans);
+    }
+    of_two.sort_unstable();
+    assert_eq!(of_two, all, "each packet is with one of a group");
+    rig.until("all came back", |rig| rig.on_loan() == 0);
+    // Who is alone in a group has what both had.
+    let [_web, one, two, _late] = borrowers;
+    drop(one);
+    rig.until("one has left", |rig| rig.lender.borrowers().len() == 4);
+    let mut two = two;
+    rig.lend(0, 0..FLOWS);
+    assert_eq!(flows(&mut rig, &mut two, all.len()), all);
+    // Ledgers know of one borrower for each frame.
+    let error = rig.set_accounting(Accounting::Ledgers).unwrap_err();
+    assert!(error.to_string().contains("late, tap: no ledger"), "{error}");
+    drop((_web, two, _late, tap));
+    rig.close_empty();
+
+    let rig = Rig::keeping(64, 1, Accounting::Ledgers, 32);
+    let refused = Borrower::connect(&rig.socket, &in_group("seven", 7)).unwrap_err();
+    assert!(refused.to_string().contains("no groups but 0"), "{refused}");
+    let both = in_group("both", 7).mirror(true);
+    assert_eq!(Borrower::connect(&rig.socket, &both).unwrap_err().kind(), ErrorKind::Invalid);
+    rig.close();
+}
+
+#[test]
+fn who_has_its_quota_and_returns_nothing_is_evicted_and_others_get_its_flows() {
+    const AFTER: Duration = Duration::from_millis(400);
+    let mut rig = Rig::new(1024, 2, |options| {
+        (options.quota, options.evict_after) = (32, Some(AFTER));
+    });
+    let mut stuck = connect(&rig, "stuck", 0);
+    let mut other = connect(&rig, "other", 0);
+    let mut tap = Borrower::connect(&rig.socket, &options("tap", 0).mirror(true)).expect("welcome");
+    rig.until("all have joined", |rig| rig.lender.borrowers().len() == 3);
+    let (mut kept, mut begin) = (Vec::new(), None);
+    let all: Vec<u16> = (0..64).collect();
+    // A stopped mirror takes nothing from others: only the worker goes.
+    let end = Instant::now() + Duration::from_secs(20);
+    while rig.lender.counters().evicted == 0 {
+        assert!(Instant::now() < end, "{:?}", rig.lender.counters());
+        rig.lend(0, all.iter().copied());
+        begin = begin.or((stuck.dropped() > 0).then(Instant::now));
+        let _ = stuck.receive(&mut kept, 64);
+        let mut loans = Vec::new();
+        other.receive(&mut loans, 64).expect("in step");
+        other.give_back(loans);
+        rig.collect();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let after = begin.expect("it dropped").elapsed();
+    assert!(after >= AFTER * 7 / 8, "{after:?}");
+    kept.clear();
+    rig.until("it learns that", |_| {
+        let there = stuck.wait(Some(Duration::ZERO)).map_err(|error| error.kind());
+        let _ = stuck.receive(&mut kept, 64);
+        there == Err(ErrorKind::Evicted)
+    });
+    rig.until("its loans are back", |rig| {
+        let mut loans = Vec::new();
+        other.receive(&mut loans, 64).expect("in step");
+        other.give_back(loans);
+        rig.lender.borrowers().len() == 2 && rig.on_loan() == 32
+    });
+    let mut loans = Vec::new();
+    assert_eq!(tap.receive(&mut loans, 64).expect("in step"), 32);
+    tap.give_back(loans);
+    rig.until("the mirror's too", |rig| rig.on_loan() == 0);
+    for some in all.chunks(16) {
+        rig.lend(0, some.iter().copied());
+        assert_eq!(flows(&mut rig, &mut other, some.len()), some);
+        rig.collect();
+    }
+    assert_eq!(rig.lender.counters().evicted, 1);
+    drop((other, tap, stuck));
+    rig.close_empty();
+}
+
+#[test]
+fn a_borrower_learns_why_nothing_more_comes() {
+    let mut rig = Rig::new(256, 2, |options| (options.quota, options.offences) = (32, 0));
+    let mut borrower = connect(&rig, "good", 0);
+    let mut raw = rig.connect("bad", 0);
+    raw.give_back(0, [12_345]);
+    rig.until("it is disconnected", |rig| rig.lender.counters().disconnected == 1);
+    assert_eq!(raw.ended(), 2, "for an offence");
+    let now = Some(Duration::ZERO);
+    assert_eq!(borrower.wait(now).expect("in step"), Wait::TimedOut);
+    // The socket ends before the threads that receive have looked.
+    let Rig { lender, distributors, pool, cache, .. } = rig;
+    lender.close();
+    let long = Some(Duration::from_secs(20));
+    assert_eq!(borrower.wait(long).expect("in step"), Wait::Closed);
+    drop((distributors, cache));
+    pool.close().expect("every frame came back");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::process::{Command, Output, Stdio};
 
 use cachelane_lend::Distributor;
 use cachelane_lend::layout::{
-    BackHeader, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout, Loan, MAGIC, Mapped,
-    OutHeader, Status, VERSIONS, Welcome,
+    BackHeader, Ending, GROUP_SHIFT, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout,
+    Loan, MAGIC, Mapped, OutHeader, Status, VERSION_GROUPS, VERSIONS, Welcome,
 };
 use common::Rig;
 
@@ -42,7 +42,7 @@ fn layout() -> Vec<(String, u64)> {
         }
         "mapped" Mapped { magic }
         "loan" Loan { addr, len, token, flags, hash, time }
-        "out" OutHeader { producer, closed, dropped }
+        "out" OutHeader { producer, closed, dropped, ended }
         "back" BackHeader { producer }
     }
     let rings = Layout { channels: 3, slots: 64 };
@@ -50,9 +50,11 @@ fn layout() -> Vec<(String, u64)> {
         ("MAGIC", MAGIC.into()),
         ("VERSION_MIN", VERSIONS.0.into()),
         ("VERSION_MAX", VERSIONS.1.into()),
+        ("VERSION_GROUPS", VERSION_GROUPS.into()),
         ("LINE", LINE as u64),
         ("SLOTS_MIN", Layout::SLOTS_MIN.into()),
         ("HELLO_MIRROR", HELLO_MIRROR.into()),
+        ("GROUP_SHIFT", GROUP_SHIFT.into()),
         ("LOAN_MORE", LOAN_MORE.into()),
         ("LOAN_SHARED", LOAN_SHARED.into()),
         ("ASLEEP", Layout::ASLEEP as u64),
@@ -65,6 +67,10 @@ fn layout() -> Vec<(String, u64)> {
         ("MIRROR", Status::Mirror as u64),
         ("CLOSING", Status::Closing as u64),
         ("DENIED", Status::Denied as u64),
+        ("UNSAID", Ending::Unsaid as u64),
+        ("LENDER", Ending::Lender as u64),
+        ("OFFENCE", Ending::Offence as u64),
+        ("EVICTED", Ending::Evicted as u64),
         ("out_channel", rings.out_len() as u64),
         ("back_channel", rings.back_len() as u64),
     ];
@@ -133,7 +139,7 @@ fn the_document_has_the_same_layout() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         match (line.strip_prefix("### "), &cells[..]) {
             (Some(text), _) => heading = text,
-            (_, ["", status, name, _, ""]) if heading == "status" => {
+            (_, ["", status, name, _, ""]) if ["status", "ended"].contains(&heading) => {
                 said.extend(status.parse().ok().map(|value| (name.to_string(), value)));
             }
             (_, ["", offset, bytes, field, _, ""]) => {

@@ -17,7 +17,7 @@ fn the_accounting_is_changed_while_nothing_is_on_loan_and_refused_by_name_else()
     let kind = |result: cachelane_lend::Result<()>| result.map_err(|e| (e.kind(), e.to_string()));
     // Mirrors first: nobody has to give anything back for that to be said.
     rig.lend(1, 0..7);
-    let said = "tap: no ledger can be kept of frames that are mirrored";
+    let said = "tap: no ledger can be kept of frames that others have too";
     let refused = Err((ErrorKind::Invalid, said.to_owned()));
     assert_eq!(kind(rig.set_accounting(Accounting::Ledgers)), refused);
     assert_eq!(rig.set_accounting(Accounting::Counters).map_err(|e| e.kind()), Ok(()));

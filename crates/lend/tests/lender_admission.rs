@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cachelane_lend::layout::{Status, Welcome};
-use cachelane_lend::{ErrorKind, Lender, LenderOptions};
+use cachelane_lend::{Distributor, ErrorKind, Lender, LenderOptions};
 use common::*;
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, PoolOptions};
 use rustix::fs::{FlockOperation, flock};
@@ -20,7 +20,7 @@ use zerocopy::IntoBytes as _;
 
 fn is(welcome: &Welcome, status: Status, text: &str) {
     assert_eq!((welcome.status, &*reason(welcome)), (status as u16, text));
-    assert_eq!((welcome.version, welcome.version_min, welcome.version_max), (0, 2, 2));
+    assert_eq!((welcome.version, welcome.version_min, welcome.version_max), (0, 2, 3));
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn every_refusal_says_why_and_is_counted_by_its_reason() {
         (hello.version_min, hello.version_max) = (min, max);
         hello
     };
-    let said = "the borrower speaks versions 3 to 7, the lender 2 to 2";
-    is(&rig.refusal(&version(3, 7)), Status::Version, said);
-    let said = "the borrower speaks versions 1 to 1, the lender 2 to 2";
+    let said = "the borrower speaks versions 4 to 7, the lender 2 to 3";
+    is(&rig.refusal(&version(4, 7)), Status::Version, said);
+    let said = "the borrower speaks versions 1 to 1, the lender 2 to 3";
     is(&rig.refusal(&version(1, 1)), Status::Version, said);
     is(&rig.refusal(&version(3, 2)), Status::Invalid, "that is not a hello");
 
@@ -326,4 +326,18 @@ fn options_that_cannot_be_met_are_named() {
     let error = Lender::open(&private, 1, &options).unwrap_err();
     assert!(error.to_string().contains("AreaOptions::shared(true)"), "{error}");
     pool.close().unwrap();
+}
+
+#[test]
+fn whoever_comes_when_the_threads_that_receive_have_ended_is_told_to_come_later() {
+    let mut rig = Rig::new(64, 2, |options| options.quota = 16);
+    let borrower = rig.connect("before", 0);
+    rig.until("it has joined", |rig| rig.distributors.iter().all(Distributor::is_wanted));
+    drop(rig.distributors.pop());
+    drop(rig.connect("with one of them", 0));
+    rig.distributors.clear();
+    let refusal = rig.refusal(&hello("after", 0, false));
+    is(&refusal, Status::Closing, "the lender is about to end");
+    assert!(borrower.is_closed(0) && borrower.is_closed(1));
+    rig.close();
 }

@@ -5,6 +5,7 @@
 //! as those of `cachelane xsk` are (`packets`), until the lender, the time or a signal ends that. Or
 //! another program does it, in place of this one (`program`).
 
+mod connection;
 mod pcap;
 mod program;
 mod report;
@@ -14,12 +15,11 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
-use lend::{Borrower, BorrowerOptions};
-
 use crate::args::RunArgs;
 use crate::exit::{Exit, usage};
 use crate::packets::options::Place;
 use crate::packets::session::{Context, Session, Work};
+use connection::Connection;
 use pcap::Capture;
 use report::Report;
 use worker::{Task, Worker};
@@ -32,10 +32,12 @@ does not receive what the lender takes.
 
 A borrower may hold a quota of packets that it has not given back. The lender drops what comes \
 beyond that, and this command counts it. Without --mirror, the packets are shared out among all \
-borrowers of the lender; each flow goes to one of them.
+borrowers of the lender; each flow goes to one of them. Borrowers with the same --group share them \
+out among themselves, whatever borrowers of other groups get.
 
-It ends when the lender ends (exit code 0), after --for, or on SIGINT or SIGTERM. SIGUSR1 logs \
-the current figures.
+It ends when the lender ends (exit code 0), is killed, or disconnects it (exit code 1), after --for, \
+or on SIGINT or SIGTERM. With --reconnect it waits for the lender instead, and goes on when it is \
+there again. SIGUSR1 logs the current figures.
 
 After --, a command that uses libpcap: tcpdump, tshark and others. It runs in place of this one, and finds the device `cachelane`, which is this lender, or any lender as cachelane:PATH. It gets every packet (a mirror), or with --share the packets of its share of the flows.
 
@@ -43,7 +45,8 @@ Examples:
   cachelane borrow /run/lend
   cachelane borrow /run/lend -- tcpdump -n -i cachelane port 53
   cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
-  cachelane borrow /run/lend --worker 4 --for 10s --json")]
+  cachelane borrow /run/lend --worker 4 --for 10s --json
+  cachelane borrow /run/lend --worker 4 --group 2 --reconnect")]
 pub(crate) struct Args {
     /// The lender's Unix socket
     #[arg(value_name = "PATH")]
@@ -71,6 +74,14 @@ pub(crate) struct Args {
     /// Get every packet, whichever of them other borrowers get
     #[arg(long)]
     mirror: bool,
+    /// Share the packets with borrowers of this group alone, a number from 1 to 65535; each group gets
+    /// all packets [default: the group of those who give none]
+    #[arg(long, value_name = "N", conflicts_with = "mirror", value_parser = clap::value_parser!(u16).range(1..))]
+    group: Option<u16>,
+    /// Wait for the lender where there is none, and connect again when it ends, is killed or
+    /// disconnects this borrower for returning nothing
+    #[arg(long)]
+    reconnect: bool,
     /// Never sleep, so that the lender need not wake this process; keeps a CPU busy
     #[arg(long)]
     spin: bool,
@@ -103,25 +114,26 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
                 .into(),
         ));
     }
-    let borrowers = (0..args.worker.unwrap_or(1)).map(|number| connect(args, number));
-    let borrowers = borrowers.collect::<Result<Vec<_>, _>>()?;
-    let (quota, channels) = (borrowers[0].quota(), borrowers[0].channels());
+    let connections = (0..args.worker.unwrap_or(1)).map(|number| Connection::open(args, number));
+    let connections = connections.collect::<Result<Vec<_>, _>>()?;
+    let first = &connections[0].borrower;
+    let (quota, channels) = (first.quota(), first.channels());
     if let Some(asked) = args.quota.filter(|asked| *asked > quota) {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");
     }
     // Only now: who is refused leaves the file as it is.
     let capture = args.pcap.as_ref().map(|path| Capture::create(path, args.snaplen));
     let mut capture = capture.transpose()?;
-    let work = |borrower| -> (Place, Work) {
+    let work = |connection| -> (Place, Work) {
         let task = match capture.take() {
             Some(capture) => Task::Capture(Box::new(capture)),
             None if args.worker.is_some() => Task::Read,
             None => Task::Count,
         };
-        let worker = Worker { borrower, task, spin: args.spin };
+        let worker = Worker { connection, task, spin: args.spin };
         (Place::default(), Box::new(move |context: &mut Context| worker.run(context)))
     };
-    let threads: Vec<_> = borrowers.into_iter().map(work).collect();
+    let threads: Vec<_> = connections.into_iter().map(work).collect();
     let what = match (&args.pcap, args.worker) {
         (Some(path), _) => format!("writing to {}", pcap::name(path)),
         (_, Some(1)) => "reading with 1 worker".into(),
@@ -135,17 +147,6 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let session = Session::new(threads.len(), None, quiet)?;
     let outcome = session.run("borrow", threads, &announcement, &report, &args.run);
     report.finish(outcome)
-}
-
-fn connect(args: &Args, number: u16) -> lend::Result<Borrower> {
-    let name = match (args.name.as_deref(), args.worker) {
-        (Some(name), Some(2..)) => format!("{name}-{number}"),
-        (None, Some(_)) => format!("worker-{number}"),
-        (name, _) => name.unwrap_or(args.task()).into(),
-    };
-    let (quota, mirror) = (args.quota.unwrap_or(0), args.mirror);
-    let options = BorrowerOptions::default().name(name).quota(quota).mirror(mirror);
-    Borrower::connect(&args.socket, &options)
 }
 
 impl Args {

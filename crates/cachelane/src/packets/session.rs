@@ -122,6 +122,11 @@ impl Context {
         self.own.over_quota = packets;
     }
 
+    /// The connection to the lender was made anew.
+    pub(crate) fn reconnected(&mut self) {
+        self.own.reconnects += 1;
+    }
+
     /// The device dropped so many so far, for whoever sends without a socket.
     pub(crate) fn tx_dropped(&mut self, packets: u64) {
         self.own.drops.tx_dropped = packets;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use frames::Accounting;
 use lab::testing::{comes_true, root};
+use lend::Distributor;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Place, text};
@@ -249,6 +250,57 @@ fn a_loop_is_broken_by_a_signal_and_by_another_thread_and_a_read_ends_after_its_
 }
 
 #[test]
+fn a_handle_that_reconnects_reads_on_from_the_next_lender() {
+    for by in ["loop", "poll", "poll-one", "next"] {
+        let mut rig = Rig::new(|_| {});
+        let reader = reader(&rig.place);
+        let socket = rig.socket.to_str().expect("text").to_owned();
+        let reader = reader.to_str().expect("text");
+        let args = ["borrow", &socket, "--reconnect", "--group", "3", "--", reader, "cachelane"];
+        let mut command = rig.place.command(&[&args[..], &[by, "9"]].concat());
+        let mut child = rig.run(command.stdin(Stdio::piped()), 1);
+        let _ = child.stdin.take().expect("a pipe").write_all(&b"\n".repeat(9));
+        assert_eq!(rig.lender().borrowers()[0].group, 3, "{by}");
+        for round in 0..3 {
+            rig.lend(0, &flows(round * 3..round * 3 + 3, 100));
+            // One that was asked for alone is there until the next call.
+            assert!(comes_true(|| {
+                rig.collect();
+                rig.distributors.iter().map(Distributor::on_loan).sum::<u32>() <= 1
+            }));
+            if round < 2 {
+                rig.end_lender();
+                // It notices, and tries in vain.
+                std::thread::sleep(Duration::from_millis(250));
+                rig.start_again();
+                rig.joined(1);
+            }
+        }
+        let output = ends(child);
+        assert_eq!(lines(&output).0, told(&flows(0..9, 100)), "{by}: {output:?}");
+        rig.end();
+    }
+}
+
+#[test]
+fn a_loop_is_broken_while_there_is_no_lender() {
+    let mut rig = Rig::new(|_| {});
+    let device = format!("cachelane:{},reconnect", rig.socket.display());
+    let reader = reader(&rig.place);
+    let command = rig.program(Way::Preloaded, &reader, &[&device, "signal"]);
+    let mut child = rig.run(command, 1);
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    said.read_line(&mut String::new()).expect("that it reads");
+    rig.end_lender();
+    std::thread::sleep(Duration::from_millis(50));
+    kill_process(Pid::from_child(&child), Signal::USR1).expect("it runs");
+    let rest: Vec<_> = said.lines().map(|line| line.expect("text")).collect();
+    assert_eq!(rest, ["stats 0 0", "-2 "]);
+    ends(child);
+    rig.end();
+}
+
+#[test]
 fn a_program_is_told_that_its_lender_has_ended() {
     for way in ["loop", "poll", "next"] {
         let mut rig = Rig::new(|_| {});
@@ -274,7 +326,10 @@ fn what_is_no_lender_is_named() {
     let socket = rig.socket.to_str().expect("text");
     let cases = [
         ("cachelane:/nowhere", "No such device exists: /nowhere: No such file or directory"),
-        ("cachelane:/x,fast", "fast (expected mirror, share, quota=N or name=NAME)"),
+        (
+            "cachelane:/x,fast",
+            "fast (expected mirror, share, group=N, quota=N, name=NAME or reconnect)",
+        ),
         ("cachelane:/x,quota=0", "quota=0 (expected a quota from 1 to 65536)"),
         ("cachelane:/x,quota=9x", "quota=9x (expected a quota from 1 to 65536)"),
         ("cachelane:", "no path (expected the path of a lender's socket)"),

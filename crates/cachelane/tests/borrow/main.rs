@@ -115,6 +115,39 @@ fn packets_bytes_and_drops_are_counted_until_the_lender_ends() {
 }
 
 #[test]
+fn one_that_reconnects_counts_on_with_the_next_lender_and_waits_for_the_first() {
+    let mut rig = Rig::new(|_| {});
+    rig.end_lender();
+    let socket = rig.socket.to_str().expect("text").to_owned();
+    let args = ["borrow", &socket, "--json", "--reconnect", "--worker", "2", "--group", "9"];
+    let mut child = rig.place.command(&args).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(child.try_wait().expect("its status").is_none(), "{:?}", error(child));
+    const ROUNDS: u64 = 3;
+    for _ in 0..ROUNDS {
+        rig.start_again();
+        rig.joined(2);
+        assert!(rig.lender().borrowers().iter().all(|borrower| borrower.group == 9));
+        rig.lend(0, &flows(0..30, 100));
+        rig.settle();
+        // At once more than the quotas.
+        rig.lend(1, &flows(0..80, 100));
+        rig.settle();
+        rig.end_lender();
+    }
+    rig.start_again();
+    rig.joined(2);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = ends(child);
+    let counted = object(&output);
+    let [packets, dropped] = ["packets", "dropped"].map(|name| counted[name].as_u64().expect(name));
+    assert_eq!(packets + dropped, ROUNDS * 110, "{counted}");
+    assert!(dropped >= ROUNDS * 16 && packets >= ROUNDS * 62, "{counted}");
+    assert_eq!((&counted["reconnects"], &counted["group"]), (&(2 * ROUNDS).into(), &9.into()));
+    rig.end();
+}
+
+#[test]
 fn people_get_a_summary_and_a_line_a_worker() {
     let mut rig = Rig::new(|_| {});
     let child = rig.start(&["--worker", "3", "--name", "w"], 3);

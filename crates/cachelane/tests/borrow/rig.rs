@@ -1,11 +1,13 @@
 //! A lender in this process, whose packets the test makes.
 
+use std::borrow::BorrowMut;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use frames::{AreaOptions, FrameArea, FramePool, LaneCache, Packet, PoolOptions};
+use lab::testing::comes_true;
 use lend::{Distributor, Lender, LenderOptions};
 use serde_json::Value;
 
@@ -51,16 +53,24 @@ impl Rig {
         self.run(command, borrowers)
     }
 
+    /// Joined, and known to each distributor.
+    fn have_joined(&mut self, borrowers: usize) -> bool {
+        self.collect();
+        self.lender().borrowers().len() == borrowers
+            && self.distributors.iter().all(Distributor::is_wanted)
+    }
+
+    /// Waits until so many have joined.
+    pub(crate) fn joined(&mut self, borrowers: usize) {
+        assert!(comes_true(|| self.have_joined(borrowers)), "{:?}", self.lender().borrowers());
+    }
+
     /// The same of any command.
-    pub(crate) fn run(&mut self, mut command: Command, borrowers: usize) -> Child {
-        let mut child = command.spawn().expect("it starts");
+    pub(crate) fn run(&mut self, mut command: impl BorrowMut<Command>, borrowers: usize) -> Child {
+        let mut child = command.borrow_mut().spawn().expect("it starts");
         let until = Instant::now() + SOON;
         loop {
-            self.collect();
-            // Joined, and known to each distributor.
-            if self.lender().borrowers().len() == borrowers
-                && self.distributors.iter().all(Distributor::is_wanted)
-            {
+            if self.have_joined(borrowers) {
                 return child;
             }
             let ended = child.try_wait().expect("its status");
@@ -105,6 +115,14 @@ impl Rig {
         let Rig { pool, cache, .. } = self;
         drop(cache);
         pool.close().expect("every frame came back");
+    }
+
+    /// Another lender at the same path, after the end of the one before.
+    pub(crate) fn start_again(&mut self) {
+        let mut options = LenderOptions::new(&self.socket);
+        options.quota = 32;
+        let (lender, distributors) = Lender::open(&self.pool, 2, &options).expect("a lender");
+        (self.lender, self.distributors) = (Some(lender), distributors);
     }
 
     pub(crate) fn end_lender(&mut self) {

@@ -128,8 +128,13 @@ impl Running {
         kill_process(Pid::from_child(self.child()), signal).expect("it runs");
     }
 
-    pub(crate) fn end(mut self, signal: Signal) -> Output {
+    pub(crate) fn end(self, signal: Signal) -> Output {
         self.signal(signal);
+        self.ends()
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ends(mut self) -> Output {
         ends_within(self.0.take().expect("it was not ended"), SOON)
     }
 

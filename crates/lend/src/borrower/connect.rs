@@ -13,7 +13,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use super::channel::{Area, Channel};
 use super::{Borrower, BorrowerOptions, Wait, wait_at};
-use crate::layout::{HELLO_MIRROR, Hello, Layout, MAGIC, Mapped, Status, VERSIONS, Welcome};
+use crate::layout::{
+    GROUP_SHIFT, HELLO_MIRROR, Hello, Layout, MAGIC, Mapped, Status, VERSION_GROUPS, VERSIONS,
+    Welcome,
+};
 use crate::lender::admission::printable;
 use crate::memory::Memory;
 use crate::wake::Sleeper;
@@ -59,8 +62,17 @@ fn hello(options: &BorrowerOptions) -> Result<Hello> {
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     bytes[..name.len()].copy_from_slice(name.as_bytes());
-    let (version_min, version_max) = VERSIONS;
-    let flags = if options.mirror { HELLO_MIRROR } else { 0 };
+    let (mut version_min, version_max) = VERSIONS;
+    let &BorrowerOptions { mirror, group, .. } = options;
+    if mirror && group != 0 {
+        let what =
+            format!("a mirror in group {group}: a mirror gets everything, and is in no group");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    if group != 0 {
+        version_min = VERSION_GROUPS;
+    }
+    let flags = (HELLO_MIRROR * u32::from(mirror)) | u32::from(group) << GROUP_SHIFT;
     Ok(Hello { magic: MAGIC, version_min, version_max, flags, quota: options.quota, name: bytes })
 }
 
@@ -151,7 +163,12 @@ impl Peer<'_> {
                     format!("the lender refuses: {reason}")
                 }
             };
-            return Err(Error::new(ErrorKind::Refused, self.says(what)));
+            let for_now = [Status::Full, Status::Quota, Status::Busy, Status::Closing];
+            let kind = match for_now.iter().any(|status| *status as u16 == welcome.status) {
+                true => ErrorKind::NoRoom,
+                false => ErrorKind::Refused,
+            };
+            return Err(Error::new(kind, self.says(what)));
         }
         let &Welcome { version, frame_size, frames, channels, slots, quota, .. } = welcome;
         if !(VERSIONS.0..=VERSIONS.1).contains(&version) {
@@ -207,11 +224,13 @@ impl Peer<'_> {
             socket,
             memory,
             area: Area { frame_size, frames, borrower: number() },
+            out,
             back,
             channels,
             first: 0,
             quota,
             mirror: welcome.flags & HELLO_MIRROR != 0,
+            group: (welcome.flags >> GROUP_SHIFT) as u16,
             sleeper: Sleeper::default(),
             gone: false,
         })
@@ -235,7 +254,7 @@ impl Peer<'_> {
 
     fn hung_up(&self) -> Error {
         let what = "the lender closed the connection and did not say why";
-        Error::new(ErrorKind::Refused, self.says(what))
+        Error::new(ErrorKind::Died, self.says(what))
     }
 
     fn timed_out(&self, what: &str) -> Error {

@@ -336,7 +336,7 @@ fn the_end_comes_after_everything_was_received() {
     for is_said in [true, false] {
         let (mut borrower, mut lender) = pair();
         lender.lend(0, 0, &[1]);
-        lender.loans[0].close();
+        lender.loans[0].close(Ending::Lender);
         assert_eq!(borrower.wait(None).unwrap(), Wait::Ready);
         let mut loans = Vec::new();
         assert_eq!(borrower.receive(&mut loans, 64).unwrap(), 1);
@@ -344,14 +344,42 @@ fn the_end_comes_after_everything_was_received() {
         assert_eq!(borrower.wait(soon).unwrap(), Wait::TimedOut, "one channel is open");
         lender.lend(1, 1, &[1]);
         match is_said {
-            true => lender.loans[1].close(),
+            true => lender.loans[1].close(Ending::Lender),
             false => drop(lender),
         }
         assert_eq!(borrower.wait(None).unwrap(), Wait::Ready);
         assert_eq!(borrower.receive(&mut loans, 64).unwrap(), 1);
-        assert_eq!(borrower.wait(Some(Duration::ZERO)).unwrap(), Wait::Closed);
-        assert_eq!(borrower.wait(None).unwrap(), Wait::Closed);
+        for timeout in [Some(Duration::ZERO), None] {
+            assert_eq!(borrower.wait(timeout).unwrap(), Wait::Closed);
+        }
         assert_eq!(borrower.bytes(&loans[1])[..4], 1_u32.to_ne_bytes(), "still readable");
+    }
+}
+
+#[test]
+fn why_nothing_follows_is_told_apart_once_everything_was_received() {
+    let cases: [(Option<Ending>, Result<Wait, ErrorKind>); 5] = [
+        (Some(Ending::Lender), Ok(Wait::Closed)),
+        (Some(Ending::Offence), Err(ErrorKind::Disconnected)),
+        (Some(Ending::Evicted), Err(ErrorKind::Evicted)),
+        // An older lender closes, and does not say why.
+        (Some(Ending::Unsaid), Ok(Wait::Closed)),
+        (None, Err(ErrorKind::Died)),
+    ];
+    for (why, expected) in cases {
+        let (mut borrower, mut lender) = pair();
+        lender.lend(0, 0, &[1]);
+        if let Some(why) = why {
+            lender.loans.iter_mut().for_each(|channel| channel.close(why));
+        }
+        drop(lender);
+        assert_eq!(borrower.wait(None).unwrap(), Wait::Ready);
+        let mut loans = Vec::new();
+        assert_eq!(borrower.receive(&mut loans, 64).unwrap(), 1);
+        for timeout in [Some(Duration::ZERO), None] {
+            let there = borrower.wait(timeout).map_err(|error| error.kind());
+            assert_eq!(there, expected, "{why:?}");
+        }
     }
 }
 

@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use frames::{Frame, LoanTable};
 
 use super::copies::Copies;
-use crate::layout::{Layout, Loan};
+use crate::layout::{Ending, Layout, Loan};
 use crate::lender::{ChannelTally, Tally};
 use crate::memory::Memory;
-use crate::ring::{LoanWriter, OutOfStep, TokenReader};
+use crate::ring::{self, LoanWriter, OutOfStep, TokenReader};
 use crate::wake::WakeOnce;
 use crate::waker::Waker;
 
 /// A borrower that has joined, as all distributors have it.
 #[derive(Debug)]
 pub(crate) struct JoinedBorrower {
+    /// The memory that the lender writes.
+    pub(crate) out: Arc<Memory>,
     /// The memory that the borrower writes.
     pub(crate) back: Arc<Memory>,
     pub(crate) waker: Arc<Waker>,
@@ -23,6 +25,14 @@ pub(crate) struct JoinedBorrower {
     pub(crate) offences: AtomicU32,
     /// As many are forgiven.
     pub(crate) forgiven: u32,
+}
+
+impl JoinedBorrower {
+    /// Has its connection ended, which says why.
+    pub(crate) fn end(&self, why: Ending) {
+        ring::say_why(&self.out, why);
+        self.waker.end();
+    }
 }
 
 /// One borrower's rings of one distributor.
@@ -50,7 +60,6 @@ pub(crate) struct Taken {
 
 impl Channel {
     pub(crate) fn new(
-        out: &Arc<Memory>,
         layout: Layout,
         channel: u32,
         borrower: Arc<JoinedBorrower>,
@@ -58,7 +67,7 @@ impl Channel {
         copies: Option<Copies>,
     ) -> Self {
         Self {
-            out: LoanWriter::new(out, layout, channel),
+            out: LoanWriter::new(&borrower.out, layout, channel),
             back: TokenReader::new(&borrower.back, layout, channel),
             wake_once: WakeOnce::default(),
             borrower,
@@ -176,10 +185,10 @@ impl Channel {
         }
     }
 
-    /// Says that nothing will follow, and wakes the borrower if it sleeps.
-    pub(crate) fn close(&mut self) {
+    /// Says that nothing will follow, and why, and wakes the borrower if it sleeps.
+    pub(crate) fn close(&mut self, why: Ending) {
         self.out.publish();
-        self.out.close();
+        self.out.close(why);
         self.wake();
         self.tell_out(0);
     }

@@ -3,7 +3,9 @@
 use frames::Accounting;
 
 use super::{Channel, Distributor, slots};
+use crate::layout::Ending;
 use crate::memory::Memory;
+use crate::spread::Share;
 
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -12,14 +14,11 @@ pub(crate) enum Command {
         /// A slot that nobody has.
         slot: u8,
         quota: u32,
-        /// Whose it is: users share out the flows.
-        user: u32,
-        /// It gets every packet.
-        mirror: bool,
+        share: Share,
         channel: Box<Channel>,
     },
     /// Take everything back from it. Answered by [`Report::Left`].
-    Leave { slot: u8 },
+    Leave { slot: u8, why: Ending },
     /// Say who has what. Answered by [`Report::Holdings`].
     Count {
         /// Which time it is, for the answer.
@@ -47,7 +46,9 @@ pub(crate) enum Report {
     Mapped { slot: u8, generation: u64, back: rustix::io::Result<Memory> },
     /// To wake this borrower takes too long.
     Slow { slot: u8, generation: u64 },
-    /// There will be no answers any more: the distributor was dropped.
+    /// The distributor was dropped, and is about to close its channels.
+    Ending { distributor: u32 },
+    /// It has done that, and there will be no answers any more.
     Gone { distributor: u32 },
 }
 
@@ -65,16 +66,14 @@ impl Distributor {
         // All at once: what is done with one may take long.
         for command in self.commands.take().collect::<Vec<_>>() {
             match command {
-                Command::Join { slot, quota, user, mirror, channel } => {
+                Command::Join { slot, quota, share, channel } => {
                     self.table.join(slot, quota);
                     self.channels[usize::from(slot)] = Some(*channel);
                     self.present |= 1 << slot;
-                    self.mirrors |= u64::from(mirror) << slot;
-                    self.users[usize::from(slot)] = user;
-                    self.spread.among(self.present & !self.mirrors, &self.users);
+                    self.spread.join(slot, share);
                 }
-                Command::Leave { slot } => {
-                    self.release(slot);
+                Command::Leave { slot, why } => {
+                    self.release(slot, why);
                     self.reports.send(Report::Left { distributor: self.index, slot });
                 }
                 Command::Count { round, freeze } => self.count(round, freeze),
@@ -83,7 +82,7 @@ impl Distributor {
                     let _ = self.table.set_accounting(accounting);
                     self.frozen = false;
                 }
-                Command::Close => slots(self.present).for_each(|slot| self.release(slot)),
+                Command::Close => self.release_all(),
             }
         }
     }

@@ -50,20 +50,27 @@ pub fn handshake(bytes: &[u8]) {
             kept: u64::from(borrowers / 4) << 20,
             is_busy: flags & 8 != 0,
             is_crowded: flags & 32 != 0,
-            mirrors: usize::from(flags >> 6),
+            mirrors: usize::from(flags >> 7),
+            groups: (flags & 64 != 0).then_some(7).into_iter().collect(),
         }),
     };
     match decide(&hello, &situation) {
         Ok(terms) => {
-            assert_eq!((terms.version, Some(terms.slot)), (2, situation.free_slot));
+            assert!((2..=3).contains(&terms.version));
+            assert_eq!(Some(terms.slot), situation.free_slot);
             assert!((1..=situation.quota).contains(&terms.quota));
             assert!(u64::from(terms.quota) * u64::from(situation.channels) <= situation.left);
-            assert!(!terms.mirror || situation.accounting == Accounting::Counters);
+            assert!(!terms.mirror || terms.group == 0);
+            assert!(terms.version == 3 || terms.group == 0);
+            let shares_frames = terms.mirror || terms.group != 0;
+            assert!(!shares_frames || situation.accounting == Accounting::Counters);
             assert!(!terms.name.is_empty() && !terms.name.chars().any(char::is_control));
             assert!(!situation.is_busy);
-            let may_mirror =
-                situation.user.as_ref().is_none_or(|user| !situation.private && user.mirrors < 2);
-            assert!(!terms.mirror || may_mirror);
+            let may_see_all = situation.user.as_ref().is_none_or(|user| {
+                let has_one = user.groups.contains(&terms.group);
+                has_one || !situation.private && user.mirrors + user.groups.len() < 2
+            });
+            assert!(!shares_frames || may_see_all);
             let has_share = situation
                 .user
                 .is_some_and(|user| user.is_busy || user.is_crowded || user.borrowers >= 3);

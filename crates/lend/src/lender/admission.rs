@@ -1,11 +1,12 @@
 //! Whether somebody who said hello becomes a borrower, and on what terms: decided from what is
 //! known, without doing anything.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use frames::{Accounting, LoanTable};
 
-use crate::layout::{HELLO_MIRROR, Hello, MAGIC, Status, VERSIONS};
+use crate::layout::{GROUP_SHIFT, HELLO_MIRROR, Hello, MAGIC, Status, VERSION_GROUPS, VERSIONS};
 
 /// What there is to give.
 #[derive(Clone, Debug)]
@@ -54,12 +55,13 @@ pub(crate) struct UserSituation {
     /// Whether so many borrowers, of all users, left and hold our memory that no more can be
     /// watched.
     pub(crate) is_crowded: bool,
-    /// How many mirrors are among its borrowers.
+    /// How many mirrors are among its borrowers, and in which groups but 0 they are.
     pub(crate) mirrors: usize,
+    pub(crate) groups: BTreeSet<u16>,
 }
 
-/// Mirrors that a user may have: each costs the thread that receives the time of another borrower
-/// for every packet.
+/// Mirrors and groups (but 0) that a user may have: each costs the thread that receives the time of
+/// another borrower for every packet.
 pub(crate) const MIRRORS: usize = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +71,16 @@ pub(crate) struct Terms {
     /// For each channel.
     pub(crate) quota: u32,
     pub(crate) mirror: bool,
+    /// Of a mirror 0.
+    pub(crate) group: u16,
     pub(crate) name: String,
+}
+
+impl Terms {
+    /// Whether frames are lent to it that others have too.
+    pub(crate) fn shares_frames(&self) -> bool {
+        self.mirror || self.group != 0
+    }
 }
 
 /// Why it gets nothing.
@@ -96,13 +107,12 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
         asked => asked.min(situation.quota).min(LoanTable::QUOTA),
     };
     let wanted = u64::from(quota) * u64::from(channels);
-    let mirror = hello.flags & HELLO_MIRROR != 0;
+    let (mirror, group) = (hello.flags & HELLO_MIRROR != 0, (hello.flags >> GROUP_SHIFT) as u16);
+    let terms = |slot| Terms { version, slot, quota, mirror, group, name: name(&hello.name, slot) };
     // Before what all have in common: who has its share learns that, also when nothing is left.
     if let Some(user) = &situation.user {
         of_user(user, wanted)?;
-        if mirror {
-            of_mirror(user, situation.private)?;
-        }
+        of_all_packets(user, situation.private, mirror, group)?;
     }
     if situation.is_busy {
         return refuse(Status::Busy, "too many have joined in the last second: later".into());
@@ -113,16 +123,16 @@ pub(crate) fn decide(hello: &Hello, situation: &Situation) -> Result<Terms, Refu
             format!("there are {borrowers} borrowers, and no more can be"),
         );
     };
-    if mirror && accounting == Accounting::Ledgers {
-        return refuse(
-            Status::Mirror,
-            "no mirrors while a ledger is kept for each borrower (lend.autorelease is on)".into(),
-        );
+    let terms = terms(slot);
+    if terms.shares_frames() && accounting == Accounting::Ledgers {
+        let what = if mirror { "mirrors" } else { "groups but 0" };
+        let why = "while a ledger is kept for each borrower (lend.autorelease is on)";
+        return refuse(Status::Mirror, format!("no {what} {why}"));
     }
     if wanted > left {
         return refuse(Status::Quota, reason_of(wanted, left, situation.kept));
     }
-    Ok(Terms { version, slot, quota, mirror, name: name(&hello.name, slot) })
+    Ok(terms)
 }
 
 /// Whether a user has so many loans left of its share, and a borrower, and a join.
@@ -165,16 +175,23 @@ fn share_of(needed: u64, of: u64, more: &str) -> String {
     }
 }
 
-/// Whether a user may have a mirror, or another one.
-fn of_mirror(user: &UserSituation, private: bool) -> Result<(), Refusal> {
-    let &UserSituation { uid, mirrors, .. } = user;
-    let (status, reason) = if private {
-        (
-            Status::Denied,
-            format!("no mirrors for user {uid}: it would see what others get (--private)"),
-        )
-    } else if mirrors >= MIRRORS {
-        (Status::Full, format!("user {uid} has {mirrors} mirrors, of {MIRRORS}"))
+/// Whether a user may have a mirror, or a borrower in that group: both can see every packet, and cost as
+/// much.
+fn of_all_packets(
+    user: &UserSituation,
+    private: bool,
+    mirror: bool,
+    group: u16,
+) -> Result<(), Refusal> {
+    let UserSituation { uid, mirrors, groups, .. } = user;
+    let is_more = mirror || (group != 0 && !groups.contains(&group));
+    let has = mirrors + groups.len();
+    let (status, reason) = if is_more && private {
+        let what = if mirror { "mirrors" } else { "groups but 0" };
+        let why = "it would see what others get (--private)";
+        (Status::Denied, format!("no {what} for user {uid}: {why}"))
+    } else if is_more && has >= MIRRORS {
+        (Status::Full, format!("user {uid} has {has} mirrors and groups, of {MIRRORS}"))
     } else {
         return Ok(());
     };
@@ -208,8 +225,16 @@ fn agree(hello: &Hello) -> Result<u16, Refusal> {
         ));
     }
     // After the version: a newer one may have more flags.
-    if flags & !HELLO_MIRROR != 0 {
-        let reason = format!("flags {flags:#x}: version {version} has {HELLO_MIRROR:#x} only");
+    let known = match version {
+        VERSION_GROUPS.. => HELLO_MIRROR | u32::MAX << GROUP_SHIFT,
+        _ => HELLO_MIRROR,
+    };
+    if flags & !known != 0 {
+        let reason = format!("flags {flags:#x}: version {version} has {known:#x} only");
+        return Err(Refusal::new(Status::Invalid, reason));
+    }
+    if flags & HELLO_MIRROR != 0 && flags >> GROUP_SHIFT != 0 {
+        let reason = "a mirror gets everything, and is in no group";
         return Err(Refusal::new(Status::Invalid, reason));
     }
     Ok(version)

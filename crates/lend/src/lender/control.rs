@@ -13,14 +13,15 @@ use rustix::io::Errno;
 
 use super::admission::Terms;
 use super::door::{At, Door, EXHAUSTED};
+use super::eviction::{Evictions, Watched};
 use super::rate::Rate;
 use super::roster::Roster;
 use super::status::LenderCounts;
 use super::users::{Charge, Peer, Users};
 use super::waiting::Waiting;
 use super::{LenderOptions, Request};
-use crate::distributor::{Command, Report};
-use crate::layout::{Hello, Layout};
+use crate::distributor::{Command, JoinedBorrower, Report};
+use crate::layout::{Ending, Hello, Layout};
 use crate::mailbox::{Mailbox, Post};
 use crate::memory::Memory;
 use crate::reaper::{Reaped, Reaper};
@@ -36,6 +37,8 @@ pub(super) struct ControlThread {
     pub(super) reaper: Reaper,
     /// By distributor; none for one that was dropped.
     pub(super) distributors: Vec<Option<Post<Command>>>,
+    /// Those that are dropped, or about to be.
+    pub(super) ending: BTreeSet<u32>,
     pub(super) requests: Mailbox<Request>,
     /// For the threads that wake borrowers.
     pub(super) report: Post<Report>,
@@ -47,6 +50,7 @@ pub(super) struct ControlThread {
     pub(super) joins: Rate,
     pub(super) users: Users,
     pub(super) waiting: Waiting,
+    pub(super) evictions: Evictions,
     /// How many borrowers ever had a slot.
     pub(super) generations: u64,
     /// How often the distributors were asked what is on loan.
@@ -59,6 +63,7 @@ pub(super) struct Slot {
     /// Tells late reports of an earlier borrower in the same slot from those of this one.
     pub(super) generation: u64,
     pub(super) mirror: bool,
+    pub(super) group: u16,
     pub(super) state: SlotState,
 }
 
@@ -68,7 +73,9 @@ pub(super) enum SlotState {
     Pending(Box<PendingBorrower>),
     Joined {
         socket: Arc<Reaped<OwnedFd>>,
-        waker: Arc<Waker>,
+        borrower: Arc<JoinedBorrower>,
+        /// By distributor; of a mirror none.
+        watched: Vec<Watched>,
     },
     /// These distributors have not said yet that it is gone.
     Leaving(BTreeSet<u32>),
@@ -131,10 +138,16 @@ impl ControlThread {
                     self.hear(slot);
                 }
             }
+            self.look_for_stuck();
             // They came first.
             self.look_at_waiting();
             // Before others are accepted: who has spoken makes no room for who comes now.
-            for guest in self.door.hear(|at| ready.contains(&Source::Door(at))) {
+            let guests = self.door.hear(|at| ready.contains(&Source::Door(at)));
+            if !guests.is_empty() {
+                // What was reported before they spoke.
+                self.hear_reports();
+            }
+            for guest in guests {
                 self.greet(guest);
             }
             if self.users.look(Instant::now()) {
@@ -149,7 +162,12 @@ impl ControlThread {
     /// Waits until there is something to do, or it is time for something.
     fn wait(&mut self) -> Vec<Source> {
         let now = Instant::now();
-        let next = [self.door.next(now), self.users.next_look(now), self.waiting.next(now)];
+        let next = [
+            self.door.next(now),
+            self.users.next_look(now),
+            self.waiting.next(now),
+            self.next_eviction(now),
+        ];
         let timeout = next.into_iter().flatten().min();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
@@ -180,9 +198,7 @@ impl ControlThread {
 
     /// Does what is asked for; false if it is to end.
     fn mail(&mut self) -> bool {
-        for report in self.reports.take().collect::<Vec<_>>() {
-            self.note(report);
-        }
+        self.hear_reports();
         for request in self.requests.take().collect::<Vec<_>>() {
             match request {
                 Request::SetAccounting(to, reply) => {
@@ -196,10 +212,19 @@ impl ControlThread {
         true
     }
 
+    fn hear_reports(&mut self) {
+        for report in self.reports.take().collect::<Vec<_>>() {
+            self.note(report);
+        }
+    }
+
     pub(super) fn note(&mut self, report: Report) {
         match report {
             Report::Left { distributor, slot } => self.acknowledged(distributor, slot),
-            Report::Offender { slot } => self.part(slot, |counts| &counts.disconnected),
+            Report::Offender { slot } => {
+                self.part(slot, Ending::Offence, |counts| &counts.disconnected);
+            }
+            Report::Ending { distributor } => drop(self.ending.insert(distributor)),
             Report::Gone { distributor } => {
                 self.distributors[distributor as usize] = None;
                 let slots: Vec<u8> = self.slots.keys().copied().collect();
@@ -210,7 +235,7 @@ impl ControlThread {
             }
             Report::Slow { slot, generation } if self.is_there(slot, generation) => {
                 self.roster.own.offences.slow.add(1);
-                self.part(slot, |counts| &counts.disconnected);
+                self.part(slot, Ending::Offence, |counts| &counts.disconnected);
             }
             // Of one that is gone, or an answer that nobody waits for any more.
             Report::Mapped { .. } | Report::Slow { .. } | Report::Holdings { .. } => {}
@@ -236,13 +261,16 @@ impl ControlThread {
     }
 
     /// A borrower goes: its socket is closed now, its slot is free when all have said so.
-    fn part(&mut self, number: u8, count: fn(&LenderCounts) -> &Count) {
+    pub(super) fn part(&mut self, number: u8, why: Ending, count: fn(&LenderCounts) -> &Count) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
-        let SlotState::Joined { waker, .. } = &slot.state else { return };
-        waker.end();
+        let SlotState::Joined { borrower, .. } = &slot.state else { return };
+        borrower.end(why);
         let mut waiting = BTreeSet::new();
         for (index, distributor) in (0..).zip(&self.distributors) {
-            if distributor.as_ref().is_some_and(|post| post.send(Command::Leave { slot: number })) {
+            if distributor
+                .as_ref()
+                .is_some_and(|post| post.send(Command::Leave { slot: number, why }))
+            {
                 waiting.insert(index);
             }
         }
@@ -277,10 +305,12 @@ impl ControlThread {
         };
         match peek::<Hello>(socket) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(Received::Closed) | Err(_) => self.part(slot, |counts| &counts.left),
+            Ok(Received::Closed) | Err(_) => {
+                self.part(slot, Ending::Unsaid, |counts| &counts.left);
+            }
             Ok(Received::Message(..) | Received::Garbage) => {
                 self.roster.own.offences.message.add(1);
-                self.part(slot, |counts| &counts.disconnected);
+                self.part(slot, Ending::Offence, |counts| &counts.disconnected);
             }
         }
     }
@@ -293,7 +323,7 @@ impl ControlThread {
         for slot in self.slots.values() {
             match &slot.state {
                 SlotState::Pending(pending) => pending.waker.end(),
-                SlotState::Joined { waker, .. } => waker.end(),
+                SlotState::Joined { borrower, .. } => borrower.end(Ending::Lender),
                 SlotState::Leaving(_) => {}
             }
         }

@@ -218,10 +218,13 @@ impl Door {
     pub(super) fn close(mut self, waiting: impl Iterator<Item = Guest>) {
         let silent = std::mem::take(&mut self.connections).into_iter().map(|each| each.socket);
         for socket in silent.chain(waiting.map(|guest| guest.socket)) {
-            self.refuse(socket, &Refusal::new(Status::Closing, "the lender is about to end"));
+            self.refuse(socket, &Refusal::new(Status::Closing, CLOSING));
         }
     }
 }
+
+/// Why nobody is taken in any more.
+pub(super) const CLOSING: &str = "the lender is about to end";
 
 /// Takes what was peeked, if anything was: who is told something without is told of a reset first.
 pub(super) fn take_hello(socket: &Reaped<OwnedFd>) {

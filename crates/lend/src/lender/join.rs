@@ -13,14 +13,16 @@ use rustix::io::Errno;
 use super::admission::{Refusal, Situation, Terms, UserSituation};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
 use super::door::{Guest, blank, take_hello};
+use super::eviction::Watched;
 use super::roster::BorrowerRecord;
 use super::status::ChannelTally;
 use super::users::{Charge, Peer};
 use super::waiting::Reckon;
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
-use crate::layout::{HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
+use crate::layout::{GROUP_SHIFT, HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
+use crate::spread::Share;
 use crate::waker::{Waker, spawn};
 use crate::wire::{EVENTS, Received, peek, receive, send};
 
@@ -96,7 +98,7 @@ impl ControlThread {
         }
         let charges = || taken.values().map(|slot| &slot.charge);
         let (borrowers, loans) = self.users.has(uid, charges(), now, reckon);
-        let mirrors = taken.values().filter(|slot| slot.mirror && slot.charge.uid == uid).count();
+        let its = || taken.values().filter(|slot| slot.charge.uid == uid);
         let one = u64::from(self.options.quota) * self.distributors.len() as u64;
         let most_loans = self.users.share(frames, one);
         Some(UserSituation {
@@ -111,7 +113,8 @@ impl ControlThread {
             kept: self.users.lingering_loans(Some(uid), now, reckon),
             is_busy: self.users.is_busy(uid, now),
             is_crowded: self.users.is_crowded(charges(), now, reckon),
-            mirrors,
+            mirrors: its().filter(|slot| slot.mirror).count(),
+            groups: its().map(|slot| slot.group).filter(|group| *group != 0).collect(),
         })
     }
 
@@ -128,7 +131,7 @@ impl ControlThread {
         };
         let welcome = self.welcome(&terms, &outfit);
         let Outfit { layout, out, back, handed_out, witnesses, own_area, .. } = outfit;
-        let Terms { slot, quota, mirror, .. } = terms;
+        let Terms { slot, quota, mirror, group, .. } = terms;
         let loans = u64::from(quota) * u64::from(layout.channels);
         self.generations += 1;
         let (socket, generation) = (Arc::new(socket), self.generations);
@@ -145,7 +148,7 @@ impl ControlThread {
             is_hung_up: false,
         };
         let state = SlotState::Pending(Box::new(pending));
-        self.slots.insert(slot, Slot { charge, generation, mirror, state });
+        self.slots.insert(slot, Slot { charge, generation, mirror, group, state });
         let area = Arc::clone(&self.area);
         let (ends, reaper, report) = (Arc::clone(&waker), self.reaper.clone(), self.report.clone());
         let begin = move |socket: &Reaped<OwnedFd>| {
@@ -195,11 +198,8 @@ impl ControlThread {
             }
         };
         let (socket, waker) = (Arc::clone(&pending.socket), Arc::clone(&pending.waker));
-        let joined = SlotState::Joined { socket, waker: Arc::clone(&waker) };
-        let SlotState::Pending(pending) = std::mem::replace(&mut slot.state, joined) else {
-            return;
-        };
         let borrower = Arc::new(JoinedBorrower {
+            out: Arc::clone(&pending.out),
             back,
             waker: Arc::clone(&waker),
             offences: AtomicU32::new(0),
@@ -207,6 +207,14 @@ impl ControlThread {
         });
         let channels: Vec<Arc<ChannelTally>> =
             self.distributors.iter().map(|_| Arc::default()).collect();
+        let watched = match pending.terms.mirror {
+            true => Vec::new(),
+            false => channels.iter().map(Watched::new).collect(),
+        };
+        let joined = SlotState::Joined { socket, borrower: Arc::clone(&borrower), watched };
+        let SlotState::Pending(pending) = std::mem::replace(&mut slot.state, joined) else {
+            return;
+        };
         self.join(&pending, &borrower, &channels);
         let PendingBorrower { terms, peer, .. } = *pending;
         let since = Instant::now();
@@ -252,18 +260,21 @@ impl ControlThread {
         borrower: &Arc<JoinedBorrower>,
         tallies: &[Arc<ChannelTally>],
     ) {
-        let PendingBorrower { layout, out, own_area, peer, .. } = pending;
-        let user = peer.uid;
-        let Terms { slot, quota, mirror, .. } = pending.terms;
+        let PendingBorrower { layout, own_area, peer, .. } = pending;
+        let Terms { slot, quota, mirror, group, .. } = pending.terms;
+        let share = match mirror {
+            true => Share::All,
+            false => Share::Flows { group, user: peer.uid },
+        };
         for (index, (post, tally)) in (0..).zip(self.distributors.iter().zip(tallies)) {
             let Some(post) = post else { continue };
             let (borrower, tally) = (Arc::clone(borrower), Arc::clone(tally));
             let copies = own_area.as_ref().map(|area| {
                 Copies::new(Arc::clone(area), self.pool.area().frame_size(), quota, index)
             });
-            let channel = Box::new(Channel::new(out, *layout, index, borrower, tally, copies));
+            let channel = Box::new(Channel::new(*layout, index, borrower, tally, copies));
             // It fails only for one that was dropped, which is about to be known.
-            post.send(Command::Join { slot, quota, user, mirror, channel });
+            post.send(Command::Join { slot, quota, share, channel });
         }
     }
 
@@ -281,7 +292,7 @@ impl ControlThread {
             quota: terms.quota,
             slots: layout.slots,
             channels: layout.channels,
-            flags: if terms.mirror { HELLO_MIRROR } else { 0 },
+            flags: (HELLO_MIRROR * u32::from(terms.mirror)) | u32::from(terms.group) << GROUP_SHIFT,
             out_len: layout.out_len() as u64,
             back_len: layout.back_len() as u64,
             ..blank()

@@ -98,6 +98,7 @@ impl BorrowerRecord {
             pid: peer.pid,
             uid: peer.uid,
             mirror: terms.mirror,
+            group: terms.group,
             quota: terms.quota,
             out: sum(|tally| &tally.out),
             lent: sum(|tally| &tally.lent),

@@ -20,6 +20,8 @@ pub struct BorrowerStatus {
     pub uid: u32,
     /// Whether it gets every packet.
     pub mirror: bool,
+    /// The group that it shares the flows with; of a mirror 0.
+    pub group: u16,
     /// The most loans that it may have at a time, in each channel.
     pub quota: u32,
     /// Loans that it has now.
@@ -42,6 +44,8 @@ kit::counters! {
         joined: "borrowers", "Borrowers that joined.";
         left: "borrowers", "Borrowers that went by themselves, or died.";
         disconnected: "borrowers", "Borrowers disconnected for what they did.";
+        evicted: "borrowers",
+            "Borrowers that had their quota and returned nothing, for longer than they may.";
         paused: "times", "Times that no connections were accepted for a while.";
         lent: "loans", "Loans, one for each part of a packet and borrower.";
         returned: "loans", "Loans that came back.";
@@ -70,8 +74,8 @@ kit::counters! {
         full: "connections", "As many borrowers as there can be.";
         quota: "connections", "Not frames enough for such a quota.";
         busy: "connections", "Too many handshakes at a time, or joins in a second.";
-        mirror: "connections", "A mirror, while a ledger is kept for each borrower.";
-        user: "connections", "A user that had its share, or may have no mirror.";
+        mirror: "connections", "A mirror, or a group but 0, while a ledger is kept for each borrower.";
+        user: "connections", "A user that had its share, or may have no mirror and no group.";
         closing: "connections", "The lender was about to end.";
         late: "connections", "They said nothing in time, or did not map what they got.";
         gone: "connections", "They closed before the handshake was over.";

@@ -23,7 +23,7 @@ impl ControlThread {
         if to == self.accounting {
             return Ok(());
         }
-        self.refuse_mirrors(to)?;
+        self.refuse_shared(to)?;
         self.count_loans(false)?;
         let stopped = self.count_loans(true);
         if stopped.is_ok() {
@@ -36,17 +36,17 @@ impl ControlThread {
         stopped
     }
 
-    fn refuse_mirrors(&self, to: Accounting) -> Result<()> {
+    fn refuse_shared(&self, to: Accounting) -> Result<()> {
         let state = self.roster.state();
         let joined = state.borrowers.values().map(|record| &record.terms);
         let pending = self.slots.values().filter_map(Slot::pending);
-        let mirrors = joined.chain(pending).filter(|terms| terms.mirror);
-        let names: Vec<&str> = mirrors.map(|terms| terms.name.as_str()).collect();
+        let shared = joined.chain(pending).filter(|terms| terms.shares_frames());
+        let names: Vec<&str> = shared.map(|terms| terms.name.as_str()).collect();
         if to == Accounting::Counters || names.is_empty() {
             return Ok(());
         }
         let names = names.join(", ");
-        let message = format!("{names}: no ledger can be kept of frames that are mirrored");
+        let message = format!("{names}: no ledger can be kept of frames that others have too");
         Err(Error::new(ErrorKind::Invalid, message))
     }
 

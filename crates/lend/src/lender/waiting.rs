@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admission::{Refusal, Terms, decide};
 use super::control::{ControlThread, SlotState};
-use super::door::{CONNECTIONS, Guest};
+use super::door::{CLOSING, CONNECTIONS, Guest};
 use crate::layout::Status;
 
 /// How long somebody waits at most, and for how long one that left is waited for. Borrowers wait
@@ -145,6 +145,10 @@ impl ControlThread {
     }
 
     fn decide(&self, guest: &Guest, now: Instant, reckon: Reckon) -> Result<Terms, Refusal> {
+        // Whoever had the end of its channels perhaps connects again at once.
+        if self.ending.len() == self.distributors.len() {
+            return Err(Refusal::new(Status::Closing, CLOSING));
+        }
         decide(&guest.hello, &self.situation(guest.peer.uid, now, reckon))
     }
 

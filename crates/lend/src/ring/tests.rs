@@ -47,8 +47,12 @@ fn loans_arrive_in_order_once_they_are_published_also_across_the_wrap() {
         assert!(!reader.is_closed());
         writer.count_dropped(3);
         writer.count_dropped(4);
-        writer.close();
+        assert_eq!(why(&memory), Ending::Unsaid);
+        writer.close(Ending::Evicted);
         assert!(reader.is_closed());
+        // The first reason stands.
+        writer.close(Ending::Lender);
+        assert_eq!(why(&memory), Ending::Evicted);
         assert_eq!(reader.dropped(), 7);
     }
 }

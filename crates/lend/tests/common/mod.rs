@@ -390,6 +390,12 @@ impl RawBorrower {
         self.out.word(self.layout.out_channel(channel) + at).load(Ordering::Acquire) != 0
     }
 
+    /// Why nothing follows, as the lender says it.
+    pub fn ended(&self) -> u32 {
+        let at = std::mem::offset_of!(cachelane_lend::layout::OutHeader, ended);
+        self.out.word(at).load(Ordering::Acquire)
+    }
+
     /// Takes the wake-ups that there are; how many.
     pub fn take_wakes(&self) -> u32 {
         let mut wakes = 0;

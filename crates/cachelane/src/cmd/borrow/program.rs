@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -52,10 +52,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<std::convert::Infallible> {
 /// The lender and what to ask it for, as the library reads it.
 fn device(args: &Args) -> anyhow::Result<OsString> {
     let socket = &args.socket;
-    let meta =
-        fs::metadata(socket).with_context(|| format!("no lender at {}", socket.display()))?;
-    if !meta.file_type().is_socket() {
-        return Err(usage(format!("{} is no socket (expected a lender's)", socket.display())));
+    match fs::metadata(socket) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(usage(format!("{} is no socket (expected a lender's)", socket.display())));
+        }
+        // It is waited for.
+        Err(error) if args.reconnect && error.kind() == io::ErrorKind::NotFound => {}
+        meta => drop(meta.with_context(|| format!("no lender at {}", socket.display()))?),
     }
     let name = args.name.as_deref().unwrap_or_default();
     let socket = std::path::absolute(socket)?;
@@ -71,7 +74,14 @@ fn device(args: &Args) -> anyhow::Result<OsString> {
         )));
     }
     let mut device = socket.into_os_string();
-    device.push(if args.share { ",share" } else { ",mirror" });
+    // A group's borrowers share.
+    device.push(if args.share || args.group.is_some() { ",share" } else { ",mirror" });
+    if let Some(group) = args.group {
+        device.push(format!(",group={group}"));
+    }
+    if args.reconnect {
+        device.push(",reconnect");
+    }
     if let Some(quota) = args.quota {
         device.push(format!(",quota={quota}"));
     }

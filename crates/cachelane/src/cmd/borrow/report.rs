@@ -43,6 +43,7 @@ impl Show for Report<'_> {
             "pps": pps,
             "bits_per_second": bits,
             "dropped": sample.totals.over_quota,
+            "reconnects": sample.totals.reconnects,
         })
     }
 }
@@ -73,6 +74,7 @@ impl Report<'_> {
         object["socket"] = self.args.socket.display().to_string().into();
         object["task"] = self.args.task().into();
         object["mirror"] = self.args.mirror.into();
+        object["group"] = self.args.group.unwrap_or(0).into();
         object["quota"] = self.quota.into();
         object["channels"] = self.channels.into();
         object["ended_by"] = outcome.ended.name().into();
@@ -111,6 +113,9 @@ impl Report<'_> {
             (1, quota) => format!("1 packet dropped over the quota of {quota}\n"),
             (dropped, quota) => format!("{dropped} packets dropped over the quota of {quota}\n"),
         };
+        if total.reconnects > 0 {
+            text += &format!("connected again {} times\n", total.reconnects);
+        }
         if let Some(path) = &self.args.pcap {
             text += &format!("written to {}\n", pcap::name(path));
         }
@@ -123,5 +128,6 @@ fn traffic(totals: &Totals) -> Value {
     let mut object = totals.object(totals.traffic.rx_packets, totals.traffic.rx_bytes);
     object["active_seconds"] = totals.active().as_secs_f64().into();
     object["dropped"] = totals.over_quota.into();
+    object["reconnects"] = totals.reconnects.into();
     object
 }

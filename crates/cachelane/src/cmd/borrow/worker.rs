@@ -3,8 +3,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use lend::{Borrower, Loan, Wait};
+use lend::{Borrower, Loan};
 
+use super::connection::{Connection, Rested};
 use super::pcap::Capture;
 use crate::packets::idle::{LONGEST, Patience};
 use crate::packets::session::Context;
@@ -25,25 +26,25 @@ pub(super) enum Task {
 
 /// A connection, and what is done with what comes.
 pub(super) struct Worker {
-    pub(super) borrower: Borrower,
+    pub(super) connection: Connection,
     pub(super) task: Task,
     /// It never sleeps.
     pub(super) spin: bool,
 }
 
 impl Worker {
-    /// Works until the lender ends, or it is told to end.
+    /// Works until the lender ends and it is not to wait for another one, or it is told to end.
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         let mut loans = Vec::with_capacity(BATCH);
         let mut patience = Patience::sparing();
         let mut looked = Instant::now();
         while !context.control.is_over() {
             let now = Instant::now();
-            self.borrower.receive(&mut loans, BATCH)?;
+            self.connection.borrower.receive(&mut loans, BATCH)?;
             let received = !loans.is_empty();
             if received {
                 self.work(&loans, context, now)?;
-                self.borrower.give_back(loans.drain(..));
+                self.connection.borrower.give_back(loans.drain(..));
             }
             context.turn(now, []);
             if let Task::Capture(capture) = &self.task
@@ -53,12 +54,16 @@ impl Worker {
                 break;
             }
             let sleeps = !self.spin && patience.is_over(now, received);
-            if self.rest(sleeps, now, &mut looked, context)? == Wait::Closed {
-                context.control.ends(Ended::Lender);
-                break;
+            match self.rest(sleeps, now, &mut looked, context)? {
+                Rested::Ready => {}
+                Rested::Again => context.reconnected(),
+                Rested::Closed => {
+                    context.control.ends(Ended::Lender);
+                    break;
+                }
             }
         }
-        context.over_quota(self.borrower.dropped());
+        context.over_quota(self.connection.dropped());
         context.write_down([]);
         if let Task::Capture(capture) = &mut self.task {
             capture.flush()?;
@@ -73,34 +78,36 @@ impl Worker {
         now: Instant,
         looked: &mut Instant,
         context: &mut Context,
-    ) -> anyhow::Result<Wait> {
+    ) -> anyhow::Result<Rested> {
         /// So often one that has no reason to wait looks whether the lender is there.
         const LOOK: Duration = Duration::from_millis(20);
         if !sleeps && now - *looked < LOOK {
-            return Ok(Wait::Ready);
+            return Ok(Rested::Ready);
         }
         match &mut self.task {
             Task::Capture(capture) if sleeps => capture.flush()?,
             _ => {}
         }
         *looked = now;
-        context.over_quota(self.borrower.dropped());
-        Ok(self.borrower.wait(Some(if sleeps { LONGEST } else { Duration::ZERO }))?)
+        context.over_quota(self.connection.dropped());
+        let timeout = if sleeps { LONGEST } else { Duration::ZERO };
+        self.connection.wait(timeout, || context.control.is_over())
     }
 
     /// Does what it is for with whole packets.
     fn work(&mut self, loans: &[Loan], context: &mut Context, now: Instant) -> anyhow::Result<()> {
         let packets = loans.iter().filter(|loan| !loan.more()).count();
         let bytes: usize = loans.iter().map(Loan::len).sum();
+        let borrower = &self.connection.borrower;
         match &mut self.task {
             Task::Count => {}
             Task::Read => {
-                let sum = loans.iter().map(|loan| sum(self.borrower.bytes(loan)));
+                let sum = loans.iter().map(|loan| sum(borrower.bytes(loan)));
                 black_box(sum.fold(0, u64::wrapping_add));
             }
             Task::Capture(capture) => {
                 for packet in loans.split_inclusive(|loan| !loan.more()) {
-                    write(capture, &self.borrower, packet)?;
+                    write(capture, borrower, packet)?;
                 }
             }
         }

@@ -36,12 +36,12 @@ pub(super) struct LendArgs {
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
     /// Most that one user may have of all borrowers, loans and joins in a second, in percent; of
-    /// mirrors (borrowers that get every packet), a user may have two. Root and this process's user
+    /// mirrors (borrowers that get every packet) and of groups, a user may have two together. Root and this process's user
     /// have no limit
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     user_share: u32,
     /// Copy packets into a memory area of each borrower's own, so that none can read what others
-    /// get, and allow mirrors only to root and this process's user. Without it, borrowers can read
+    /// get, and allow mirrors and groups only to root and this process's user. Without it, borrowers can read
     /// all of this lender's packets for as long as they keep its memory mapped
     #[arg(long)]
     private: bool,
@@ -50,6 +50,10 @@ pub(super) struct LendArgs {
     /// each at once, which costs more CPU time
     #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = duration)]
     delay: Duration,
+    /// Time for which a borrower that shares flows may have its quota and return nothing, while packets for
+    /// it are dropped; then it is disconnected, and others get its flows. 0s leaves it alone for ever
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    evict_after: Duration,
     /// How loans are accounted for: off (by a counter for each frame) or on (by a ledger for each
     /// borrower); can be changed while it runs: knob lend.autorelease
     #[arg(long, value_name = "off|on", default_value = "off", value_parser = |s: &str| of_name(ACCOUNTING, s))]
@@ -133,7 +137,8 @@ impl LendArgs {
             .reserve(reserve)
             .accounting(self.autorelease)
             .user_share(self.user_share)
-            .private(self.private))
+            .private(self.private)
+            .evict_after(Some(self.evict_after).filter(|after| !after.is_zero())))
     }
 }
 

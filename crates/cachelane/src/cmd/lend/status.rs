@@ -61,10 +61,11 @@ impl Beside for Status {
             counts.lent, counts.returned, counts.reclaimed, counts.dropped, counts.unwanted
         ));
         report.lines.push(format!(
-            "borrowers: {} joined, {} left, {} disconnected, {} there at the end",
+            "borrowers: {} joined, {} left, {} disconnected, {} evicted, {} there at the end",
             counts.joined,
             counts.left,
             counts.disconnected,
+            counts.evicted,
             borrowers.len()
         ));
         report.lines.extend(borrowers.iter().map(line));
@@ -98,11 +99,15 @@ fn figures(lender: &Lender) -> Map<String, Value> {
 fn line(borrower: &BorrowerStatus) -> String {
     let BorrowerStatus { name, uid, quota, out, lent, returned, dropped, offences, .. } = borrower;
     let pid = borrower.pid.map_or_else(|| "elsewhere".into(), |pid| format!("pid {pid}"));
-    let mirror = if borrower.mirror { ", mirror" } else { "" };
+    let among = match (borrower.mirror, borrower.group) {
+        (true, _) => ", mirror".into(),
+        (false, 0) => String::new(),
+        (false, group) => format!(", group {group}"),
+    };
     let since = Duration::from_secs(borrower.since.elapsed().as_secs());
     let since = humantime::format_duration(since);
     format!(
-        "  {name} ({pid}, uid {uid}{mirror}, for {since}): lent {lent}, returned {returned}, dropped \
+        "  {name} ({pid}, uid {uid}{among}, for {since}): lent {lent}, returned {returned}, dropped \
          {dropped}, has {out} of {quota}, offences {offences}"
     )
 }
@@ -115,6 +120,7 @@ fn object(borrower: &BorrowerStatus) -> Value {
         "pid": borrower.pid,
         "uid": borrower.uid,
         "mirror": borrower.mirror,
+        "group": borrower.group,
         "quota": borrower.quota,
         "out": borrower.out,
         "lent": borrower.lent,

@@ -20,7 +20,7 @@ const OF_HOSTS: [&str; 3] =
 const OF_PROCESSES: [(&str, &[&str], &str); 3] = [
     ("relay", &["reset", "no_backend", "connect_failed", "no_files"], "accepted"),
     ("steer", &["overflows", "stalls"], ""),
-    ("lend", &["dropped", "disconnected"], "lent"),
+    ("lend", &["dropped", "disconnected", "evicted"], "lent"),
 ];
 
 /// A guard as it is written: `tcp.retransmits <= 1.05`.

@@ -22,11 +22,14 @@ fn a_hello_says_what_is_asked_for_and_the_welcome_says_what_is_given() {
     };
     let (borrower, hello) = with(&options, serve);
     let borrower = borrower.expect("welcome");
-    assert_eq!((hello.magic, hello.version_min, hello.version_max), (MAGIC, 2, 2));
+    assert_eq!((hello.magic, hello.version_min, hello.version_max), (MAGIC, 2, 3));
     assert_eq!((hello.flags, hello.quota), (HELLO_MIRROR, 7));
     assert_eq!(hello.name, "é".repeat(24).as_bytes());
     assert_eq!((borrower.quota(), borrower.channels(), borrower.is_mirror()), (24, 2, true));
     assert_eq!((borrower.frames(), borrower.frame_size()), (FRAMES, FRAME));
+    let in_group = BorrowerOptions::default().group(513);
+    let (_, hello) = with(&in_group, serve);
+    assert_eq!((hello.version_min, hello.version_max, hello.flags), (3, 3, 513 << 16));
     let (unnamed, hello) = with(&BorrowerOptions::default(), serve);
     assert!(unnamed.is_ok() && hello.name[0] != 0, "the process's name");
 }
@@ -91,8 +94,9 @@ fn a_refusal_gives_the_lenders_reason_and_what_is_no_welcome_is_not_believed() {
         welcome.status = Status::Quota as u16;
         welcome.reason[..10].copy_from_slice(b"too\x1b many!");
     };
-    let cases: [(Change, ErrorKind, &str); 14] = [
-        (refused, ErrorKind::Refused, "the lender refuses: too? many!"),
+    let cases: [(Change, ErrorKind, &str); 15] = [
+        (refused, ErrorKind::NoRoom, "the lender refuses: too? many!"),
+        (|w| w.status = Status::Denied as u16, ErrorKind::Refused, "the lender refuses, status 8"),
         (|w| w.status = 99, ErrorKind::Refused, "the lender refuses, status 99"),
         (|w| w.magic = 1, ErrorKind::Protocol, "does not start as a lender's"),
         (|w| w.version = 0, ErrorKind::Protocol, "version 0"),
@@ -154,7 +158,7 @@ fn a_refusal_is_heard_also_from_a_lender_that_did_not_listen() {
         wire::send(&socket, &refusal, &[]).unwrap();
     });
     let error = borrower.map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert_eq!(error.kind(), ErrorKind::NoRoom);
     assert!(error.to_string().ends_with("the lender refuses: later"), "{error}");
     for answer in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let (borrower, ()) = with(&BorrowerOptions::default(), move |socket| {
@@ -162,7 +166,7 @@ fn a_refusal_is_heard_also_from_a_lender_that_did_not_listen() {
             rustix::io::write(&socket, answer).unwrap();
         });
         let error = borrower.map(drop).unwrap_err();
-        let expected = if answer.is_empty() { ErrorKind::Refused } else { ErrorKind::Protocol };
+        let expected = if answer.is_empty() { ErrorKind::Died } else { ErrorKind::Protocol };
         assert_eq!(error.kind(), expected, "{error}");
     }
 }

@@ -32,6 +32,7 @@ fn user() -> UserSituation {
         is_busy: false,
         is_crowded: false,
         mirrors: 1,
+        groups: BTreeSet::new(),
     }
 }
 
@@ -51,7 +52,7 @@ fn a_user_has_few_mirrors_and_none_of_a_lender_whose_borrowers_are_apart() {
     assert!(ask(HELLO_MIRROR, false, Some(user())).is_ok());
     let refusal = ask(HELLO_MIRROR, false, full()).unwrap_err();
     assert_eq!((refusal.status, refusal.user), (Status::Full, true));
-    assert_eq!(refusal.reason, "user 1000 has 2 mirrors, of 2");
+    assert_eq!(refusal.reason, "user 1000 has 2 mirrors and groups, of 2");
     let refusal = ask(HELLO_MIRROR, true, Some(user())).unwrap_err();
     assert_eq!((refusal.status, refusal.user), (Status::Denied, true));
     assert!((1..96).contains(&refusal.reason.len()), "{}", refusal.reason);
@@ -61,17 +62,46 @@ fn a_user_has_few_mirrors_and_none_of_a_lender_whose_borrowers_are_apart() {
 }
 
 #[test]
+fn a_group_counts_as_a_mirror_and_once_for_all_of_a_users_borrowers_in_it() {
+    let ask = |group: u32, private, has: &[u16]| {
+        let hello = Hello { version_max: 3, flags: group << GROUP_SHIFT, ..hello() };
+        let user = UserSituation { groups: has.iter().copied().collect(), ..user() };
+        let situation = Situation { private, user: Some(user), ..situation() };
+        decide(&hello, &situation).map_err(|refusal| (refusal.status, refusal.reason))
+    };
+    // There is a mirror already.
+    for (group, has) in [(7, &[] as &[u16]), (7, &[7]), (0, &[7])] {
+        assert!(ask(group, false, has).is_ok(), "{group} {has:?}");
+    }
+    let full = "user 1000 has 2 mirrors and groups, of 2";
+    assert_eq!(ask(8, false, &[7]), Err((Status::Full, full.into())));
+    let denied = "no groups but 0 for user 1000: it would see what others get (--private)";
+    assert_eq!(ask(7, true, &[]), Err((Status::Denied, denied.into())));
+    assert!(ask(0, true, &[]).is_ok());
+}
+
+#[test]
 fn who_asks_for_what_there_is_gets_it() {
     type Change = fn(&mut Hello, &mut Situation);
-    let terms = Terms { version: 2, slot: 3, quota: 1024, mirror: false, name: "web".into() };
-    let cases: [(&str, Change, Terms); 10] = [
+    let terms =
+        Terms { version: 2, slot: 3, quota: 1024, mirror: false, group: 0, name: "web".into() };
+    let cases: [(&str, Change, Terms); 11] = [
         ("no wishes", |_, _| {}, terms.clone()),
         ("a quota", |hello, _| hello.quota = 7, Terms { quota: 7, ..terms.clone() }),
         ("more than anybody gets", |hello, _| hello.quota = 5000, terms.clone()),
         ("all that is left", |_, situation| situation.left = 2048, terms.clone()),
-        ("newer versions too", |hello, _| hello.version_max = 9, terms.clone()),
+        (
+            "newer versions too",
+            |hello, _| hello.version_max = 9,
+            Terms { version: 3, ..terms.clone() },
+        ),
         ("older versions too", |hello, _| hello.version_min = 0, terms.clone()),
         ("a mirror", |hello, _| hello.flags = 1, Terms { mirror: true, ..terms.clone() }),
+        (
+            "a group",
+            |hello, _| (hello.version_max, hello.flags) = (3, 0xffff_0000),
+            Terms { version: 3, group: u16::MAX, ..terms.clone() },
+        ),
         (
             "no name",
             |hello, _| hello.name[0] = 0,
@@ -98,20 +128,38 @@ fn who_asks_for_what_there_is_gets_it() {
 #[test]
 fn who_cannot_join_is_told_why() {
     type Change = fn(&mut Hello, &mut Situation);
-    let cases: [(Change, Status, &str); 11] = [
+    let cases: [(Change, Status, &str); 14] = [
         (|hello, _| hello.magic += 1, Status::Invalid, "that is not a hello"),
         (|hello, _| hello.version_min = 3, Status::Invalid, "that is not a hello"),
         (
-            |hello, _| (hello.version_min, hello.version_max) = (3, 4),
+            |hello, _| (hello.version_min, hello.version_max) = (4, 5),
             Status::Version,
-            "the borrower speaks versions 3 to 4, the lender 2 to 2",
+            "the borrower speaks versions 4 to 5, the lender 2 to 3",
         ),
         (
             |hello, _| (hello.version_min, hello.version_max) = (0, 0),
             Status::Version,
-            "the borrower speaks versions 0 to 0, the lender 2 to 2",
+            "the borrower speaks versions 0 to 0, the lender 2 to 3",
         ),
         (|hello, _| hello.flags = 6, Status::Invalid, "flags 0x6: version 2 has 0x1 only"),
+        (
+            |hello, _| hello.flags = 0x1_0000,
+            Status::Invalid,
+            "flags 0x10000: version 2 has 0x1 only",
+        ),
+        (
+            |hello, _| (hello.version_max, hello.flags) = (3, 0x1_0001),
+            Status::Invalid,
+            "a mirror gets everything, and is in no group",
+        ),
+        (
+            |hello, situation| {
+                (hello.version_max, hello.flags) = (3, 0x1_0000);
+                situation.accounting = Accounting::Ledgers;
+            },
+            Status::Mirror,
+            "no groups but 0 while a ledger is kept for each borrower (lend.autorelease is on)",
+        ),
         (
             |_, situation| situation.is_busy = true,
             Status::Busy,

@@ -1,0 +1,107 @@
+//! A connection to the lender, which is made anew after its end if that is wanted.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use lend::{Borrower, BorrowerOptions, Wait};
+
+use super::Args;
+
+/// How soon it is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a worker borrows by.
+pub(super) struct Connection {
+    socket: PathBuf,
+    reconnects: bool,
+    options: BorrowerOptions,
+    pub(super) borrower: Borrower,
+    /// Packets that were dropped at connections before this one.
+    dropped_before: u64,
+}
+
+/// Why waiting ended, where nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rested {
+    /// There may be something to receive.
+    Ready,
+    /// The lender has ended, and nothing will come.
+    Closed,
+    /// The connection is another one.
+    Again,
+}
+
+impl Connection {
+    /// Connects a worker, and waits for a lender if that is wanted.
+    pub(super) fn open(args: &Args, number: u16) -> lend::Result<Self> {
+        let name = match (args.name.as_deref(), args.worker) {
+            (Some(name), Some(2..)) => format!("{name}-{number}"),
+            (None, Some(_)) => format!("worker-{number}"),
+            (name, _) => name.unwrap_or(args.task()).into(),
+        };
+        let options = BorrowerOptions::default()
+            .name(name)
+            .quota(args.quota.unwrap_or(0))
+            .mirror(args.mirror)
+            .group(args.group.unwrap_or(0));
+        let borrower = match Borrower::connect(&args.socket, &options) {
+            Err(error) if args.reconnect && error.kind().may_pass() => {
+                tracing::warn!("{}: {error}; waiting for it", options.name);
+                connect(&args.socket, &options, || false)?.expect("it goes on until there is one")
+            }
+            done => done?,
+        };
+        let (socket, reconnects) = (args.socket.clone(), args.reconnect);
+        Ok(Self { socket, reconnects, options, borrower, dropped_before: 0 })
+    }
+
+    /// Packets that were dropped because we had our quota.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped_before + self.borrower.dropped()
+    }
+
+    /// Waits for something to receive. After the lender's end it connects anew, if that is wanted, and
+    /// goes on trying until it `is_over`.
+    pub(super) fn wait(
+        &mut self,
+        timeout: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> anyhow::Result<Rested> {
+        let why = match self.borrower.wait(Some(timeout)) {
+            Ok(Wait::Closed) if !self.reconnects => return Ok(Rested::Closed),
+            Ok(Wait::Closed) => "the lender has ended".to_owned(),
+            Ok(Wait::Ready | Wait::TimedOut) => return Ok(Rested::Ready),
+            Err(error) if self.reconnects && error.kind().may_pass() => error.to_string(),
+            Err(error) => {
+                return Err(error).with_context(|| self.socket.display().to_string());
+            }
+        };
+        let name = &self.options.name;
+        tracing::warn!("{name}: {why}; connecting again");
+        let Some(borrower) = connect(&self.socket, &self.options, is_over)? else {
+            return Ok(Rested::Closed);
+        };
+        self.dropped_before += self.borrower.dropped();
+        self.borrower = borrower;
+        tracing::info!("{name}: connected again");
+        Ok(Rested::Again)
+    }
+}
+
+/// Tries until there is a lender that has room, or it is over.
+fn connect(
+    socket: &Path,
+    options: &BorrowerOptions,
+    is_over: impl Fn() -> bool,
+) -> lend::Result<Option<Borrower>> {
+    while !is_over() {
+        match Borrower::connect(socket, options) {
+            Ok(borrower) => return Ok(Some(borrower)),
+            Err(error) if error.kind().may_pass() => thread::sleep(PAUSE),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
