@@ -115,8 +115,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         ));
     }
     let connections = (0..args.worker.unwrap_or(1)).map(|number| Connection::open(args, number));
-    let connections = connections.collect::<Result<Vec<_>, _>>()?;
-    let first = &connections[0].borrower;
+    let mut connections = connections.collect::<Result<Vec<_>, _>>()?;
+    let first = connections[0].borrower();
     let (quota, channels) = (first.quota(), first.channels());
     if let Some(asked) = args.quota.filter(|asked| *asked > quota) {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");

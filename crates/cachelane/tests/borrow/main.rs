@@ -148,6 +148,36 @@ fn one_that_reconnects_counts_on_with_the_next_lender_and_waits_for_the_first() 
 }
 
 #[test]
+fn root_one_that_was_evicted_comes_back_although_its_user_may_have_one_borrower_only() {
+    const NAME: &str =
+        "root_one_that_was_evicted_comes_back_although_its_user_may_have_one_borrower_only";
+    if !root(NAME) {
+        return;
+    }
+    let mut rig = Rig::new(|options| {
+        (options.mode, options.user_share) = (0o666, 1);
+        options.evict_after = Some(Duration::from_millis(300));
+    });
+    let socket = rig.socket.to_str().expect("text").to_owned();
+    let command = rig.place.unprivileged(&["borrow", &socket, "--json", "--reconnect"]);
+    let child = rig.run(command, 1);
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::STOP).expect("it runs");
+    assert!(comes_true(|| {
+        rig.lend(0, &flows(0..40, 100));
+        rig.collect();
+        rig.lender().counters().evicted == 1
+    }));
+    kill_process(pid, Signal::CONT).expect("it runs");
+    rig.joined(1);
+    kill_process(pid, Signal::INT).expect("it runs");
+    let counted = object(&ends(child));
+    assert_eq!((&counted["reconnects"], &counted["packets"]), (&1.into(), &32.into()), "{counted}");
+    assert_eq!(counted["dropped"], rig.lender().counters().dropped, "{counted}");
+    rig.end();
+}
+
+#[test]
 fn people_get_a_summary_and_a_line_a_worker() {
     let mut rig = Rig::new(|_| {});
     let child = rig.start(&["--worker", "3", "--name", "w"], 3);

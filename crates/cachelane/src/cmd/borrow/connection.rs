@@ -17,7 +17,8 @@ pub(super) struct Connection {
     socket: PathBuf,
     reconnects: bool,
     options: BorrowerOptions,
-    pub(super) borrower: Borrower,
+    /// None once it is over, and none was made anew.
+    borrower: Option<Borrower>,
     /// Packets that were dropped at connections before this one.
     dropped_before: u64,
 }
@@ -54,12 +55,16 @@ impl Connection {
             done => done?,
         };
         let (socket, reconnects) = (args.socket.clone(), args.reconnect);
-        Ok(Self { socket, reconnects, options, borrower, dropped_before: 0 })
+        Ok(Self { socket, reconnects, options, borrower: Some(borrower), dropped_before: 0 })
     }
 
     /// Packets that were dropped because we had our quota.
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped_before + self.borrower.dropped()
+        self.dropped_before + self.borrower.as_ref().map_or(0, Borrower::dropped)
+    }
+
+    pub(super) fn borrower(&mut self) -> &mut Borrower {
+        self.borrower.as_mut().expect("nothing is asked of one that is over")
     }
 
     /// Waits for something to receive. After the lender's end it connects anew, if that is wanted, and
@@ -69,7 +74,7 @@ impl Connection {
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> anyhow::Result<Rested> {
-        let why = match self.borrower.wait(Some(timeout)) {
+        let why = match self.borrower().wait(Some(timeout)) {
             Ok(Wait::Closed) if !self.reconnects => return Ok(Rested::Closed),
             Ok(Wait::Closed) => "the lender has ended".to_owned(),
             Ok(Wait::Ready | Wait::TimedOut) => return Ok(Rested::Ready),
@@ -80,11 +85,13 @@ impl Connection {
         };
         let name = &self.options.name;
         tracing::warn!("{name}: {why}; connecting again");
-        let Some(borrower) = connect(&self.socket, &self.options, is_over)? else {
+        self.dropped_before = self.dropped();
+        // First: its memory counts for its user's share for as long as it is mapped.
+        self.borrower = None;
+        self.borrower = connect(&self.socket, &self.options, is_over)?;
+        if self.borrower.is_none() {
             return Ok(Rested::Closed);
-        };
-        self.dropped_before += self.borrower.dropped();
-        self.borrower = borrower;
+        }
         tracing::info!("{name}: connected again");
         Ok(Rested::Again)
     }

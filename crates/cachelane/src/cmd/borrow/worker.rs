@@ -40,11 +40,11 @@ impl Worker {
         let mut looked = Instant::now();
         while !context.control.is_over() {
             let now = Instant::now();
-            self.connection.borrower.receive(&mut loans, BATCH)?;
+            self.connection.borrower().receive(&mut loans, BATCH)?;
             let received = !loans.is_empty();
             if received {
                 self.work(&loans, context, now)?;
-                self.connection.borrower.give_back(loans.drain(..));
+                self.connection.borrower().give_back(loans.drain(..));
             }
             context.turn(now, []);
             if let Task::Capture(capture) = &self.task
@@ -98,7 +98,7 @@ impl Worker {
     fn work(&mut self, loans: &[Loan], context: &mut Context, now: Instant) -> anyhow::Result<()> {
         let packets = loans.iter().filter(|loan| !loan.more()).count();
         let bytes: usize = loans.iter().map(Loan::len).sum();
-        let borrower = &self.connection.borrower;
+        let borrower = &*self.connection.borrower();
         match &mut self.task {
             Task::Count => {}
             Task::Read => {
