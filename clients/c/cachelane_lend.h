@@ -297,11 +297,11 @@ static inline void cachelane_give_back(struct cachelane_borrower *b,
 /*
  * Sleeps until there is something to receive, or the lender is gone, or the time is over: an
  * enum cachelane_wait, or -1 with errno and b->error. Once everything was received: ECONNRESET if
- * the lender is gone and did not say that it ends (it was killed, or it crashed); ECONNABORTED if it
- * has disconnected this borrower for an offence; ETIMEDOUT if it did that because this borrower had
- * its quota and returned nothing for longer than borrowers may. Less than 0 ms is no limit. 0 only looks, and costs the
- * lender nothing: so one that never sleeps learns that the lender is gone. A signal is no reason
- * to return; who must see one gives a limit.
+ * the lender is gone and did not say that it ends (it was killed, or it crashed); ECONNABORTED if
+ * it has disconnected this borrower for an offence; ETIMEDOUT if it did that because this borrower
+ * had its quota and returned nothing for longer than borrowers may. Less than 0 ms is no limit. 0
+ * only looks, and costs the lender nothing: so one that never sleeps learns that the lender is
+ * gone. A signal is no reason to return; who must see one gives a limit.
  */
 static inline int cachelane_wait(struct cachelane_borrower *b, int timeout_ms);
 
@@ -365,7 +365,8 @@ static inline int cachelane_hello_send(struct cachelane_borrower *b,
 
 	memset(&hello, 0, sizeof(hello));
 	if (options->group && options->flags & CACHELANE_HELLO_MIRROR)
-		return cachelane_fail(b, EINVAL, "a mirror gets everything, and is in no group", "");
+		return cachelane_fail(b, EINVAL, "a mirror gets everything, and is in no group",
+				      "");
 	if (len > sizeof(hello.name)) {
 		if (options->name)
 			return cachelane_fail(b, EINVAL, "a name of more than 48 bytes", name);
@@ -373,8 +374,7 @@ static inline int cachelane_hello_send(struct cachelane_borrower *b,
 	}
 	memcpy(hello.name, name, len);
 	hello.magic = CACHELANE_MAGIC;
-	hello.version_min =
-		options->group ? CACHELANE_VERSION_GROUPS : CACHELANE_VERSION_MIN;
+	hello.version_min = options->group ? CACHELANE_VERSION_GROUPS : CACHELANE_VERSION_MIN;
 	hello.version_max = CACHELANE_VERSION_MAX;
 	hello.flags = options->flags | (uint32_t)options->group << CACHELANE_GROUP_SHIFT;
 	hello.quota = options->quota;

@@ -32,7 +32,7 @@
 #define BATCH 256
 
 /* How soon a lender is tried again, and how long its answer may take. */
-#define PAUSE_MS 100
+#define PAUSE_MS  100
 #define ANSWER_MS 500
 
 /* An open handle. */

@@ -58,7 +58,10 @@ fn device(args: &Args) -> anyhow::Result<OsString> {
         }
         // It is waited for.
         Err(error) if args.reconnect && error.kind() == io::ErrorKind::NotFound => {}
-        meta => drop(meta.with_context(|| format!("no lender at {}", socket.display()))?),
+        Err(error) => {
+            return Err(error).with_context(|| format!("no lender at {}", socket.display()));
+        }
+        Ok(_) => {}
     }
     let name = args.name.as_deref().unwrap_or_default();
     let socket = std::path::absolute(socket)?;
