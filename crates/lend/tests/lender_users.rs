@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cachelane_lend::LenderOptions;
+use cachelane_lend::layout::{GROUP_SHIFT, Hello};
 use common::part::{Part, playing, ready_for_ever};
 use common::*;
 use zerocopy::IntoBytes as _;
@@ -83,9 +84,16 @@ fn play_a_part() {
                 assert_eq!(mirror.as_ref().map_or_else(|refused| refused.status, |_| 0), status);
                 std::mem::forget(mirror);
             }
+            let refused = RawBorrower::connect(socket, &in_group("group")).map(drop).unwrap_err();
+            assert_eq!(
+                (refused.status, reason(&refused).contains("mirrors and groups")),
+                (3, true)
+            );
             std::mem::forget(RawBorrower::connect(socket, &hello("no mirror", 8, false)));
         }
         "hostile: mirrors of what others get" => {
+            let refused = RawBorrower::connect(socket, &in_group("group")).map(drop).unwrap_err();
+            assert_eq!((refused.status, reason(&refused).contains("--private")), (8, true));
             let refused =
                 RawBorrower::connect(socket, &hello("mirror", 8, true)).map(drop).unwrap_err();
             assert_eq!((refused.status, reason(&refused).contains("--private")), (8, true));
@@ -94,6 +102,10 @@ fn play_a_part() {
         part => panic!("{part}"),
     }
     ready_for_ever()
+}
+
+fn in_group(name: &str) -> Hello {
+    Hello { version_max: 3, flags: 7 << GROUP_SHIFT, ..hello(name, 8, false) }
 }
 
 fn join(socket: &Path) -> RawBorrower {
@@ -223,7 +235,7 @@ fn root_a_user_has_two_mirrors_and_root_as_many_as_it_wants() {
     let Some(rig) = rig(|_| {}) else { return };
     let hostile = Part::play("hostile: mirrors", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 3);
-    assert_eq!((rig.lender.refusals().user, rig.lender.refusals().total()), (1, 1));
+    assert_eq!((rig.lender.refusals().user, rig.lender.refusals().total()), (2, 2));
     let ours: Vec<_> = (0..4).map(|_| rig.mirror("ours", 8)).collect();
     drop((ours, hostile));
     rig.close_empty();
@@ -234,7 +246,7 @@ fn root_where_borrowers_are_apart_no_user_has_a_mirror_but_root() {
     let Some(rig) = rig(|options| options.private = true) else { return };
     let hostile = Part::play("hostile: mirrors of what others get", &rig.socket);
     assert_eq!(rig.lender.borrowers().len(), 1);
-    assert_eq!(rig.lender.refusals().user, 1);
+    assert_eq!(rig.lender.refusals().user, 2);
     let ours = rig.mirror("ours", 8);
     drop((ours, hostile));
     rig.close_empty();
