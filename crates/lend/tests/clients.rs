@@ -1,7 +1,7 @@
-//! The borrowers in C and in Python: what they believe of the layout, and that they work against
-//! the real lender.
+//! The borrowers in C, in Python and in Go: what they believe of the layout, and that they work
+//! against the real lender.
 //!
-//! `PYTHON` in the environment names the interpreter, which needs numpy.
+//! `PYTHON` in the environment names the interpreter, which needs numpy, and `GO` the Go command.
 
 mod common;
 
@@ -76,6 +76,14 @@ fn layout() -> Vec<(String, u64)> {
     ];
     all.extend(constants.map(|(name, value)| (name.to_owned(), value)));
     all
+}
+
+/// A file that lists the layout, a name and a number on each line.
+fn layout_in(dir: &Path) -> PathBuf {
+    let list = dir.join("layout");
+    let lines: String = layout().iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+    std::fs::write(&list, lines).expect("a file");
+    list
 }
 
 fn clients() -> PathBuf {
@@ -211,24 +219,34 @@ fn the_c_example_counts_what_the_lender_lends() {
     let dir = tempfile::tempdir().expect("a folder");
     let program = dir.path().join("count");
     compile("cc", &clients().join("c/count.c"), &program, &["-std=c11"]);
+    assert_counts(&program, "No such file or directory");
+}
+
+/// A program that counts what is lent to it, and says this where nobody lends.
+fn assert_counts(program: &Path, alone: &str) {
     for private in [false, true] {
         let (output, loans, dropped) = lend_to(private, |socket| {
-            let mut command = Command::new(&program);
+            let mut command = Command::new(program);
             command.arg(socket);
             command
         });
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
-        let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
-        let printed = String::from_utf8(output.stdout).expect("text");
-        assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+        assert_eq!(String::from_utf8(output.stdout).expect("text"), counted(loans, dropped));
     }
 
-    let nobody = dir.path().join("nobody");
-    let refused = Command::new(&program).arg(&nobody).output().expect("it runs");
+    let nobody = program.with_file_name("nobody");
+    let refused = Command::new(program).arg(&nobody).output().expect("it runs");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said.contains("nobody: No such file or directory"), "{said}");
+    assert!(said.contains(&format!("nobody: {alone}")), "{said}");
+    assert_eq!(Command::new(program).output().expect("it runs").status.code(), Some(2));
+}
+
+/// What a program prints that has counted what [`lend_to`] lent it.
+fn counted(loans: u64, dropped: u64) -> String {
+    let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
+    format!("{packets} packets, {bytes} bytes, {dropped} dropped\n")
 }
 
 /// A Python that has numpy, in the folder of the package.
@@ -254,9 +272,7 @@ fn assert_ok(output: &Output) {
 #[test]
 fn the_python_package_has_the_same_layout_and_passes_its_own_tests() {
     let dir = tempfile::tempdir().expect("a folder");
-    let list = dir.path().join("layout");
-    let lines: String = layout().iter().map(|(name, value)| format!("{name} {value}\n")).collect();
-    std::fs::write(&list, lines).expect("a file");
+    let list = layout_in(dir.path());
     let tests = ["-m", "unittest", "tests.test_layout", "tests.test_borrower"];
     assert_ok(&succeed(python().args(tests).env("CACHELANE_LAYOUT", &list)));
 }
@@ -270,8 +286,70 @@ fn the_python_borrower_receives_what_the_lender_lends() {
             command
         });
         assert_ok(&output);
-        let printed = String::from_utf8(output.stdout).expect("text");
-        let (packets, bytes) = (loans - IN_TWO_PARTS, loans * BYTES);
-        assert_eq!(printed, format!("{packets} packets, {bytes} bytes, {dropped} dropped\n"));
+        assert_eq!(String::from_utf8(output.stdout).expect("text"), counted(loans, dropped));
     }
+}
+
+/// The Go command in the folder of the module. It needs no network and no C compiler, and what it
+/// builds is kept under target.
+fn go() -> Command {
+    let own = std::env::var("GO").ok();
+    let mut candidates = own.iter().map(String::as_str).chain(["go", "/usr/local/go/bin/go"]);
+    let is_there = |go: &&str| Command::new(go).arg("version").output().is_ok();
+    let go = candidates.find(is_there);
+    let mut command = Command::new(go.expect("Go 1.19 or later; see scripts/deps build"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    command.current_dir(clients().join("go"));
+    command.env("GOCACHE", folder.join("go-build")).env("GOPATH", folder.join("go"));
+    for (name, value) in [
+        ("CGO_ENABLED", "0"),
+        ("GOENV", "off"),
+        ("GOFLAGS", ""),
+        ("GOPROXY", "off"),
+        ("GOTOOLCHAIN", "local"),
+        ("GOWORK", "off"),
+    ] {
+        command.env(name, value);
+    }
+    command
+}
+
+#[test]
+fn the_go_package_has_the_same_layout_and_passes_its_own_tests() {
+    let dir = tempfile::tempdir().expect("a folder");
+    succeed(go().args(["vet", "./..."]));
+    let list = layout_in(dir.path());
+    let mut tests = go();
+    tests.args(["test", "-count=1", "-v", "."]).env("CACHELANE_LAYOUT", &list);
+    let output = tests.output().expect("it runs");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    // The one that needs a lender.
+    assert_eq!(printed.matches("--- SKIP").count(), 1, "{printed}");
+}
+
+#[test]
+fn the_go_borrower_receives_what_the_lender_lends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("tests");
+    succeed(go().args(["test", "-c", "-o"]).arg(&program).arg("."));
+    for private in [false, true] {
+        let (output, loans, dropped) = lend_to(private, |socket| {
+            let mut command = Command::new(&program);
+            let one = "-test.run=^TestEverythingThatIsLentIsReceivedAndGivenBack$";
+            command.arg(one).env("CACHELANE_LENDER", socket);
+            command
+        });
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said, counted(loans, dropped) + "PASS\n");
+    }
+}
+
+#[test]
+fn the_go_example_counts_what_the_lender_lends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("count");
+    succeed(go().args(["build", "-o"]).arg(&program).arg("./examples/count"));
+    assert_counts(&program, "there is no such socket");
 }

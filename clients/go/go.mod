@@ -1,0 +1,3 @@
+module cachelane/lend
+
+go 1.19
