@@ -399,7 +399,8 @@ static inline int cachelane_welcome_receive(struct cachelane_borrower *b,
 	struct cmsghdr *cmsg;
 	struct msghdr message;
 	ssize_t got;
-	int resets = 0;
+	size_t at;
+	int resets = 0, too_many = 0;
 
 	*count = 0;
 	for (;;) {
@@ -426,12 +427,21 @@ static inline int cachelane_welcome_receive(struct cachelane_borrower *b,
 	for (cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
 		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
 			continue;
-		*count = (int)((cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(fds, CMSG_DATA(cmsg), (size_t)*count * sizeof(int));
+		for (at = 0; at < (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int); at++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(cmsg) + at * sizeof(int), sizeof(int));
+			if (*count < 3) {
+				fds[(*count)++] = fd;
+				continue;
+			}
+			close(fd);
+			too_many = 1;
+		}
 	}
 	if (got == 0)
 		return cachelane_fail(b, ECONNABORTED, "the lender closed and did not say why", "");
-	if (got != sizeof(*welcome) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	if (got != sizeof(*welcome) || too_many || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
 		return cachelane_out_of_step(b, "an answer of another size");
 	return 0;
 }

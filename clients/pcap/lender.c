@@ -48,8 +48,6 @@ struct capture {
 	int knock, epoll, timer;
 	/* By connections before this one: packets that the lender dropped. */
 	u_int received, dropped;
-	/* When the lender was tried last. */
-	int64_t tried_ms;
 	/* The last packet that was handed over lies in its loan. */
 	bool lent;
 	/* A packet in several frames, put together, or one whose loan could not be kept. */
@@ -246,22 +244,16 @@ static int connect_to_lender(struct capture *c, int timeout_ms, int patience_ms)
 	return cachelane_connect(&c->borrower, place->path, &options);
 }
 
-/* Tries the lender, unless it was tried just now: 1 if it is there again, 0, or an error. */
+/* Tries the lender, if it is time: 1 if it is there again, 0, or an error. */
 static int come_back(pcap_t *p, struct capture *c)
 {
 	uint64_t times;
 
-	if (cachelane_now_ms() - c->tried_ms < PAUSE_MS)
-		return 0;
-	/* It may not be there to be read: then it is later. */
+	/* Read whenever it can be: the program may wait for it. */
 	if (read(c->timer, &times, sizeof(times)) < 0)
-		times = 0;
-	if (connect_to_lender(c, ANSWER_MS, 0) != 0) {
-		bool may_pass = cachelane_may_pass(&c->borrower, errno);
-
-		c->tried_ms = cachelane_now_ms();
-		return may_pass ? 0 : lender_failed(p, c);
-	}
+		return 0;
+	if (connect_to_lender(c, ANSWER_MS, 0) != 0)
+		return cachelane_may_pass(&c->borrower, errno) ? 0 : lender_failed(p, c);
 	if (watch(c, c->borrower.socket)) {
 		pcap_plugin_set_errbuf(p, "no memory to wait by: %s", strerror(errno));
 		return PCAP_ERROR;
@@ -274,12 +266,15 @@ static int come_back(pcap_t *p, struct capture *c)
 /* Without a lender: as refill. */
 static int refill_without(pcap_t *p, struct capture *c, int timeout_ms, bool waits)
 {
-	struct pollfd fd = {.fd = c->knock, .events = POLLIN};
+	struct pollfd fds[2] = {
+		{.fd = c->knock, .events = POLLIN},
+		{.fd = c->timer, .events = POLLIN},
+	};
 	int got = come_back(p, c);
 
 	if (got != 0 || !waits)
 		return got;
-	poll(&fd, 1, timeout_ms < 0 || timeout_ms > PAUSE_MS ? PAUSE_MS : timeout_ms);
+	poll(fds, 2, timeout_ms);
 	return 1;
 }
 

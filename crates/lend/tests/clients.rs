@@ -6,7 +6,9 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::mem::offset_of;
+use std::io::IoSlice;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -16,6 +18,11 @@ use cachelane_lend::layout::{
     Loan, MAGIC, Mapped, OutHeader, Status, VERSION_GROUPS, VERSIONS, Welcome,
 };
 use common::Rig;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept, bind, listen, recv, sendmsg, socket_with,
+};
+use zerocopy::{FromZeros as _, IntoBytes as _};
 
 /// Everything that a client has to know: a name, and a number.
 fn layout() -> Vec<(String, u64)> {
@@ -220,6 +227,34 @@ fn the_c_example_counts_what_the_lender_lends() {
     let program = dir.path().join("count");
     compile("cc", &clients().join("c/count.c"), &program, &["-std=c11"]);
     assert_counts(&program, "No such file or directory");
+}
+
+/// What follows the places for three is not written over by a fourth.
+#[test]
+fn the_c_client_takes_no_more_descriptors_than_it_has_places_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (program, path) = (dir.path().join("count"), dir.path().join("lend"));
+    let checked = ["-std=c11", "-fsanitize=address", "-g"];
+    compile("cc", &clients().join("c/count.c"), &program, &checked);
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let listener = socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+    bind(&listener, &SocketAddrUnix::new(&path).expect("a path")).expect("an address");
+    listen(&listener, 1).expect("a listener");
+    let mut command = Command::new(&program);
+    let child = command.arg(&path).stderr(Stdio::piped()).spawn().expect("it starts");
+    let connection = accept(&listener).expect("a connection");
+    recv(&connection, &mut [0; 64], RecvFlags::empty()).expect("a hello");
+    let welcome = Welcome { magic: MAGIC, ..Welcome::new_zeroed() };
+    let fds = [listener.as_fd(); 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = [IoSlice::new(welcome.as_bytes())];
+    sendmsg(&connection, &bytes, &mut control, SendFlags::empty()).expect("it is sent");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("out of step") && !said.contains("Sanitizer"), "{said}");
 }
 
 /// A program that counts what is lent to it, and says this where nobody lends.

@@ -249,6 +249,13 @@ fn a_loop_is_broken_by_a_signal_and_by_another_thread_and_a_read_ends_after_its_
     rig.end();
 }
 
+/// The CPU time of a process, in hundredths of a second.
+fn cpu_ticks(child: &Child) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
+    let (_, after) = stat.rsplit_once(") ").expect("its name");
+    after.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
 #[test]
 fn a_handle_that_reconnects_reads_on_from_the_next_lender() {
     for by in ["loop", "poll", "poll-one", "next"] {
@@ -270,8 +277,11 @@ fn a_handle_that_reconnects_reads_on_from_the_next_lender() {
             }));
             if round < 2 {
                 rig.end_lender();
-                // It notices, and tries in vain.
-                std::thread::sleep(Duration::from_millis(250));
+                // It notices, and tries in vain, without spinning.
+                let before = cpu_ticks(&child);
+                std::thread::sleep(Duration::from_millis(500));
+                let spent = cpu_ticks(&child) - before;
+                assert!(spent < 10, "{by}: {spent} hundredths of a second");
                 rig.start_again();
                 rig.joined(1);
             }
