@@ -273,7 +273,8 @@ enum cachelane_wait {
  * Connects to the lender that listens on the socket `path`. 0, or -1 with errno and b->error:
  * as connect(2); ECONNABORTED if the lender refuses (b->status says why); ETIMEDOUT; EPROTO if what
  * listens there is no lender; EINVAL for a path or a name that is too long, and for a mirror in a
- * group; EINTR if a signal ends its patience. `options` can be NULL. After a failure there is
+ * group; EINTR if a signal comes between two
+ * tries that patience allows. `options` can be NULL. After a failure there is
  * nothing to close.
  *
  * To go on after the lender's end: close, and connect again, with patience.
@@ -602,8 +603,9 @@ static inline int cachelane_join(struct cachelane_borrower *b, const char *path,
 		failed = cachelane_out_of_step(b, "too few descriptors");
 	if (!failed)
 		failed = cachelane_map_all(b, &welcome, fds);
+	/* To map takes as long as the area is large. */
 	if (!failed)
-		failed = cachelane_mapped_send(b, until);
+		failed = cachelane_mapped_send(b, cachelane_now_ms() + timeout_ms);
 	for (at = 0; at < count; at++)
 		close(fds[at]);
 	return failed ? -1 : 0;
@@ -764,6 +766,9 @@ static inline void cachelane_give_back(struct cachelane_borrower *b,
 /* CLOSED, or why else nothing will follow: in `closed` channels that was said. */
 static inline int cachelane_ended(struct cachelane_borrower *b, uint32_t closed)
 {
+	/* Closed on this side. */
+	if (b->channels == 0)
+		return CACHELANE_CLOSED;
 	/* Relaxed: it was stored before `closed`, and before the socket's end. */
 	switch (__atomic_load_n(&b->channel[0].out->ended, __ATOMIC_RELAXED)) {
 	case CACHELANE_OFFENCE:
@@ -888,6 +893,9 @@ static inline uint64_t cachelane_dropped(const struct cachelane_borrower *b)
 
 static inline void cachelane_close(struct cachelane_borrower *b)
 {
+	/* First, for who asks for the drops in a signal handler. */
+	b->channels = 0;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	if (b->area)
 		munmap((void *)b->area, (size_t)b->area_len);
 	if (b->out)
@@ -902,7 +910,6 @@ static inline void cachelane_close(struct cachelane_borrower *b)
 	b->back = NULL;
 	b->channel = NULL;
 	b->socket = -1;
-	b->channels = 0;
 }
 
 #ifdef __cplusplus

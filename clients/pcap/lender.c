@@ -223,13 +223,15 @@ static int ended(pcap_t *p, struct capture *c, int there)
 		return PCAP_ERROR;
 	}
 	c->dropped += (u_int)cachelane_dropped(&c->borrower);
+	/* A child may have it too, and then it would stay. */
+	epoll_ctl(c->epoll, EPOLL_CTL_DEL, c->borrower.socket, NULL);
 	cachelane_close(&c->borrower);
 	c->away = true;
 	set_timer(c, true);
 	return 1;
 }
 
-static int connect_to_lender(struct capture *c, int timeout_ms, int patience_ms)
+static int connect_to_lender(struct capture *c, int timeout_ms)
 {
 	const struct place *place = &c->place;
 	struct cachelane_options options = {
@@ -238,7 +240,6 @@ static int connect_to_lender(struct capture *c, int timeout_ms, int patience_ms)
 		.flags = place->mirror ? CACHELANE_HELLO_MIRROR : 0,
 		.group = place->group,
 		.timeout_ms = timeout_ms,
-		.patience_ms = patience_ms,
 	};
 
 	return cachelane_connect(&c->borrower, place->path, &options);
@@ -252,10 +253,11 @@ static int come_back(pcap_t *p, struct capture *c)
 	/* Read whenever it can be: the program may wait for it. */
 	if (read(c->timer, &times, sizeof(times)) < 0)
 		return 0;
-	if (connect_to_lender(c, ANSWER_MS, 0) != 0)
+	if (connect_to_lender(c, ANSWER_MS) != 0)
 		return cachelane_may_pass(&c->borrower, errno) ? 0 : lender_failed(p, c);
 	if (watch(c, c->borrower.socket)) {
 		pcap_plugin_set_errbuf(p, "no memory to wait by: %s", strerror(errno));
+		cachelane_close(&c->borrower);
 		return PCAP_ERROR;
 	}
 	c->away = false;
@@ -456,7 +458,10 @@ static int open_lender(pcap_t *p, struct capture *c)
 {
 	const char *hint = "";
 
-	if (connect_to_lender(c, 0, c->place.reconnects ? -1 : 0) == 0)
+	if (connect_to_lender(c, 0) == 0)
+		return 0;
+	c->away = c->place.reconnects && cachelane_may_pass(&c->borrower, errno);
+	if (c->away)
 		return 0;
 	if (c->borrower.status == CACHELANE_MIRROR || c->borrower.status == CACHELANE_DENIED)
 		hint = "; a share of the flows: " PREFIX "PATH,share";
@@ -493,7 +498,7 @@ static int lender_activate(pcap_t *p)
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
 	c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (c->knock < 0 || c->epoll < 0 || c->timer < 0 || watch(c, c->knock) ||
-	    watch(c, c->timer) || watch(c, c->borrower.socket)) {
+	    watch(c, c->timer) || (!c->away && watch(c, c->borrower.socket))) {
 		pcap_plugin_set_errbuf(p, "no descriptors to wait by: %s", strerror(errno));
 		lender_cleanup(p);
 		return PCAP_ERROR;
@@ -504,6 +509,8 @@ static int lender_activate(pcap_t *p)
 	pcap_plugin_set_selectable_fd(p, c->epoll);
 	pcap_plugin_set_ops(p, &ops);
 	c->selects = true;
+	if (c->away)
+		set_timer(c, true);
 	leave(c);
 	return 0;
 }

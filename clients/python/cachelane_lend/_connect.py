@@ -123,7 +123,8 @@ def _connect(path: str, hello: bytes, timeout: float) -> Connection:
         lens = [int(welcome[name + "_len"]) for name in names]
         writes = (False, False, True)
         area, out, back = (_map(path, *each) for each in zip(names, fds, lens, writes))
-        _join(connection, path, until, timeout)
+        # To map takes as long as the area is large.
+        _join(connection, path, time.monotonic() + timeout, timeout)
         return Connection(connection, welcome, area, out, back)
     except BaseException:
         connection.close()

@@ -85,6 +85,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// The control thread looks several times until then.
+const EVICT_AFTER_LEAST: Duration = Duration::from_millis(10);
+
 /// How a lender is set up.
 #[derive(Clone, Debug, Setters)]
 #[non_exhaustive]
@@ -128,7 +131,7 @@ pub struct LenderOptions {
     pub private: bool,
     /// How long a borrower that shares flows may have its quota, so that packets for it are dropped, and
     /// return nothing, until it is evicted and others get its flows; none is for ever. Mirrors are left
-    /// alone: they take nothing from others. The default is 30 seconds.
+    /// alone: they take nothing from others. At least 10 ms; the default is 30 seconds.
     pub evict_after: Option<Duration>,
 }
 
@@ -166,8 +169,8 @@ impl LenderOptions {
             format!("mode {mode:#o}: expected at most 0o777")
         } else if !(1..=100).contains(&user_share) {
             format!("a user's share of {user_share} %: expected 1 to 100")
-        } else if self.evict_after.is_some_and(|after| after.is_zero()) {
-            "no time until borrowers are evicted".into()
+        } else if let Some(after) = self.evict_after.filter(|after| *after < EVICT_AFTER_LEAST) {
+            format!("eviction after {after:?}: expected at least {EVICT_AFTER_LEAST:?}")
         } else if self.handshake.is_zero() || self.joins_per_second == 0 {
             "no time for a handshake, or no joins".into()
         } else {

@@ -80,10 +80,11 @@ pub(crate) fn say_why(out: &Memory, why: Ending) {
 pub(crate) fn why(out: &Memory) -> Ending {
     // Relaxed: as above.
     match out.word(ENDED).load(Ordering::Relaxed) {
-        1 => Ending::Lender,
+        0 => Ending::Unsaid,
         2 => Ending::Offence,
         3 => Ending::Evicted,
-        _ => Ending::Unsaid,
+        // Also what a later lender says.
+        _ => Ending::Lender,
     }
 }
 

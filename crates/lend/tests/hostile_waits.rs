@@ -108,7 +108,7 @@ fn a_borrower_with_a_hundred_thousand_waiters_costs_the_data_thread_nothing_and_
         }
     }
     assert!(!waiting.is_empty(), "nothing can be waited for");
-    let (mut most, mut rounds) = (Duration::ZERO, 0_u32);
+    let (mut slow, mut rounds) = (Vec::new(), 0_u32);
     rig.until("it has lost its place", |rig| {
         bad.asleep().store(2 * rounds + 1, std::sync::atomic::Ordering::SeqCst);
         rounds += 1;
@@ -116,7 +116,8 @@ fn a_borrower_with_a_hundred_thousand_waiters_costs_the_data_thread_nothing_and_
         let mut packets = packets;
         let before = cpu_time();
         rig.distributors[0].lend(&mut packets, &mut rig.cache);
-        most = most.max(cpu_time() - before);
+        let spent = cpu_time() - before;
+        slow.extend((spent > Duration::from_micros(500)).then_some(spent));
         for borrower in [&mut good, &mut bad] {
             let loans = borrower.receive(0);
             borrower.give_back(0, loans.iter().map(|loan| loan.token));
@@ -125,8 +126,9 @@ fn a_borrower_with_a_hundred_thousand_waiters_costs_the_data_thread_nothing_and_
         rig.lender.borrowers().len() == 1
     });
     assert_eq!(good.dropped(0), 0);
-    // Each of its wake-ups takes some 2 ms of whoever does them.
-    assert!(most < Duration::from_micros(500), "the data thread spent {most:?} in one call");
+    // Each of its wake-ups takes some 2 ms of whoever does them, and there are more than a hundred. One or two
+    // calls in which the machine had something else to do are not those.
+    assert!(slow.len() <= 2, "the data thread spent {slow:?} in {} of {rounds} calls", slow.len());
     let counters = rig.lender.counters();
     assert_eq!((counters.disconnected, counters.left), (1, 0), "{counters:?}");
     assert_eq!(rig.lender.offences().slow, 1);

@@ -243,8 +243,8 @@ impl Peer<'_> {
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(e) => return Err(Error::io(self.says("cannot say that all is mapped"), e)),
         }
-        let left = self.until.saturating_duration_since(Instant::now());
-        let waited = wait_at(socket, Some(left));
+        // To map takes as long as the area is large: the time begins anew.
+        let waited = wait_at(socket, Some(self.timeout));
         match waited.map_err(|e| Error::io(self.says("cannot wait"), e))? {
             Wait::Ready => Ok(()),
             Wait::TimedOut => Err(self.timed_out("did not take us in")),

@@ -3,8 +3,9 @@
 //!
 //! Packets for such a borrower are dropped, and nobody else gets them. The control thread looks now and
 //! then at what the distributors have counted, which costs those nothing. The time begins with the first
-//! look that finds packets dropped, and nothing returned, since the look before. It ends a borrower only
-//! if packets were dropped once more: a distributor that waits for a CPU drops none, and takes back first.
+//! look that finds packets dropped, and nothing returned, since the look before, from a borrower that has
+//! something to return. It ends a borrower only if packets were dropped once more: a distributor that waits
+//! for a CPU drops none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,8 @@ impl Watched {
         (self.returned, self.dropped) = (returned, dropped);
         self.stuck = match self.stuck.filter(|_| is_stuck_still) {
             Some(stuck) => Some(stuck + passed),
-            None => (is_stuck_still && drops).then_some(Duration::ZERO),
+            // Who has nothing drops what is too large for it.
+            None => (is_stuck_still && drops && self.tally.out.get() > 0).then_some(Duration::ZERO),
         };
         drops && self.stuck.is_some_and(|stuck| stuck >= after)
     }
@@ -99,10 +101,26 @@ mod tests {
     const AFTER: Duration = Duration::from_secs(8);
     const LOOK: Duration = Duration::from_secs(1);
 
+    fn one_with_its_quota() -> (Arc<ChannelTally>, Watched) {
+        let tally: Arc<ChannelTally> = Arc::default();
+        tally.out.set(1);
+        let watched = Watched::new(&tally);
+        (tally, watched)
+    }
+
+    #[test]
+    fn who_has_nothing_to_return_stays_however_much_is_too_large_for_it() {
+        let (tally, mut watched) = one_with_its_quota();
+        tally.out.set(0);
+        for look in 0..1000 {
+            tally.dropped.add(1);
+            assert!(!watched.is_over(LOOK, AFTER), "look {look}");
+        }
+    }
+
     #[test]
     fn who_returns_nothing_while_packets_are_dropped_is_evicted_when_the_time_is_over() {
-        let tally = Arc::default();
-        let mut watched = Watched::new(&tally);
+        let (tally, mut watched) = one_with_its_quota();
         for look in 0..9 {
             tally.dropped.add(1);
             assert_eq!(watched.is_over(LOOK, AFTER), look == 8, "look {look}");
@@ -111,8 +129,7 @@ mod tests {
 
     #[test]
     fn who_returns_something_now_and_then_stays_and_so_does_who_misses_nothing() {
-        let tally = Arc::default();
-        let mut watched = Watched::new(&tally);
+        let (tally, mut watched) = one_with_its_quota();
         for look in 0..1000 {
             tally.dropped.add(100);
             tally.returned.add(u64::from(look % 8 == 0));
@@ -129,8 +146,7 @@ mod tests {
 
     #[test]
     fn what_comes_seldom_counts_from_the_first_that_was_dropped() {
-        let tally = Arc::default();
-        let mut watched = Watched::new(&tally);
+        let (tally, mut watched) = one_with_its_quota();
         for look in 0..9 {
             tally.dropped.add(u64::from(look % 4 == 0));
             assert_eq!(watched.is_over(LOOK, AFTER), look == 8, "look {look}");

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use lend::{Borrower, BorrowerOptions, Wait};
+use lend::{Borrower, BorrowerOptions, ErrorKind, Wait};
 
 use super::Args;
 
@@ -30,12 +30,13 @@ pub(super) enum Rested {
     Ready,
     /// The lender has ended, and nothing will come.
     Closed,
-    /// The connection is another one.
-    Again,
+    /// The lender is gone, and another connection is wanted: [`Connection::renew`].
+    Lost,
 }
 
 impl Connection {
-    /// Connects a worker, and waits for a lender if that is wanted.
+    /// Connects a worker, and waits for a lender if that is wanted: the first does. Where one waited for room
+    /// that others have, those before it would lose their packets meanwhile.
     pub(super) fn open(args: &Args, number: u16) -> lend::Result<Self> {
         let name = match (args.name.as_deref(), args.worker) {
             (Some(name), Some(2..)) => format!("{name}-{number}"),
@@ -48,7 +49,7 @@ impl Connection {
             .mirror(args.mirror)
             .group(args.group.unwrap_or(0));
         let borrower = match Borrower::connect(&args.socket, &options) {
-            Err(error) if args.reconnect && error.kind().may_pass() => {
+            Err(error) if number == 0 && args.reconnect && error.kind().may_pass() => {
                 tracing::warn!("{}: {error}; waiting for it", options.name);
                 connect(&args.socket, &options, || false)?.expect("it goes on until there is one")
             }
@@ -67,13 +68,8 @@ impl Connection {
         self.borrower.as_mut().expect("nothing is asked of one that is over")
     }
 
-    /// Waits for something to receive. After the lender's end it connects anew, if that is wanted, and
-    /// goes on trying until it `is_over`.
-    pub(super) fn wait(
-        &mut self,
-        timeout: Duration,
-        is_over: impl Fn() -> bool,
-    ) -> anyhow::Result<Rested> {
+    /// Waits for something to receive.
+    pub(super) fn wait(&mut self, timeout: Duration) -> anyhow::Result<Rested> {
         let why = match self.borrower().wait(Some(timeout)) {
             Ok(Wait::Closed) if !self.reconnects => return Ok(Rested::Closed),
             Ok(Wait::Closed) => "the lender has ended".to_owned(),
@@ -83,17 +79,20 @@ impl Connection {
                 return Err(error).with_context(|| self.socket.display().to_string());
             }
         };
-        let name = &self.options.name;
-        tracing::warn!("{name}: {why}; connecting again");
+        tracing::warn!("{}: {why}; connecting again", self.options.name);
+        Ok(Rested::Lost)
+    }
+
+    /// Connects anew, and goes on trying until it `is_over`; whether it is connected.
+    pub(super) fn renew(&mut self, is_over: impl Fn() -> bool) -> anyhow::Result<bool> {
         self.dropped_before = self.dropped();
         // First: its memory counts for its user's share for as long as it is mapped.
         self.borrower = None;
         self.borrower = connect(&self.socket, &self.options, is_over)?;
-        if self.borrower.is_none() {
-            return Ok(Rested::Closed);
+        if self.borrower.is_some() {
+            tracing::info!("{}: connected again", self.options.name);
         }
-        tracing::info!("{name}: connected again");
-        Ok(Rested::Again)
+        Ok(self.borrower.is_some())
     }
 }
 
@@ -103,9 +102,16 @@ fn connect(
     options: &BorrowerOptions,
     is_over: impl Fn() -> bool,
 ) -> lend::Result<Option<Borrower>> {
+    /// A lender that starts lets others in once its socket has its mode and group.
+    const DENIALS: u32 = 20;
+    let mut denied = 0;
     while !is_over() {
         match Borrower::connect(socket, options) {
             Ok(borrower) => return Ok(Some(borrower)),
+            Err(error) if error.kind() == ErrorKind::NotPermitted && denied < DENIALS => {
+                denied += 1;
+                thread::sleep(PAUSE);
+            }
             Err(error) if error.kind().may_pass() => thread::sleep(PAUSE),
             Err(error) => return Err(error),
         }

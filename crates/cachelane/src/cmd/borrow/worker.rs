@@ -24,6 +24,13 @@ pub(super) enum Task {
     Capture(Box<Capture>),
 }
 
+impl Task {
+    /// Whether nobody reads any more what is written.
+    fn is_closed(&self) -> bool {
+        matches!(self, Task::Capture(capture) if capture.is_closed())
+    }
+}
+
 /// A connection, and what is done with what comes.
 pub(super) struct Worker {
     pub(super) connection: Connection,
@@ -47,16 +54,21 @@ impl Worker {
                 self.connection.borrower().give_back(loans.drain(..));
             }
             context.turn(now, []);
-            if let Task::Capture(capture) = &self.task
-                && capture.is_closed()
-            {
+            if self.task.is_closed() {
                 context.control.ends(Ended::Reader);
                 break;
             }
             let sleeps = !self.spin && patience.is_over(now, received);
             match self.rest(sleeps, now, &mut looked, context)? {
                 Rested::Ready => {}
-                Rested::Again => context.reconnected(),
+                Rested::Lost if self.renew(context)? => context.reconnected(),
+                // It is told to end, or nobody reads any more.
+                Rested::Lost => {
+                    if self.task.is_closed() {
+                        context.control.ends(Ended::Reader);
+                    }
+                    break;
+                }
                 Rested::Closed => {
                     context.control.ends(Ended::Lender);
                     break;
@@ -91,7 +103,16 @@ impl Worker {
         *looked = now;
         context.over_quota(self.connection.dropped());
         let timeout = if sleeps { LONGEST } else { Duration::ZERO };
-        self.connection.wait(timeout, || context.control.is_over())
+        self.connection.wait(timeout)
+    }
+
+    /// Waits for another lender, with nothing left to write meanwhile; whether there is one.
+    fn renew(&mut self, context: &Context) -> anyhow::Result<bool> {
+        if let Task::Capture(capture) = &mut self.task {
+            capture.flush()?;
+        }
+        let task = &self.task;
+        self.connection.renew(|| context.control.is_over() || task.is_closed())
     }
 
     /// Does what it is for with whole packets.
