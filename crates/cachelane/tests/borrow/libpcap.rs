@@ -293,6 +293,28 @@ fn a_handle_that_reconnects_reads_on_from_the_next_lender() {
 }
 
 #[test]
+fn a_program_that_starts_before_its_lender_reads_what_that_lends() {
+    for by in ["loop", "poll", "poll-one", "next"] {
+        let mut rig = Rig::new(|_| {});
+        rig.end_lender();
+        let socket = rig.socket.to_str().expect("text").to_owned();
+        let reader = reader(&rig.place);
+        let reader = reader.to_str().expect("text");
+        let args = ["borrow", &socket, "--reconnect", "--", reader, "cachelane", by, "3"];
+        let mut command = rig.place.command(&args);
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+        let _ = child.stdin.take().expect("a pipe").write_all(&b"\n".repeat(3));
+        std::thread::sleep(Duration::from_millis(150));
+        rig.start_again();
+        rig.joined(1);
+        rig.lend(0, &flows(0..3, 100));
+        let output = ends(child);
+        assert_eq!(lines(&output).0, told(&flows(0..3, 100)), "{by}: {output:?}");
+        rig.end();
+    }
+}
+
+#[test]
 fn a_loop_is_broken_while_there_is_no_lender() {
     let mut rig = Rig::new(|_| {});
     let device = format!("cachelane:{},reconnect", rig.socket.display());

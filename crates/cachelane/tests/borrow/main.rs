@@ -148,6 +148,25 @@ fn one_that_reconnects_counts_on_with_the_next_lender_and_waits_for_the_first() 
 }
 
 #[test]
+fn workers_that_have_no_room_beside_the_first_are_refused_at_once() {
+    // Two channels of 512 frames, and 32 loans for each borrower in both: eight have room.
+    let mut rig = Rig::new(|_| {});
+    let socket = rig.socket.to_str().expect("text").to_owned();
+    let args = ["borrow", &socket, "--reconnect", "--worker", "9"];
+    let mut command = rig.place.command(&args);
+    let mut child = command.spawn().expect("it starts");
+    assert!(comes_true(|| {
+        rig.collect();
+        child.try_wait().expect("its status").is_some()
+    }));
+    let output = child.wait_with_output().expect("it ended");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("the lender refuses: asked for 64 loans, 0 are left"), "{said}");
+    rig.end();
+}
+
+#[test]
 fn root_one_that_was_evicted_comes_back_although_its_user_may_have_one_borrower_only() {
     const NAME: &str =
         "root_one_that_was_evicted_comes_back_although_its_user_may_have_one_borrower_only";
