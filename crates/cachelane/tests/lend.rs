@@ -513,7 +513,7 @@ fn root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back() 
     if !root(NAME) {
         return;
     }
-    let lending = Lending::start("lendevict", &["--evict-after", "1s", "--quota", "64"]);
+    let lending = Lending::start("lendevict", &["--evict-after", "1s"]);
     let args = ["borrow", lending.socket.to_str().expect("text"), "--json", "--reconnect"];
     let start = |name| {
         let args = [&args[..], &["--name", name]].concat();
@@ -524,10 +524,11 @@ fn root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back() 
     stopped.signal(Signal::STOP);
     assert!(comes_true(|| lending.counter("lend.evicted") == 1));
     assert_eq!(lending.counter("lend.borrowers"), 1);
-    // The other one misses nothing now.
+    // The other one gets all flows: half of them were dropped before. It may have to wait for a CPU.
     let [dropped, lent] = ["lend.dropped", "lend.lent"].map(|name| lending.counter(name));
-    assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
-    assert_eq!(lending.counter("lend.dropped"), dropped);
+    assert!(comes_true(|| lending.counter("lend.lent") > lent + 10_000));
+    let dropped = lending.counter("lend.dropped") - dropped;
+    assert!(dropped < 2_500, "{dropped} of 10,000 packets");
     stopped.signal(Signal::CONT);
     assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
     drop(sender);
