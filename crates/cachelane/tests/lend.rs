@@ -500,9 +500,7 @@ fn root_a_borrower_of_a_lender_that_is_killed_says_so_or_goes_on_with_the_next_o
         lent(&lender);
         lender.end(signal);
     }
-    let output = stays.end(Signal::INT);
-    assert!(output.status.success(), "{output:?}");
-    let end: Value = serde_json::from_str(text(&output.stdout).trim()).expect("JSON");
+    let end = stays.object();
     assert_eq!(number(&end, "/reconnects"), 4, "{end:#}");
     assert!(number(&end, "/packets") >= 9, "{end:#}");
 }
@@ -533,9 +531,8 @@ fn root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back() 
     assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
     drop(sender);
     for (borrower, again) in [(stopped, 1), (other, 0)] {
-        let output = borrower.end(Signal::INT);
-        let end: Value = serde_json::from_str(text(&output.stdout).trim()).expect("JSON");
-        assert_eq!(number(&end, "/reconnects"), again, "{output:?}");
+        let end = borrower.object();
+        assert_eq!(number(&end, "/reconnects"), again, "{end:#}");
     }
 }
 

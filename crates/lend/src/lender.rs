@@ -13,9 +13,9 @@
 //! the control thread makes its memories, and has the welcome sent. When the borrower has mapped
 //! them, what it writes is sealed and mapped here (`Memory::theirs`), each distributor gets its
 //! channel, and it has **joined**. From then on its socket shows that it lives. When that ends, or
-//! a distributor reports that it offended too often, or it is evicted (`eviction.rs`), it is **leaving**: every distributor takes
-//! back what it has and says so, and only then are slot and quota somebody else's. A newcomer that
-//! has room only then waits for that, a second at most (`waiting.rs`).
+//! a distributor reports that it offended too often, or it is evicted (`eviction.rs`), it is
+//! **leaving**: every distributor takes back what it has and says so, and only then are slot and
+//! quota somebody else's. A newcomer that has room only then waits for that, a second at most (`waiting.rs`).
 //!
 //! # Nobody waits for a borrower
 //!
@@ -126,8 +126,8 @@ pub struct LenderOptions {
     pub watched: usize,
     /// Whether packets are copied into an area of each borrower's own, so that no borrower can read
     /// what others get, or what was received before it joined; a mirror or a group of its own would
-    /// see all, so only those may have one who are not limited by `user_share`. The default is false: all read the
-    /// same area, and nothing is copied.
+    /// see all, so only those may have one who are not limited by `user_share`. The default is
+    /// false: all read the same area, and nothing is copied.
     pub private: bool,
     /// How long a borrower that shares flows may have its quota, so that packets for it are dropped, and
     /// return nothing, until it is evicted and others get its flows; none is for ever. Mirrors are left
@@ -301,7 +301,8 @@ impl Lender {
     ///
     /// # Errors
     /// [`ErrorKind::OnLoan`] if borrowers had frames all the time, by name; [`ErrorKind::Invalid`] for
-    /// ledgers while there are mirrors, or groups but 0; [`ErrorKind::TimedOut`] if a thread does not answer.
+    /// ledgers while there are mirrors, or groups but 0; [`ErrorKind::TimedOut`] if a thread does not
+    /// answer.
     /// Nothing is changed then.
     pub fn set_accounting(&self, to: Accounting) -> Result<()> {
         let until = Instant::now() + PATIENCE;

@@ -108,13 +108,13 @@ fn connect(
     while !is_over() {
         match Borrower::connect(socket, options) {
             Ok(borrower) => return Ok(Some(borrower)),
+            Err(error) if error.kind().may_pass() => {}
             Err(error) if error.kind() == ErrorKind::NotPermitted && denied < DENIALS => {
-                denied += 1;
-                thread::sleep(PAUSE);
+                denied += 1
             }
-            Err(error) if error.kind().may_pass() => thread::sleep(PAUSE),
             Err(error) => return Err(error),
         }
+        thread::sleep(PAUSE);
     }
     Ok(None)
 }

@@ -77,10 +77,9 @@ fn device(args: &Args) -> anyhow::Result<OsString> {
         )));
     }
     let mut device = socket.into_os_string();
-    // A group's borrowers share.
-    device.push(if args.share || args.group.is_some() { ",share" } else { ",mirror" });
-    if let Some(group) = args.group {
-        device.push(format!(",group={group}"));
+    match args.group {
+        Some(group) => device.push(format!(",group={group}")),
+        None => device.push(if args.share { ",share" } else { ",mirror" }),
     }
     if args.reconnect {
         device.push(",reconnect");

@@ -36,13 +36,13 @@ pub(super) struct LendArgs {
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
     /// Most that one user may have of all borrowers, loans and joins in a second, in percent; of
-    /// mirrors (borrowers that get every packet) and of groups, a user may have two together. Root and this process's user
-    /// have no limit
+    /// mirrors (borrowers that get every packet) and of groups, a user may have two together. Root and
+    /// this process's user have no limit
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
     user_share: u32,
     /// Copy packets into a memory area of each borrower's own, so that none can read what others
-    /// get, and allow mirrors and groups only to root and this process's user. Without it, borrowers can read
-    /// all of this lender's packets for as long as they keep its memory mapped
+    /// get, and allow mirrors and groups only to root and this process's user. Without it, borrowers can
+    /// read all of this lender's packets for as long as they keep its memory mapped
     #[arg(long)]
     private: bool,
     /// Most time that a packet waits for others that come soon, so that one wake-up serves several;
