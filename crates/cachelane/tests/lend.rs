@@ -537,6 +537,26 @@ fn root_a_stopped_worker_is_evicted_and_others_get_its_flows_until_it_is_back() 
 }
 
 #[test]
+fn root_a_lender_that_was_stopped_for_longer_than_borrowers_may_be_evicts_nobody() {
+    const NAME: &str =
+        "root_a_lender_that_was_stopped_for_longer_than_borrowers_may_be_evicts_nobody";
+    if !root(NAME) {
+        return;
+    }
+    let lending = Lending::start("lendstop", &["--evict-after", "1s"]);
+    let args = ["borrow", lending.socket.to_str().expect("text"), "--json", "--worker", "2"];
+    let borrower = lending.scene.start(&lending.link.b.host, &args, "at a time");
+    let _sender = lending.send(5_000);
+    lending.lender.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(2));
+    lending.lender.signal(Signal::CONT);
+    let lent = lending.counter("lend.lent");
+    assert!(comes_true(|| lending.counter("lend.lent") > lent + 5_000));
+    assert_eq!((lending.counter("lend.evicted"), lending.counter("lend.borrowers")), (0, 2));
+    assert!(number(&borrower.object(), "/packets") > 5_000);
+}
+
+#[test]
 fn root_the_knob_is_refused_by_name_while_frames_are_on_loan() {
     if !root("root_the_knob_is_refused_by_name_while_frames_are_on_loan") {
         return;
