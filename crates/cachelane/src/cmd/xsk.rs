@@ -2,11 +2,13 @@
 
 mod check;
 mod drop;
+mod flows;
 mod forward;
 mod pacer;
 mod probe;
 mod send;
 mod template;
+mod values;
 
 use crate::exit::Exit;
 

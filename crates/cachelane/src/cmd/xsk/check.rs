@@ -181,20 +181,25 @@ fn place(number: u64) -> (usize, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::template::{Pattern, Recipe, Template};
+    use super::super::flows::Order;
+    use super::super::template::{Kind, Pattern, Recipe, Template};
+    use super::super::values::Tags;
     use super::*;
-    use kit::Mac;
 
     fn template(size: usize) -> Template {
         let recipe = Recipe {
-            size,
-            source_mac: Mac([2, 0, 0, 0, 0, 1]),
-            target_mac: Mac([2, 0, 0, 0, 0, 2]),
+            kind: Kind::Udp,
+            sizes: size.to_string().parse().unwrap(),
+            source_mac: "02:00:00:00:00:01".parse().unwrap(),
+            target_mac: "02:00:00:00:00:02".parse().unwrap(),
+            tags: Tags::default(),
             source: "10.0.0.1".parse().unwrap(),
             target: "10.0.0.2".parse().unwrap(),
             source_ports: "9".parse().unwrap(),
             target_ports: "9".parse().unwrap(),
             pattern: Pattern::Seq,
+            limit: None,
+            order: Order::Counting,
         };
         Template::new(&recipe).expect("a packet")
     }
@@ -202,7 +207,7 @@ mod tests {
     fn packet(template: &Template, stream: u32, number: u64) -> Vec<u8> {
         let mut bytes = template.bytes().to_vec();
         let probe = Probe { stream, number, nanoseconds: 1_000 };
-        template.stamp(&mut bytes, template.flows().next(), Some(&probe));
+        template.stamp(&mut bytes, number, template.flows().next(), Some(&probe));
         bytes
     }
 

@@ -1,6 +1,13 @@
-//! How many packets are due at a rate.
+//! How many packets are due at a rate, and how late they were.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::packets::job::Report;
 
 /// Says how many packets are due, so that in the long run so many a second are sent.
 #[derive(Debug)]
@@ -8,8 +15,11 @@ pub(super) struct Pacer {
     /// Packets a second; none means all that can be sent.
     rate: Option<f64>,
     from: Instant,
-    /// Packets that were due since `from` and have been sent.
+    /// Packets that were due since `from`, and have been sent or skipped.
     sent: u64,
+    /// Those that were skipped.
+    skipped: u64,
+    pub(super) lateness: Lateness,
 }
 
 /// How far a sender that was held up may catch up.
@@ -18,7 +28,8 @@ const ARREARS: Duration = Duration::from_millis(10);
 impl Pacer {
     /// A rate in packets a second; 0 means as fast as possible.
     pub(super) fn new(rate: f64, now: Instant) -> Pacer {
-        Pacer { rate: (rate > 0.0).then_some(rate), from: now, sent: 0 }
+        let lateness = Lateness::new();
+        Pacer { rate: (rate > 0.0).then_some(rate), from: now, sent: 0, skipped: 0, lateness }
     }
 
     /// How many packets are due, at most `most`.
@@ -28,22 +39,43 @@ impl Pacer {
         let limit = (rate * ARREARS.as_secs_f64()).max(most as f64);
         if due > limit {
             // What could not be sent in time is not made up for.
-            self.sent += (due - limit) as u64;
+            let skipped = (due - limit) as u64;
+            self.sent += skipped;
+            self.skipped += skipped;
         }
         due.clamp(0.0, most as f64) as usize
     }
 
-    /// So many have been sent.
-    pub(super) fn sent(&mut self, packets: usize) {
+    /// So many have been made to be sent now.
+    pub(super) fn sent(&mut self, packets: usize, now: Instant) {
+        if let Some(at) = self.at(self.sent).filter(|_| packets > 0) {
+            self.lateness.add(now.saturating_duration_since(at), packets);
+        }
         self.sent += packets as u64;
     }
 
     /// How long it is until `packets` are due.
     pub(super) fn wait(&self, now: Instant, packets: usize) -> Duration {
-        let Some(rate) = self.rate else { return Duration::ZERO };
         let before = (self.sent + packets as u64).saturating_sub(1);
-        let at = self.from + Duration::from_secs_f64(before as f64 / rate);
-        at.saturating_duration_since(now)
+        self.at(before).map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+
+    /// When the packet of this number is due.
+    fn at(&self, number: u64) -> Option<Instant> {
+        Some(self.from + Duration::from_secs_f64(number as f64 / self.rate?))
+    }
+
+    /// What came of it by now.
+    pub(super) fn end(&self, now: Instant, pacing: &Pacing) {
+        let Some(rate) = self.rate else { return };
+        let due = due_after(now.saturating_duration_since(self.from), rate);
+        let mut all = pacing.0.lock();
+        let all = all.get_or_insert_with(Sum::default);
+        all.rate += rate;
+        all.due += due;
+        all.sent += self.sent - self.skipped;
+        all.skipped += self.skipped;
+        all.lateness.join(&self.lateness);
     }
 }
 
@@ -52,21 +84,114 @@ fn due_after(time: Duration, rate: f64) -> f64 {
     time.as_secs_f64() * rate + 1.0
 }
 
+/// How late packets were, in nanoseconds.
+#[derive(Debug)]
+pub(super) struct Lateness(Histogram<u64>);
+
+impl Lateness {
+    pub(super) fn new() -> Lateness {
+        /// A longer time counts as this one.
+        const LONGEST: Duration = Duration::from_secs(60);
+        let all = Histogram::new_with_max(LONGEST.as_nanos() as u64, 2);
+        Lateness(all.expect("both are in range"))
+    }
+
+    /// So many packets were at most so late.
+    pub(super) fn add(&mut self, late: Duration, packets: usize) {
+        let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        self.0.saturating_record_n(late, packets as u64);
+    }
+
+    pub(super) fn join(&mut self, other: &Lateness) {
+        // Both have the same range.
+        let _ = self.0.add(&other.0);
+    }
+
+    fn at(&self, quantile: f64) -> Duration {
+        Duration::from_nanos(self.0.value_at_quantile(quantile))
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let [median, most, worst] = [0.5, 0.99, 1.0].map(|quantile| self.at(quantile));
+        format!("late: median {median:.1?}, 99 % below {most:.1?}, at most {worst:.1?}")
+    }
+
+    /// For programs, in microseconds.
+    pub(super) fn object(&self) -> Value {
+        let [median, p99, max] = [0.5, 0.99, 1.0].map(|at| self.at(at).as_secs_f64() * 1e6);
+        json!({"median": median, "p99": p99, "max": max})
+    }
+}
+
+impl Default for Lateness {
+    fn default() -> Lateness {
+        Lateness::new()
+    }
+}
+
+/// How well all threads kept their rate.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pacing(Arc<Mutex<Option<Sum>>>);
+
+#[derive(Debug, Default)]
+struct Sum {
+    rate: f64,
+    due: f64,
+    sent: u64,
+    skipped: u64,
+    lateness: Lateness,
+}
+
+impl Pacing {
+    /// Adds it to what came of a run that sent so many packets, if there was a rate.
+    pub(super) fn add_to(&self, report: &mut Report) {
+        let all = self.0.lock();
+        let Some(Sum { rate, due, sent, skipped, lateness }) = &*all else { return };
+        // Up to one packet of each thread may not be due yet.
+        let error = (*sent as f64 - due.floor()) / due.floor().max(1.0) * 100.0;
+        report.lines.push(format!(
+            "rate: {rate} a second asked, {error:+.3} % off; {}; {skipped} not sent in time",
+            lateness.text()
+        ));
+        report.fields["pacing"] = json!({
+            "asked_pps": rate,
+            "due": due.floor(),
+            "sent": sent,
+            "error_percent": error,
+            "skipped": skipped,
+            "late_us": lateness.object(),
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_due_at_the_rate() {
+    fn packets_are_due_at_the_rate_and_how_late_they_are_is_known() {
         let start = Instant::now();
         let mut pacer = Pacer::new(1000.0, start);
         let mut sent = 0;
         for step in 0..10_000_u32 {
-            let due = pacer.due(start + Duration::from_micros(u64::from(step) * 300), 64);
-            pacer.sent(due);
+            let now = start + Duration::from_micros(u64::from(step) * 300);
+            let due = pacer.due(now, 64);
+            pacer.sent(due, now);
             sent += due;
         }
         assert!((2999..=3001).contains(&sent), "{sent}");
+        let worst = pacer.lateness.at(1.0);
+        assert!(
+            (Duration::from_micros(200)..Duration::from_micros(303)).contains(&worst),
+            "{worst:?}"
+        );
+        let pacing = Pacing::default();
+        pacer.end(start + Duration::from_secs(3), &pacing);
+        let mut report = Report { fields: json!({}), ..Report::default() };
+        pacing.add_to(&mut report);
+        let error = report.fields["pacing"]["error_percent"].as_f64().expect("a number");
+        assert!(error.abs() < 0.1, "{}", report.fields);
     }
 
     #[test]
@@ -77,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_was_held_up_does_not_flood() {
+    fn a_sender_that_was_held_up_does_not_flood_and_says_what_it_skipped() {
         let start = Instant::now();
         let mut pacer = Pacer::new(100_000.0, start);
         let late = start + Duration::from_secs(5);
@@ -86,12 +211,13 @@ mod tests {
             match pacer.due(late, 64) {
                 0 => break,
                 due => {
-                    pacer.sent(due);
+                    pacer.sent(due, late);
                     burst += due;
                 }
             }
         }
         assert!((900..=1001).contains(&burst), "{burst}");
         assert!(pacer.wait(late, 100) <= Duration::from_micros(1_001));
+        assert!(pacer.skipped.abs_diff(499_000) < 10, "{}", pacer.skipped);
     }
 }

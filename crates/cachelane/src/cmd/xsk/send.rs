@@ -1,51 +1,75 @@
-//! `cachelane xsk send`: sends UDP packets as fast as it can, or at a rate. By sockets here, by frames
-//! that the kernel makes in [`live`].
+//! `cachelane xsk send`: sends packets as fast as it can, or at a rate, or as a capture file has them.
+//! By sockets in [`sender`], whose packets a [`maker`] makes; by frames that the kernel makes in
+//! [`live`].
 
+mod capture;
 mod live;
+mod maker;
+mod replay;
+mod sender;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use frames::{AlienFree, Frame, FramePool, LaneCache};
+use frames::{AlienFree, FramePool, LaneCache};
+use kit::Mac;
 use rand::random;
-use xsk::{Device, Packet, Socket};
+use xsk::{Device, Socket};
 
-use super::pacer::Pacer;
-use super::probe::{Probe, monotonic};
-use super::template::{Flows, Pattern, Recipe, Template};
+use super::flows::Order;
+use super::pacer::{Pacer, Pacing};
+use super::template::{Kind, Pattern, Recipe, Template};
+use super::values::{Rate, Sizes, Span, Tags};
 use crate::exit::{Exit, usage};
-use crate::packets::job::Job;
+use crate::figures::si;
+use crate::packets::job::{Beside, Job, Report};
 use crate::packets::options::CommonArgs;
 use crate::packets::session::{Context, Work};
-use crate::packets::setup::{Interface, Plan};
+use crate::packets::setup::{Built, Interface, Plan};
 use crate::packets::values::Ports;
-use kit::Mac;
+use capture::Capture;
+use maker::{Make, Templated};
+use replay::{Replay, Replayed, Timing};
+use sender::Sender;
 
-/// Send UDP packets as fast as possible, or at a rate
+/// Send packets as fast as possible, at a rate, or as a capture file has them
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
 Each queue has a thread that sends. The packet is written into every frame (packet buffer) once; \
 after that, each send writes only the bytes that vary, and reuses few frames so that they stay \
 in the cache. The default addresses are of the ranges that are reserved for measurements.
 
+What is a range gives flows: with --sport 1000-1999 --dst 198.18.0.0/24 there are 256,000. Ports \
+change from packet to packet, then addresses, then hardware addresses, then VLANs.
+
+With a rate, the end says how far off it was, and how late packets were. Packets that are due \
+together in 200 microseconds are sent at once; --burst 1 sends each when it is due, and keeps a \
+CPU busy for that. What a sender could not send within 10 ms, since it had no CPU, is not made up \
+for, and counted.
+
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane xsk send eth1 --dst-mac 02:00:00:00:00:02 --for 10s
-  cachelane xsk send eth1 --size 1514 --rate 100000 --count 1000000 --sport 1000-1999
-  cachelane xsk send eth1 --pattern seq --queues 0-3 --cpus 0-3 --json")]
+  cachelane xsk send eth1 --size imix --rate 1Gbit --sport 1000-1999
+  cachelane xsk send eth1 --packet tcp-syn --dst 198.18.0.0/24 --order random --rate 10k
+  cachelane xsk send eth1 --vlan 100,10-19 --pattern seq --queues 0-3 --cpus 0-3 --json
+  cachelane xsk send eth1 --pcap web.pcapng --speed 2 --loop 10 --dst-mac 02:00:00:00:00:02")]
 pub(super) struct Args {
     /// Device to send from
     #[arg(value_name = "IFACE")]
     interface: String,
     /// How packets are sent: socket (from AF_XDP sockets), live (the kernel makes frames without
     /// socket buffers and redirects them to the device, which has to take them) or auto (live where the
-    /// device takes frames and has no zero-copy, unless options for sockets are given)
+    /// device takes frames and has no zero-copy, unless options that need sockets are given)
     #[arg(long, value_enum, default_value = "auto")]
     engine: Engine,
     #[command(flatten)]
     packets: PacketArgs,
+    #[command(flatten)]
+    replay: ReplayArgs,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -62,53 +86,117 @@ enum Engine {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Packets")]
 struct PacketArgs {
-    /// Size of a packet in bytes: its Ethernet frame without the checksum
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
-    size: u32,
-    /// Packets a second, over all queues; 0 for as many as possible
-    #[arg(long, value_name = "PPS", default_value_t = 0)]
-    rate: u64,
-    /// What the payload holds
-    #[arg(long, value_enum, default_value = "zeros")]
-    pattern: Pattern,
-    /// Hardware (MAC) address to send to
-    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02")]
-    dst_mac: Mac,
-    /// Hardware (MAC) address to send from [default: the device's]
+    /// Packets a second over all queues, such as 5000 or 1.5M, or bits of packets a second, such as
+    /// 100Mbit or 10Gbit; 0 for as many as possible [default: 0, or as --pcap has them]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Packets that are sent at once at a rate, from 1 to --batch [default: what is due in 200
+    /// microseconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    burst: Option<u32>,
+    /// Hardware (MAC) addresses to send to: one, or a range such as
+    /// 02:00:00:00:00:01-02:00:00:00:00:ff [default: 02:00:00:00:00:02; for ARP all]
     #[arg(long, value_name = "MAC")]
-    src_mac: Option<Mac>,
-    /// IP address to send to [default: 198.18.0.2, or 2001:2::2 if --src is IPv6]
-    #[arg(long, value_name = "ADDR")]
-    dst: Option<IpAddr>,
-    /// IP address to send from [default: 198.18.0.1, or 2001:2::1 if --dst is IPv6]
-    #[arg(long, value_name = "ADDR")]
-    src: Option<IpAddr>,
-    /// UDP port to send to, or a range such as 1000-1999 that packets use in turn, so that there
-    /// are many flows
-    #[arg(long, value_name = "PORTS", default_value = "9")]
-    dport: Ports,
-    /// UDP port to send from, or a range such as 1000-1999 that packets use in turn, so that there
-    /// are many flows
-    #[arg(long, value_name = "PORTS", default_value = "9")]
-    sport: Ports,
+    dst_mac: Option<Span<Mac>>,
+    /// Hardware (MAC) addresses to send from, likewise [default: the device's]
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<Span<Mac>>,
+    /// What packets are
+    #[arg(long, value_name = "KIND", value_enum, default_value = "udp", conflicts_with = "pcap")]
+    packet: Kind,
+    /// Size of a packet in bytes: its Ethernet frame without the checksum. A list such as 64,590,1514 or
+    /// 64:7,590:4,1514 (with how many of each) sends them in turn; imix is 60:7,590:4,1514:1
+    #[arg(long, value_name = "SIZES", default_value = "64", conflicts_with = "pcap")]
+    size: Sizes,
+    /// What the payload holds
+    #[arg(long, value_enum, default_value = "zeros", conflicts_with = "pcap")]
+    pattern: Pattern,
+    /// VLAN tags, the outer one first: IDs or ranges of them, and a priority behind a colon, such as
+    /// 10, 10-19:5 or 100,10 (802.1ad, then 802.1Q)
+    #[arg(long, value_name = "TAGS", conflicts_with = "pcap")]
+    vlan: Option<Tags>,
+    /// IP addresses to send to: one, a range such as 198.18.0.1-198.18.3.254, or a block such as
+    /// 198.18.0.0/22 [default: 198.18.0.2, or 2001:2::2 if --src is IPv6]
+    #[arg(long, value_name = "ADDR", conflicts_with = "pcap")]
+    dst: Option<Span<IpAddr>>,
+    /// IP addresses to send from, likewise [default: 198.18.0.1, or 2001:2::1 if --dst is IPv6]
+    #[arg(long, value_name = "ADDR", conflicts_with = "pcap")]
+    src: Option<Span<IpAddr>>,
+    /// Port to send to, or a range such as 1000-1999 [default: 9]
+    #[arg(long, value_name = "PORTS", conflicts_with = "pcap")]
+    dport: Option<Ports>,
+    /// Port to send from, or a range such as 1000-1999 [default: 9]
+    #[arg(long, value_name = "PORTS", conflicts_with = "pcap")]
+    sport: Option<Ports>,
+    /// Most flows: the first so many of all combinations [default: all of them]
+    #[arg(long, value_name = "N", conflicts_with = "pcap", value_parser = clap::value_parser!(u64).range(1..))]
+    flows: Option<u64>,
+    /// In which order flows have packets
+    #[arg(long, value_enum, default_value = "counting", conflicts_with = "pcap")]
+    order: Order,
+}
+
+/// What is sent of a file.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Capture files")]
+struct ReplayArgs {
+    /// Send the packets of this file, pcap or pcapng, when they were recorded, or at --rate; - for stdin
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// So many times as fast as it was recorded
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "pcap", conflicts_with = "rate", value_parser = speed)]
+    speed: f64,
+    /// Send the file so many times; 0 for no end
+    #[arg(long = "loop", value_name = "N", default_value_t = 1, requires = "pcap")]
+    times: u64,
+}
+
+/// Reads a factor.
+fn speed(s: &str) -> Result<f64, String> {
+    let factor = s.parse().ok().filter(|factor| (1e-6..=1e6).contains(factor));
+    factor.ok_or_else(|| format!("'{s}' is no factor (expected such as 0.5 or 10)"))
 }
 
 impl PacketArgs {
+    fn rate(&self) -> Rate {
+        self.rate.unwrap_or(Rate::Unlimited)
+    }
+
     fn recipe(&self, device: &Device) -> anyhow::Result<Recipe> {
-        let six = self.src.or(self.dst).is_some_and(|given| given.is_ipv6());
-        let default = |host: u16| match six {
-            true => IpAddr::from(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host)),
-            false => IpAddr::from(Ipv4Addr::new(198, 18, 0, host as u8)),
+        let given = self.src.or(self.dst);
+        let six = given.is_some_and(|given| given.first.is_ipv6());
+        let default = |host: u16| {
+            Span::one(match six {
+                true => IpAddr::from(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host)),
+                false => IpAddr::from(Ipv4Addr::new(198, 18, 0, host as u8)),
+            })
         };
+        let ports = [("--dport", self.dport), ("--sport", self.sport)];
+        if !self.packet.has_ports()
+            && let Some((option, Some(ports))) = ports.iter().find(|(_, given)| given.is_some())
+        {
+            let kind = self.packet.name();
+            return Err(usage(format!("{option} {ports}: --packet {kind} has no ports")));
+        }
+        let discard = Ports { first: 9, last: 9 };
+        let nobody = match self.packet {
+            Kind::Arp => Mac([0xff; 6]),
+            _ => Mac([2, 0, 0, 0, 0, 2]),
+        };
+        let own = || device.mac().map(|mac| Span::one(Mac(mac)));
         Ok(Recipe {
-            size: self.size as usize,
-            source_mac: self.src_mac.map_or_else(|| device.mac().map(Mac), Ok)?,
-            target_mac: self.dst_mac,
+            kind: self.packet,
+            sizes: self.size.clone(),
+            source_mac: self.src_mac.map_or_else(own, Ok)?,
+            target_mac: self.dst_mac.unwrap_or(Span::one(nobody)),
+            tags: self.vlan.clone().unwrap_or_default(),
             source: self.src.unwrap_or_else(|| default(1)),
             target: self.dst.unwrap_or_else(|| default(2)),
-            source_ports: self.sport,
-            target_ports: self.dport,
+            source_ports: self.sport.unwrap_or(discard),
+            target_ports: self.dport.unwrap_or(discard),
             pattern: self.pattern,
+            limit: self.flows,
+            order: self.order,
         })
     }
 }
@@ -116,62 +204,156 @@ impl PacketArgs {
 /// Runs the command.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
+    if let Some(path) = &args.replay.pcap {
+        return replay(args, path, device, quiet);
+    }
     let recipe = args.packets.recipe(&device)?;
     check_mtu(args, &device)?;
     let template = Arc::new(Template::new(&recipe)?);
-    if live::is_chosen(args, &device)? {
-        return live::run(args, &device, &template, &describe(args, &recipe, &template), quiet);
+    let what = describe(args, &recipe, &template);
+    if live::is_chosen(args, &device, &template)? {
+        return live::run(args, &device, &template, &what, quiet);
     }
     check_frame(args, &template)?;
     let interfaces = vec![Interface { device, receives: None, sends: true }];
     let plan = Plan::new(&args.common, interfaces, None, false)?;
-    let what = describe(args, &recipe, &template);
     let then = vec![format!("would send {what}")];
     let Some(mut built) = plan.build("sending", then)? else { return Ok(Exit::Ok) };
     write_everywhere(&built.pool, &template)?;
-    let run_id = random::<u32>() & 0xffff_ff00;
+    let stream = random::<u32>() & 0xffff_ff00;
     let queues = plan.queues.len();
-    let (sockets, batch) = (built.sockets.drain(..).flatten(), args.common.sockets.batch as usize);
-    let sender = |(home, (socket, cache)): (usize, (Socket, LaneCache))| {
-        let rate = args.packets.rate as f64 / queues as f64;
-        let flows = template.flows();
-        let from = flows.count() * home as u64 / queues as u64;
-        let sender = Sender {
-            socket,
-            cache,
+    let batch = args.common.sockets.batch as usize;
+    let rate = args.packets.rate().packets(template.mean_length()) / queues as f64;
+    // At least what a thread handles that is awake so often.
+    let burst = args.packets.burst.map_or((rate / 5000.0) as usize, |burst| burst as usize);
+    let pacing = Pacing::default();
+    let makers = (0..queues).map(|home| {
+        Box::new(Templated {
             template: Arc::clone(&template),
-            flows: flows.skip(from),
-            stream: run_id | home as u32 & 0xff,
+            flows: template.flows().of_thread(home, queues),
+            stream: stream | home as u32 & 0xff,
             number: 0,
-            chunk: ((rate / 5000.0) as usize).clamp(1, batch),
+            burst: burst.clamp(1, batch),
             pacer: Pacer::new(rate, Instant::now()),
-            batch,
-            packets: Vec::new(),
+            pacing: pacing.clone(),
             frames: Vec::new(),
-            completed: 0,
-        };
-        Box::new(move |context: &mut Context| sender.run(context)) as Work
-    };
-    let threads = sockets.zip(built.caches.drain(..)).enumerate().map(sender).collect();
+        }) as Box<dyn Make>
+    });
+    let threads = senders(&mut built, makers, args.packets.burst.map_or(batch, |_| burst));
     let job = Job {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}"),
-        beside: &[("size", args.packets.size.into())],
+        beside: &Sent { sizes: args.packets.size.clone(), pacing },
     };
     built.run(&plan, threads, job, quiet)
 }
 
-fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
+/// A thread for each socket, with what makes its packets.
+fn senders(
+    built: &mut Built,
+    makers: impl Iterator<Item = Box<dyn Make>>,
+    batch: usize,
+) -> Vec<Work> {
+    let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
+    let sender = |((socket, cache), maker): ((Socket, LaneCache), Box<dyn Make>)| {
+        let sender = Sender { socket, cache, maker, batch, flight: Default::default() };
+        Box::new(move |context: &mut Context| sender.run(context)) as Work
+    };
+    sockets.zip(makers).map(sender).collect()
+}
+
+/// Sends a file.
+fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Result<Exit> {
+    let (packets, sockets) = (&args.packets, &args.common.sockets);
+    if args.engine == Engine::Live {
+        return Err(usage("--engine live: --pcap needs sockets (expected --engine socket)".into()));
+    }
+    if let Some(burst) = packets.burst {
+        return Err(usage(format!("--burst {burst}: --pcap sends each packet when it is due")));
+    }
+    if args.common.places.queues.as_ref().is_some_and(|queues| queues.0.len() > 1) {
+        return Err(usage(
+            "--queues: --pcap sends from one queue, so that packets keep their order (expected one)"
+                .into(),
+        ));
+    }
+    let one = |option, span: Option<Span<Mac>>| match span {
+        Some(span) if span.count > 1 => {
+            Err(usage(format!("{option} {span}: --pcap takes one address (expected that)")))
+        }
+        span => Ok(span.map(|span| span.first)),
+    };
+    let macs = [one("--dst-mac", packets.dst_mac)?, one("--src-mac", packets.src_mac)?];
+    let capture = Capture::open(path, args.replay.times)?;
+    let timing = packets.rate.map_or(Timing::Recorded(args.replay.speed), Timing::Rate);
+    let most = longest(&device, true)?;
+    let frame = args.common.memory.frame_size as usize;
+    let most = if sockets.multi_buffer { most } else { most.min(frame) };
+    let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
+    let how = match timing {
+        Timing::Recorded(1.0) => "as they were recorded".to_owned(),
+        Timing::Recorded(speed) => format!("{speed} times as fast as they were recorded"),
+        Timing::Rate(rate) => rate.to_string(),
+    };
+    let times = match args.replay.times {
+        0 => ", over and over".into(),
+        1 => String::new(),
+        times => format!(", {times} times"),
+    };
+    let what = format!("the packets of {name} out of {device}, {how}{times}");
+    let interfaces = vec![Interface { device, receives: None, sends: true }];
+    let plan = Plan::new(&args.common, interfaces, None, false)?;
+    let Some(mut built) = plan.build("sending", vec![format!("would send {what}")])? else {
+        return Ok(Exit::Ok);
+    };
+    let outcome = Replayed::new(path.to_owned());
+    let chunks = capture.read(args.replay.times)?;
+    let maker = Box::new(Replay::new(chunks, timing, macs, most, outcome.clone())) as Box<dyn Make>;
+    let threads = senders(&mut built, std::iter::once(maker), sockets.batch as usize);
+    let job = Job {
+        process: "xsk",
+        command: "send",
+        announcement: format!("sending {what}"),
+        beside: &outcome,
+    };
+    built.run(&plan, threads, job, quiet)
+}
+
+/// What came of packets that were made.
+struct Sent {
+    sizes: Sizes,
+    pacing: Pacing,
+}
+
+impl Beside for Sent {
+    fn add_to(&self, report: &mut Report) {
+        report.fields["size"] = match self.sizes.is_one() {
+            true => self.sizes.largest().into(),
+            false => self.sizes.to_string().into(),
+        };
+        self.pacing.add_to(report);
+    }
+}
+
+/// The longest packet that a device sends, with a VLAN tag or without.
+fn longest(device: &Device, is_tagged: bool) -> anyhow::Result<usize> {
     const ETHERNET: u32 = 14;
+    const TAG: u32 = 4;
+    let tag = if is_tagged { TAG } else { 0 };
+    Ok(device.mtu()?.saturating_add(ETHERNET + tag) as usize)
+}
+
+fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
     /// Of any device.
-    const MTU: u32 = 65535;
-    let (size, mtu) = (args.packets.size, device.mtu()?);
-    let most = mtu.saturating_add(ETHERNET);
+    const MTU: usize = 65535;
+    let most = longest(device, args.packets.vlan.is_some())?;
+    let size = args.packets.size.largest() as usize;
     if size <= most {
         return Ok(());
     }
-    let larger = match size - ETHERNET {
+    let header = most - device.mtu()? as usize;
+    let larger = match size - header {
         needed @ ..=MTU => format!(" (ip link set {device} mtu {needed})"),
         _ => String::new(),
     };
@@ -179,8 +361,8 @@ fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
 }
 
 fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {
-    let (size, frame) = (args.packets.size, args.common.memory.frame_size);
-    if size > frame && !args.common.sockets.multi_buffer {
+    let (size, frame) = (template.bytes().len(), args.common.memory.frame_size);
+    if size > frame as usize && !args.common.sockets.multi_buffer {
         return Err(usage(format!(
             "--size {size}: a frame has {frame} bytes (expected --frame-size 4096, or \
              --multi-buffer)"
@@ -193,22 +375,28 @@ fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {
 }
 
 fn describe(args: &Args, recipe: &Recipe, template: &Template) -> String {
-    let rate = match args.packets.rate {
-        0 => "as many as possible".to_owned(),
-        rate => format!("{rate} a second"),
-    };
     let flows = match template.flows().count() {
         1 => "one flow".to_owned(),
-        many => format!("{many} flows"),
+        many @ ..1_000_000 => format!("{many} flows"),
+        many => format!("{}flows", si(many as f64)),
+    };
+    let sizes = match recipe.sizes.is_one() {
+        true => format!("{} bytes", recipe.sizes.largest()),
+        false => format!("sizes {}", recipe.sizes),
+    };
+    let tags = match recipe.tags.0.is_empty() {
+        true => String::new(),
+        false => format!(" in VLAN {}", recipe.tags),
     };
     format!(
-        "UDP packets of {} bytes from {} ({}) to {} ({}) out of {}, {flows}, {rate}",
-        recipe.size,
+        "{} of {sizes} from {} ({}) to {} ({}){tags} out of {}, {flows}, {}",
+        recipe.kind.words(),
         recipe.source,
         recipe.source_mac,
         recipe.target,
         recipe.target_mac,
-        args.interface
+        args.interface,
+        args.packets.rate()
     )
 }
 
@@ -229,163 +417,4 @@ fn write_everywhere(pool: &FramePool, template: &Template) -> anyhow::Result<()>
     drop(cache);
     pool.set_alien_free(mode);
     Ok(())
-}
-
-/// One thread's part: a queue.
-struct Sender {
-    socket: Socket,
-    cache: LaneCache,
-    template: Arc<Template>,
-    flows: Flows,
-    stream: u32,
-    /// The next packet's number in the stream.
-    number: u64,
-    /// How many packets are waited for at the rate.
-    chunk: usize,
-    pacer: Pacer,
-    batch: usize,
-    /// Made, not yet posted.
-    packets: Vec<Packet>,
-    frames: Vec<Frame>,
-    /// Frames that came back.
-    completed: u64,
-}
-
-impl Sender {
-    fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
-        while !context.control.is_over() {
-            let now = Instant::now();
-            let made = self.make(context, now);
-            self.socket.send(&mut self.packets);
-            self.socket.kick()?;
-            let sent = self.complete(context, now);
-            self.cache.maintain();
-            context.turn(now, [&self.socket]);
-            if made == 0 && sent == 0 {
-                self.idle(now);
-            }
-        }
-        self.drain(context)
-    }
-
-    /// Makes the packets that are due, unless some still wait to be posted; how many.
-    fn make(&mut self, context: &Context, now: Instant) -> usize {
-        if !self.packets.is_empty() {
-            return 0;
-        }
-        let claimed = context.control.claim(self.pacer.due(now, self.batch));
-        let parts = self.parts();
-        self.cache.get_bulk(claimed * parts, &mut self.frames);
-        let made = self.frames.len() / parts;
-        for frame in self.frames.drain(made * parts..) {
-            self.cache.put(frame);
-        }
-        context.control.settle(0, claimed - made);
-        self.pacer.sent(made);
-        if parts > 1 {
-            self.make_in_parts();
-        } else if self.flows.vary() || self.template.probes() {
-            self.make_varied();
-        } else {
-            let len = self.template.bytes().len() as u32;
-            self.packets.extend(self.frames.drain(..).map(|frame| Packet::new(frame, len)));
-        }
-        made
-    }
-
-    fn make_varied(&mut self) {
-        let area = self.cache.pool().area();
-        let len = self.template.bytes().len() as u32;
-        let mut probe = Probe { stream: self.stream, number: 0, nanoseconds: monotonic() };
-        for mut frame in self.frames.drain(..) {
-            let flow = self.flows.next();
-            let bytes = area.bytes_mut(&mut frame);
-            if self.template.probes() {
-                probe.number = self.number;
-                self.number += 1;
-                self.template.stamp(bytes, flow, Some(&probe));
-            } else {
-                self.template.stamp(bytes, flow, None);
-            }
-            self.packets.push(Packet::new(frame, len));
-        }
-    }
-
-    /// Packets that need several frames. Any frame has held any part, so all is written.
-    fn make_in_parts(&mut self) {
-        let area = self.cache.pool().area();
-        let mut bytes = self.template.bytes().to_vec();
-        let (size, parts) = (area.frame_size() as usize, self.parts());
-        let nanoseconds = monotonic();
-        let mut frames = self.frames.drain(..);
-        while frames.len() >= parts {
-            let probe = Probe { stream: self.stream, number: self.number, nanoseconds };
-            self.number += 1;
-            let probe = self.template.probes().then_some(&probe);
-            self.template.stamp(&mut bytes, self.flows.next(), probe);
-            for (part, mut frame) in bytes.chunks(size).zip(&mut frames) {
-                area.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
-                let len = part.len() as u32;
-                self.packets.push(Packet { frame, offset: 0, len, more: true });
-            }
-            if let Some(last) = self.packets.last_mut() {
-                last.more = false;
-            }
-        }
-    }
-
-    /// Frames of a packet.
-    fn parts(&self) -> usize {
-        let size = self.cache.pool().area().frame_size() as usize;
-        self.template.bytes().len().div_ceil(size)
-    }
-
-    /// Takes sent frames back; how many.
-    fn complete(&mut self, context: &mut Context, now: Instant) -> usize {
-        let frames = self.socket.complete(&mut self.cache, usize::MAX);
-        if frames > 0 {
-            let parts = self.parts() as u64;
-            let before = self.completed / parts;
-            self.completed += frames as u64;
-            let packets = self.completed / parts - before;
-            let traffic = &context.meter().traffic;
-            traffic.tx_packets.add(packets);
-            traffic.tx_bytes.add(packets * self.template.bytes().len() as u64);
-            context.control.settle(packets as usize, 0);
-            context.saw_packets(now);
-        }
-        frames
-    }
-
-    /// Waits for what the rate allows next, or for the kernel to send what it has.
-    fn idle(&mut self, now: Instant) {
-        const LEAST: Duration = Duration::from_micros(20);
-        const MOST: Duration = Duration::from_millis(10);
-        let wait = self.pacer.wait(now, self.chunk);
-        if wait > LEAST {
-            std::thread::sleep(wait.min(MOST));
-        } else {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Lets the kernel send what it has, and takes all frames back.
-    fn drain(mut self, context: &mut Context) -> anyhow::Result<()> {
-        const LONGEST: Duration = Duration::from_secs(1);
-        for packet in self.packets.drain(..) {
-            self.cache.put(packet.frame);
-        }
-        let until = Instant::now() + LONGEST;
-        loop {
-            let now = Instant::now();
-            self.complete(context, now);
-            if self.socket.outstanding().tx == 0 || now > until {
-                break;
-            }
-            self.socket.kick()?;
-            std::thread::yield_now();
-        }
-        context.write_down([&self.socket]);
-        Ok(())
-    }
 }

@@ -7,7 +7,8 @@ use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use rand::random;
 use xsk::{
-    Device, LIVE_LONGEST, LIVE_SLOWEST, LiveSender, LiveSent, LiveStop, check_live, prefers_live,
+    Device, LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop, check_live,
+    prefers_live,
 };
 
 use super::super::template::Template;
@@ -29,13 +30,15 @@ const FIRST: usize = 1 << 16;
 const MOST: usize = 1 << 22;
 
 /// Whether packets are to be sent this way.
-pub(super) fn is_chosen(args: &Args, device: &Device) -> anyhow::Result<bool> {
-    let for_sockets = args.common.for_sockets();
-    let size = args.packets.size as usize;
+pub(super) fn is_chosen(args: &Args, device: &Device, template: &Template) -> anyhow::Result<bool> {
+    let burst = args.packets.burst.map(|_| "--burst");
+    let for_sockets = args.common.for_sockets().or(burst);
+    let size = template.bytes().len();
     match args.engine {
         Engine::Socket => Ok(false),
         Engine::Auto => {
-            let may = for_sockets.is_none() && size <= LIVE_LONGEST && !is_too_slow(args)?;
+            let may = for_sockets.is_none() && template.not_live().is_none();
+            let may = may && size <= LIVE_LONGEST && !is_too_slow(args, template)?;
             Ok(may && prefers_live(device) && privileges::require("", privileges::LIVE).is_ok())
         }
         Engine::Live => match for_sockets {
@@ -46,20 +49,31 @@ pub(super) fn is_chosen(args: &Args, device: &Device) -> anyhow::Result<bool> {
                 "--size {size}: a live frame has at most {LIVE_LONGEST} bytes (expected no more, or \
                  --engine socket)"
             ))),
-            None if is_too_slow(args)? => Err(usage(format!(
+            None if is_too_slow(args, template)? => Err(usage(format!(
                 "--rate {}: live frames go at {LIVE_SLOWEST} a second or more from each thread \
                  (expected that, or --engine socket)",
-                args.packets.rate
+                args.packets.rate()
             ))),
-            None => Ok(true),
+            None => match template.not_live() {
+                Some(option) => Err(usage(format!(
+                    "{option}: live frames are UDP packets of one size, of which the ports vary in \
+                     turn (expected such, or --engine socket)"
+                ))),
+                None => Ok(true),
+            },
         },
     }
 }
 
 /// Whether each thread has a rate that is too low.
-fn is_too_slow(args: &Args) -> anyhow::Result<bool> {
-    let rate = args.packets.rate as f64 / args.common.places.each()?.len() as f64;
+fn is_too_slow(args: &Args, template: &Template) -> anyhow::Result<bool> {
+    let rate = rate(args, template) / args.common.places.each()?.len() as f64;
     Ok(rate > 0.0 && rate < LIVE_SLOWEST)
+}
+
+/// Packets a second of all threads.
+fn rate(args: &Args, template: &Template) -> f64 {
+    args.packets.rate().packets(template.bytes().len() as f64)
 }
 
 /// Sends from a thread for each CPU that was given, or from one.
@@ -87,10 +101,9 @@ pub(super) fn run(
     let stream = random::<u32>() & 0xffff_ff00;
     let (threads, stops) = (places.len(), Stops::default());
     let sender = |number: usize| {
-        let flows = template.flows();
-        let from = flows.count() * number as u64 / threads as u64;
-        let (stream, rate) = (stream | number as u32 & 0xff, args.packets.rate as f64);
-        let packets = template.live(&flows.skip(from), stream, rate / threads as f64);
+        let stream = stream | number as u32 & 0xff;
+        let rate = rate(args, template) / threads as f64;
+        let packets = LivePackets { rate, ..template.live(number, threads, stream) };
         let (device, stops) = (device.clone(), Arc::clone(&stops.all));
         Box::new(move |context: &mut Context| {
             let sender = LiveSender::new(&device, &packets)?;
@@ -105,7 +118,7 @@ pub(super) fn run(
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}, as live frames"),
-        beside: &(stops, args.packets.size),
+        beside: &(stops, template.bytes().len()),
     };
     let ground = Ground {
         args: &args.common,
@@ -127,7 +140,7 @@ struct Stops {
 }
 
 /// With the size of a packet.
-impl Beside for (Stops, u32) {
+impl Beside for (Stops, usize) {
     fn ending(&self) {
         // A thread that is not stopped goes on to the end of its call, and that is all.
         self.0.all.lock().iter().for_each(|stop| drop(stop.stop()));

@@ -1,0 +1,193 @@
+//! Which flow each packet belongs to: what varies in packets, and in which order.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+/// In which order flows get packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Order {
+    /// One after the other, over and over
+    Counting,
+    /// Each packet's drawn at random, all with the same chance
+    Random,
+}
+
+/// The flows of packets. One is a number for each thing that varies, from 0 to below its count; the
+/// first of them changes fastest.
+#[derive(Clone, Debug)]
+pub(super) struct Flows {
+    counts: Vec<u64>,
+    now: Vec<u64>,
+    next: Vec<u64>,
+    /// How many flows there are, if that is below all that there could be.
+    limit: Option<u64>,
+    /// Which one `next` is, where there is a limit.
+    at: u64,
+    random: Option<SmallRng>,
+}
+
+impl Flows {
+    /// All combinations of so many values each, or the first `limit` of them.
+    pub(super) fn new(counts: &[u64], limit: Option<u64>, order: Order) -> Flows {
+        let zeros = vec![0; counts.len()];
+        let mut flows = Flows {
+            counts: counts.to_vec(),
+            now: zeros.clone(),
+            next: zeros,
+            limit: None,
+            at: 0,
+            random: None,
+        };
+        flows.limit = limit.filter(|limit| u128::from(*limit) < flows.all());
+        if order == Order::Random && flows.vary() {
+            flows.random = Some(SmallRng::seed_from_u64(1));
+            flows.draw();
+        }
+        flows
+    }
+
+    /// How many there could be.
+    fn all(&self) -> u128 {
+        self.counts.iter().fold(1, |all: u128, count| all.saturating_mul(u128::from(*count)))
+    }
+
+    /// How many values each thing has.
+    pub(super) fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    pub(super) fn is_random(&self) -> bool {
+        self.random.is_some()
+    }
+
+    pub(super) fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u128 {
+        self.limit.map_or_else(|| self.all(), u128::from)
+    }
+
+    /// Whether there is more than one.
+    #[inline]
+    pub(super) fn vary(&self) -> bool {
+        self.limit != Some(1) && self.counts.iter().any(|count| *count > 1)
+    }
+
+    /// Those of one of so many threads: from another one on than those of the others.
+    pub(super) fn of_thread(mut self, thread: usize, threads: usize) -> Flows {
+        if self.random.is_some() {
+            self.random = Some(SmallRng::seed_from_u64(1 + thread as u64));
+            self.draw();
+        } else {
+            // Below 2^127, as there are at most 65,536 threads; more flows than that would take
+            // longer than anybody waits.
+            let first = self.count().min(1 << 100) * thread as u128 / threads as u128;
+            self.set(first);
+            self.at = first as u64;
+        }
+        self
+    }
+
+    /// The next one.
+    #[inline]
+    pub(super) fn next(&mut self) -> &[u64] {
+        self.now.copy_from_slice(&self.next);
+        if self.random.is_some() {
+            self.draw();
+        } else {
+            self.count_on();
+        }
+        &self.now
+    }
+
+    fn count_on(&mut self) {
+        if let Some(limit) = self.limit {
+            self.at += 1;
+            if self.at == limit {
+                self.at = 0;
+                return self.next.fill(0);
+            }
+        }
+        for (digit, count) in self.next.iter_mut().zip(&self.counts) {
+            *digit += 1;
+            if *digit < *count {
+                return;
+            }
+            *digit = 0;
+        }
+    }
+
+    fn draw(&mut self) {
+        let Some(random) = &mut self.random else { return };
+        if let Some(limit) = self.limit {
+            let drawn = random.random_range(0..limit);
+            return self.set(drawn.into());
+        }
+        for (digit, count) in self.next.iter_mut().zip(&self.counts) {
+            *digit = random.random_range(0..*count);
+        }
+    }
+
+    /// The next one is the one of this number.
+    fn set(&mut self, mut number: u128) {
+        for (digit, count) in self.next.iter_mut().zip(&self.counts) {
+            // Below the count.
+            *digit = (number % u128::from(*count)) as u64;
+            number /= u128::from(*count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn take(flows: &mut Flows, many: usize) -> Vec<Vec<u64>> {
+        (0..many).map(|_| flows.next().to_vec()).collect()
+    }
+
+    #[test]
+    fn all_combinations_come_in_turn() {
+        let mut flows = Flows::new(&[3, 1, 2], None, Order::Counting);
+        assert_eq!((flows.count(), flows.vary()), (6, true));
+        let all = [[0, 0, 0], [1, 0, 0], [2, 0, 0], [0, 0, 1], [1, 0, 1], [2, 0, 1]];
+        assert_eq!(take(&mut flows.clone(), 6), all);
+        let again = take(&mut flows, 14);
+        assert_eq!(again[6..12], all);
+        for thread in 0..3 {
+            let mut flows = Flows::new(&[3, 1, 2], None, Order::Counting).of_thread(thread, 3);
+            assert_eq!(flows.next(), all[2 * thread], "{thread}");
+        }
+        assert!(!Flows::new(&[1, 1], None, Order::Random).vary());
+    }
+
+    #[test]
+    fn a_limit_leaves_the_first_ones() {
+        let mut flows = Flows::new(&[3, 2], Some(4), Order::Counting);
+        let first = [[0, 0], [1, 0], [2, 0], [0, 1]];
+        assert_eq!(flows.count(), 4);
+        assert_eq!(take(&mut flows, 8), [first, first].concat());
+        let mut second = Flows::new(&[3, 2], Some(4), Order::Counting).of_thread(1, 2);
+        assert_eq!(take(&mut second, 3), [[2, 0], [0, 1], [0, 0]]);
+        // More than there are.
+        assert_eq!(Flows::new(&[3, 2], Some(7), Order::Counting).count(), 6);
+    }
+
+    #[test]
+    fn random_ones_are_all_there_and_none_beside() {
+        for limit in [None, Some(50)] {
+            let mut flows = Flows::new(&[10, 10], limit, Order::Random);
+            let seen = take(&mut flows, 5000);
+            assert_ne!(seen[..20], take(&mut flows, 20));
+            let kinds: HashSet<Vec<u64>> = seen.into_iter().collect();
+            assert_eq!(kinds.len() as u128, flows.count());
+            assert!(limit.is_none() || kinds.iter().all(|flow| flow[1] < 5));
+        }
+        let one = take(&mut Flows::new(&[1 << 32, 1 << 32], None, Order::Random), 100);
+        assert_eq!(one.iter().collect::<HashSet<_>>().len(), 100);
+    }
+}

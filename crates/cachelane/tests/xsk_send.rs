@@ -1,0 +1,372 @@
+//! What `cachelane xsk send` sends, as others see it: tcpdump at the other end, and the kernel there.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::text;
+use common::xsk::{Scene, number};
+use lab::testing::{comes_true, root};
+use lab::{End, Host, Link, LinkOptions};
+use serde_json::Value;
+
+/// tcpdump on a device, until it has seen so many packets.
+struct Tcpdump(Child, PathBuf);
+
+impl Tcpdump {
+    /// Starts it, and waits until it listens.
+    fn start(scene: &Scene, end: &End, packets: u64, filter: &str) -> Tcpdump {
+        let file = scene.place.path().join("seen.pcap");
+        let count = packets.to_string();
+        let mut command = Command::new("tcpdump");
+        command.args(["-i", &end.device, "--immediate-mode", "-Z", "root", "-c", &count]);
+        command.arg("-w").arg(&file).arg(filter).stderr(Stdio::piped());
+        let mut child =
+            end.host.run(move || command.spawn()).expect("the host").expect("tcpdump starts");
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        assert!(log.by_ref().map_while(Result::ok).any(|line| line.contains("listening on")));
+        std::thread::spawn(move || log.for_each(drop));
+        Tcpdump(child, file)
+    }
+
+    /// The file, once it has seen them.
+    fn file(mut self) -> PathBuf {
+        assert!(comes_true(|| self.0.try_wait().expect("it is ours").is_some()), "too few packets");
+        self.1.clone()
+    }
+
+    /// What it tells of each packet, without times.
+    fn lines(self) -> Vec<String> {
+        lines(&self.file(), &["-e"])
+    }
+}
+
+impl Drop for Tcpdump {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What tcpdump reads in a file.
+fn lines(file: &PathBuf, args: &[&str]) -> Vec<String> {
+    let read = Command::new("tcpdump").args(["-nn", "-t"]).args(args).arg("-r").arg(file).output();
+    let read = read.expect("tcpdump runs");
+    assert!(read.status.success(), "{read:?}");
+    text(&read.stdout).lines().map(str::to_owned).collect()
+}
+
+/// The same of each packet, with all its bytes.
+fn packets(file: &PathBuf) -> Vec<String> {
+    let mut packets: Vec<String> = Vec::new();
+    for line in lines(file, &["-e", "-xx"]) {
+        match packets.last_mut().filter(|_| line.starts_with(char::is_whitespace)) {
+            Some(packet) => *packet += &line,
+            None => packets.push(line),
+        }
+    }
+    packets
+}
+
+/// Sends so many packets by sockets, so slowly that none is lost.
+fn send(scene: &Scene, link: &Link, count: u64, more: &[&str]) -> Value {
+    let count = count.to_string();
+    let args = ["xsk", "send", &link.a.device, "--count", &count];
+    let rate =
+        if more.contains(&"--rate") || more.contains(&"--pcap") { "" } else { "--rate=2000" };
+    let rate: Vec<&str> = [rate].into_iter().filter(|rate| !rate.is_empty()).collect();
+    scene.object(&link.a.host, &[&args[..], &rate, more].concat())
+}
+
+#[test]
+fn root_every_kind_of_packet_is_what_tcpdump_sees() {
+    if !root("root_every_kind_of_packet_is_what_tcpdump_sees") {
+        return;
+    }
+    let scene = Scene::new("sendkinds");
+    let link = scene.link("a", "b");
+    for (more, parts) in [
+        (
+            &["--sport", "7", "--dport", "8"][..],
+            &["198.18.0.1.7 > 198.18.0.2.8: UDP, length 22"][..],
+        ),
+        (&["--packet", "tcp-syn", "--dport", "80"], &["198.18.0.2.80: Flags [S]", "length 10"]),
+        (&["--packet", "icmp-echo"], &["198.18.0.1 > 198.18.0.2: ICMP echo request, id 1"]),
+        (
+            &["--packet", "arp"],
+            &["> ff:ff:ff:ff:ff:ff", "Request who-has 198.18.0.2 tell 198.18.0.1"],
+        ),
+        (&["--dst", "fd00::2", "--size", "90"], &["2001:2::1.9 > fd00::2.9: UDP, length 28"]),
+        (
+            &["--dst", "fd00::2", "--packet", "icmp-echo", "--size", "90"],
+            &["ICMP6, echo request, id 1"],
+        ),
+        (&["--vlan", "10:3"], &["802.1Q (0x8100)", "vlan 10, p 3", "UDP, length 18"]),
+        (
+            &["--vlan", "100,10", "--packet", "arp"],
+            &["802.1Q-QinQ (0x88a8)", "vlan 100, p 0", "vlan 10, p 0", "who-has"],
+        ),
+    ] {
+        let seen = Tcpdump::start(&scene, &link.b, 3, "");
+        send(&scene, &link, 3, more);
+        let lines = seen.lines();
+        assert_eq!(lines.len(), 3);
+        for (line, part) in lines.iter().flat_map(|line| parts.iter().map(move |part| (line, part)))
+        {
+            assert!(line.contains(part), "{more:?}: no '{part}' in: {line}");
+        }
+        let wrong = lines.iter().find(|line| line.contains("bad ") || line.contains("truncated"));
+        assert_eq!(wrong, None, "{more:?}");
+    }
+}
+
+/// A counter of a host's kernel, such as `Icmp InEchos`.
+fn counted(host: &Host, group: &str, name: &str) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
+    let snmp = host.run(read).expect("the host").expect("counters");
+    let group = format!("{group}:");
+    let mut rows = snmp.lines().filter(|line| line.starts_with(&group));
+    let names = rows.next().expect("names").split_whitespace();
+    let values = rows.next().expect("values").split_whitespace();
+    let (_, value) = names.zip(values).find(|(this, _)| *this == name).expect("a counter");
+    value.parse().expect("a number")
+}
+
+/// The kernel at the other end takes nothing of a packet for granted: it answers only what is right.
+#[test]
+fn root_the_kernel_answers_what_is_asked_of_it() {
+    if !root("root_the_kernel_answers_what_is_asked_of_it") {
+        return;
+    }
+    let scene = Scene::new("sendanswer");
+    let link = scene.link("a", "b");
+    let (mac, host) = (link.b.mac.to_string(), &link.b.host);
+    host.ip(["addr", "add", "198.18.0.2/15", "dev", &link.b.device]).expect("an address");
+    let to = ["--dst-mac", &mac, "--src", "198.18.1.0/25", "--size", "64,100:2,1000"];
+    let packet = |kind| [&to[..], &["--packet", kind]].concat();
+    let before = counted(host, "Icmp", "InEchos");
+    send(&scene, &link, 200, &packet("icmp-echo"));
+    assert!(comes_true(|| counted(host, "Icmp", "InEchos") == before + 200));
+    let before = counted(host, "Tcp", "OutRsts");
+    let ports = ["--sport", "1000-1999", "--dport", "1-3"];
+    send(&scene, &link, 200, &[&packet("tcp-syn")[..], &ports].concat());
+    assert!(comes_true(|| counted(host, "Tcp", "OutRsts") == before + 200));
+    let before = counted(host, "Udp", "NoPorts");
+    send(&scene, &link, 200, &[&packet("udp")[..], &ports].concat());
+    assert!(comes_true(|| counted(host, "Udp", "NoPorts") == before + 200));
+    assert_eq!(counted(host, "Icmp", "InCsumErrors") + counted(host, "Udp", "InCsumErrors"), 0);
+    assert_eq!(counted(host, "Tcp", "InCsumErrors") + counted(host, "Ip", "InHdrErrors"), 0);
+    let answers = Tcpdump::start(&scene, &link.a, 20, "arp[7] == 2");
+    send(&scene, &link, 20, &["--packet", "arp", "--src", "198.18.1.0/27"]);
+    assert!(answers.lines().iter().all(|line| line.contains(&format!("198.18.0.2 is-at {mac}"))));
+}
+
+#[test]
+fn root_ranges_make_flows_and_sizes_come_in_turn() {
+    if !root("root_ranges_make_flows_and_sizes_come_in_turn") {
+        return;
+    }
+    let scene = Scene::new("sendflows");
+    let link = scene.link("a", "b");
+    let ranges = ["--src", "10.0.0.1-10.0.0.3", "--dst", "10.1.0.0/31", "--sport", "5-9"];
+    let macs = ["--src-mac", "02:00:00:00:01:00-02:00:00:00:01:01", "--vlan", "7-8"];
+    let ranges = [&ranges[..], &macs].concat();
+    let flows = |more: &[&str], count: u64| {
+        let seen = Tcpdump::start(&scene, &link.b, count, "");
+        send(&scene, &link, count, &[&ranges[..], more].concat());
+        seen.lines()
+    };
+    let counting = flows(&[], 240);
+    assert_eq!(counting.iter().collect::<BTreeSet<_>>().len(), 3 * 2 * 5 * 2 * 2);
+    assert_eq!(counting[..120], counting[120..]);
+    let limited = flows(&["--flows", "17"], 51);
+    assert_eq!(limited[..17], counting[..17]);
+    assert_eq!([&limited[..17], &limited[..17]].concat(), limited[17..]);
+    let random: Vec<String> = flows(&["--order", "random"], 240);
+    assert_ne!(random[..120], random[120..]);
+    let all: BTreeSet<_> = counting.iter().collect();
+    assert!(random.iter().all(|line| all.contains(line)));
+    let turn = flows(&["--size", "64:2,100,300"], 8);
+    let size = |line: &String| {
+        let (_, rest) = line.split_once("length ").expect("a length");
+        rest.split(':').next().and_then(|size| size.parse::<u32>().ok()).expect("a number")
+    };
+    let mut sizes: Vec<u32> = turn.iter().map(size).collect();
+    assert_eq!(sizes[..4], sizes[4..]);
+    sizes.sort_unstable();
+    assert_eq!(sizes, [64, 64, 64, 64, 100, 100, 300, 300]);
+}
+
+#[test]
+fn root_a_rate_is_kept_and_how_well_is_said() {
+    if !root("root_a_rate_is_kept_and_how_well_is_said") {
+        return;
+    }
+    let scene = Scene::new("sendrate");
+    let link = scene.link("a", "b");
+    for (rate, asked) in [("2k", 2000.0), ("1.024Mbit", 1000.0)] {
+        let start = Instant::now();
+        let args = ["--size", "128", "--engine", "socket", "--burst", "1", "--rate", rate];
+        let sent = send(&scene, &link, 1000, &args);
+        let (took, pacing) = (start.elapsed().as_secs_f64(), &sent["pacing"]);
+        assert_eq!(pacing["asked_pps"].as_f64(), Some(asked), "{sent:#}");
+        assert!(took >= 999.0 / asked, "{took}: faster than {rate}");
+        // All that was due was sent, or it is said to have been skipped.
+        let (due, made, skipped) = (
+            pacing["due"].as_f64().expect("a number"),
+            number(&sent, "/pacing/sent"),
+            number(&sent, "/pacing/skipped"),
+        );
+        assert_eq!(made, 1000, "{sent:#}");
+        let late = pacing["late_us"]["max"].as_f64().expect("a number") / 1e6;
+        let behind = due - (made + skipped) as f64;
+        assert!((0.0..=late * asked + 20.0 * asked / 1000.0 + 1.0).contains(&behind), "{sent:#}");
+    }
+    let text_of = ["xsk", "send", &link.a.device, "--rate", "5k", "--count", "100"];
+    let said = text(&scene.run(&link.a.host, &text_of).stdout).to_owned();
+    assert!(
+        said.contains("rate: 5000 a second asked") && said.contains("not sent in time"),
+        "{said}"
+    );
+}
+
+/// A capture file of what a sender sends.
+fn record(scene: &Scene, link: &Link, count: u64, more: &[&str]) -> PathBuf {
+    let seen = Tcpdump::start(scene, &link.b, count, "");
+    send(scene, link, count, more);
+    let kept = scene.place.path().join("kept.pcap");
+    std::fs::rename(seen.file(), &kept).expect("a file");
+    kept
+}
+
+#[test]
+fn root_a_capture_file_is_sent_as_it_is() {
+    if !root("root_a_capture_file_is_sent_as_it_is") {
+        return;
+    }
+    let scene = Scene::new("sendfile");
+    let link = scene.link("a", "b");
+    let more = ["--size", "64,1514,300", "--sport", "1-100", "--pattern", "counter"];
+    let kept = record(&scene, &link, 90, &more);
+    let (whole, path) = (packets(&kept), kept.to_str().expect("text"));
+    let replayed = |count: u64, args: &[&str]| {
+        let seen = Tcpdump::start(&scene, &link.b, count, "");
+        let sent = scene.object(&link.a.host, &[&["xsk", "send", &link.a.device], args].concat());
+        assert_eq!(number(&sent, "/tx/packets"), count, "{sent:#}");
+        (packets(&seen.file()), sent)
+    };
+    let (got, sent) = replayed(90, &["--pcap", path, "--rate", "2k"]);
+    assert!(got == whole && sent["ended_by"] == "file", "{sent:#}");
+    assert_eq!(number(&sent, "/tx/bytes"), 30 * (64 + 1514 + 300));
+    let (got, _) = replayed(270, &["--pcap", path, "--rate", "4Mbit", "--loop", "3"]);
+    assert!(got == [&whole[..], &whole, &whole].concat());
+    let (got, sent) =
+        replayed(100, &["--pcap", path, "--rate", "2k", "--loop", "0", "--count", "100"]);
+    assert!(got == [&whole[..], &whole[..10]].concat() && sent["ended_by"] == "count");
+    // Hardware addresses that the devices at hand know.
+    let macs = ["--dst-mac", "02:00:00:00:00:aa", "--src-mac", "02:00:00:00:00:bb"];
+    let (got, _) = replayed(90, &[&["--pcap", path, "--speed", "20"][..], &macs].concat());
+    let swapped = |packet: &String| packet.starts_with("02:00:00:00:00:bb > 02:00:00:00:00:aa");
+    assert!(got.iter().all(swapped), "{got:?}");
+    // From a pipe, and of pcapng.
+    let ng = scene.place.path().join("kept.pcapng");
+    let made = Command::new("tshark").args(["-r", path, "-F", "pcapng", "-w"]).arg(&ng).output();
+    assert!(made.expect("tshark runs").status.success());
+    let seen = Tcpdump::start(&scene, &link.b, 90, "");
+    let mut command =
+        scene.command(&["xsk", "send", &link.a.device, "--pcap", "-", "--rate", "2k"]);
+    command.stdin(std::fs::File::open(ng).expect("a file"));
+    let output = link.a.host.run(move || command.output()).expect("the host").expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    assert!(packets(&seen.file()) == whole);
+}
+
+#[test]
+fn root_a_capture_file_keeps_its_times() {
+    if !root("root_a_capture_file_keeps_its_times") {
+        return;
+    }
+    let scene = Scene::new("sendtimes");
+    let link = scene.link("a", "b");
+    let kept = record(&scene, &link, 5, &["--rate", "10"]);
+    let path = kept.to_str().expect("text");
+    for (speed, least) in [("1", 0.38), ("0.5", 0.76), ("4", 0.09)] {
+        let start = Instant::now();
+        let args = ["xsk", "send", &link.a.device, "--pcap", path, "--speed", speed];
+        let sent = scene.object(&link.a.host, &args);
+        let took = start.elapsed();
+        // The file's times are those of a machine that may have been busy; a gap that it has is kept.
+        assert!(took >= Duration::from_secs_f64(least), "{speed}: {took:?}");
+        assert_eq!(number(&sent, "/tx/packets"), 5, "{sent:#}");
+        assert!(sent["late_us"]["median"].as_f64().is_some(), "{sent:#}");
+    }
+}
+
+#[test]
+fn root_what_a_device_cannot_send_of_a_file_is_counted() {
+    if !root("root_what_a_device_cannot_send_of_a_file_is_counted") {
+        return;
+    }
+    let scene = Scene::new("sendskip");
+    let options = LinkOptions { mtu: 4000, ..LinkOptions::default() };
+    let wide = scene.join(&scene.host("a"), &scene.host("b"), options);
+    let more = ["--size", "64,3000", "--multi-buffer"];
+    let kept = record(&scene, &wide, 10, &more);
+    let path = kept.to_str().expect("text");
+    let link = scene.link("c", "d");
+    let send = |device: &End, more: &[&str]| {
+        let args = ["xsk", "send", &device.device, "--pcap", path, "--rate", "0"];
+        scene.object(&device.host, &[&args[..], more].concat())
+    };
+    let sent = send(&link.a, &[]);
+    assert_eq!((number(&sent, "/tx/packets"), number(&sent, "/pcap/too_long")), (5, 5), "{sent:#}");
+    let sent = send(&wide.a, &[]);
+    assert_eq!((number(&sent, "/tx/packets"), number(&sent, "/pcap/too_long")), (5, 5), "{sent:#}");
+    let sent = send(&wide.a, &more[2..]);
+    assert_eq!(
+        (number(&sent, "/tx/bytes"), number(&sent, "/pcap/too_long")),
+        (15_320, 0),
+        "{sent:#}"
+    );
+    assert_eq!(number(&sent, "/frames/leaked"), 0);
+}
+
+#[test]
+fn root_what_cannot_be_sent_is_refused_with_what_can() {
+    if !root("root_what_cannot_be_sent_is_refused_with_what_can") {
+        return;
+    }
+    let scene = Scene::new("sendrefused");
+    let link = scene.link("a", "b");
+    let folder = scene.place.path().to_str().expect("text").to_owned();
+    for (more, code, parts) in [
+        (&["--packet", "arp", "--sport", "5"][..], 2, &["--sport 5", "has no ports"][..]),
+        (&["--packet", "arp", "--dst", "fd00::1"], 2, &["IPv6", "expected IPv4"]),
+        (&["--size", "1515"], 2, &["--size 1515", "at most 1514", "mtu 1501"]),
+        (&["--size", "64,1519", "--vlan", "5"], 2, &["--size 1519", "at most 1518"]),
+        (&["--vlan", "5000"], 2, &["5000", "0 to 4094"]),
+        (&["--rate", "1Mbps"], 2, &["1Mbps", "100Mbit"]),
+        (&["--src", "10.0.0.9-10.0.0.1"], 2, &["10.0.0.9-10.0.0.1", "198.18.0.0/22"]),
+        (&["--engine", "live", "--dst", "10.0.0.0/24"], 2, &["--dst", "--engine socket"]),
+        (&["--pcap", "/nowhere"], 1, &["--pcap /nowhere", "No such file"]),
+        (&["--pcap", &folder], 2, &["is a folder"]),
+        (&["--pcap", "/etc/hostname"], 1, &["neither pcap nor pcapng"]),
+        (&["--pcap", "x", "--size", "64"], 2, &["--pcap", "--size"]),
+        (&["--speed", "2"], 2, &["--pcap"]),
+        (&["--pcap", "-", "--loop", "2"], 2, &["--loop 2", "expected a file"]),
+        (&["--pcap", "x", "--speed", "0"], 2, &["'0'", "factor"]),
+    ] {
+        let output =
+            scene.run(&link.a.host, &[&["xsk", "send", &link.a.device][..], more].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{more:?}: {part} is missing: {said}");
+        }
+    }
+}
