@@ -23,6 +23,10 @@ pub(crate) struct RunArgs {
     /// own for each interval
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write a line of figures for each interval (a second, if no other is given) to this file, as
+    /// comma-separated values under their names
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
 }
 
 /// How long it runs.

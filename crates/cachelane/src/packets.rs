@@ -2,11 +2,12 @@
 //!
 //! Each gives every thread its part of the work and runs the threads (`session`) until a count, a
 //! time or a signal ends them. Threads count for themselves (`meter`); the live line and the report
-//! read that. Those with sockets of AF_XDP check their options and build devices, memory and sockets
+//! read that, and a file for plotters (`csv`). Those with sockets of AF_XDP check their options and build devices, memory and sockets
 //! from them (`options`, `setup`, `carrier`), handle sockets in the same way (`sockets`, `idle`), and show the
 //! same (`job`, `live`).
 
 pub(crate) mod carrier;
+mod csv;
 pub(crate) mod idle;
 pub(crate) mod job;
 mod live;

@@ -235,6 +235,74 @@ fn root_a_rate_is_kept_and_how_well_is_said() {
     );
 }
 
+#[test]
+fn root_latency_is_measured_where_packets_come_back() {
+    if !root("root_latency_is_measured_where_packets_come_back") {
+        return;
+    }
+    let scene = Scene::new("sendlatency");
+    let link = scene.link("a", "b");
+    let (mac, host) = (link.b.mac.to_string(), &link.b.host);
+    let measure = |more: &[&str]| {
+        let to = ["--latency", "--dst-mac", &mac, "--dst", "198.18.0.2"];
+        send(&scene, &link, 500, &[&to[..], more].concat())
+    };
+    let check = |sent: &Value, packets| {
+        let both = (number(sent, "/latency/sent"), number(sent, "/latency/back"));
+        assert_eq!(both, (500, 500), "{sent:#}");
+        for bad in ["lost", "reordered", "duplicated", "corrupt"] {
+            assert_eq!(number(sent, &format!("/latency/{bad}")), 0, "{bad}: {sent:#}");
+        }
+        assert_eq!(number(sent, "/rx/packets"), packets, "{sent:#}");
+        let at = |name: &str| sent["latency"]["us"][name].as_f64().expect("a number");
+        let order = ["median", "p90", "p99", "p99_9", "p99_99", "max"].map(at);
+        assert!(order.is_sorted() && order[0] > 0.0, "{order:?}");
+        assert_eq!(number(sent, "/frames/leaked"), 0, "{sent:#}");
+    };
+    let reflect = ["xsk", "forward", &link.b.device, "--udp-port", "9,1000-1999"];
+    let forward = scene.start(host, &reflect, "forwarding");
+    check(&measure(&[]), 500);
+    check(&measure(&["--size", "imix", "--burst", "1"]), 500);
+    check(&measure(&["--dport", "1000-1099", "--src", "198.18.1.0/25"]), 500);
+    drop(forward);
+    // Any host answers a ping; one that comes to another hardware address is of no use.
+    host.ip(["addr", "add", "198.18.0.2/15", "dev", &link.b.device]).expect("an address");
+    let own = link.a.mac.to_string();
+    host.ip(["neigh", "add", "198.18.0.1", "lladdr", &own, "dev", &link.b.device]).expect("ip");
+    check(&measure(&["--packet", "icmp-echo", "--size", "64,1000"]), 500);
+    let args = ["xsk", "send", &link.a.device, "--latency", "--count", "5", "--json"];
+    let output = scene.run(&link.a.host, &args);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let sent: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((number(&sent, "/latency/back"), number(&sent, "/latency/lost")), (0, 5));
+}
+
+#[test]
+fn root_intervals_are_lines_of_a_csv_file() {
+    if !root("root_intervals_are_lines_of_a_csv_file") {
+        return;
+    }
+    let scene = Scene::new("sendcsv");
+    let link = scene.link("a", "b");
+    let file = scene.place.path().join("sent.csv");
+    let path = file.to_str().expect("text");
+    let args = ["xsk", "send", &link.a.device, "--count", "1000", "--rate", "2k", "--csv", path];
+    let output = scene.run(&link.a.host, &[&args[..], &["--interval", "100ms"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&file).expect("a file");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name| rows[0].iter().position(|column| *column == name).expect("a column");
+    let (packets, seconds) = (column("tx_packets"), column("seconds"));
+    let value =
+        |at: usize| rows[1..].iter().map(move |row| row[at].parse::<f64>().expect("a number"));
+    assert_eq!(value(packets).sum::<f64>(), 1000.0, "{text}");
+    assert!(value(seconds).is_sorted() && rows.len() > 3, "{text}");
+    let full = ["xsk", "send", &link.a.device, "--count", "5", "--csv", "/dev/full"];
+    let output = scene.run(&link.a.host, &full);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(common::text(&output.stderr).contains("--csv /dev/full: No space left"), "{output:?}");
+}
+
 /// A capture file of what a sender sends.
 fn record(scene: &Scene, link: &Link, count: u64, more: &[&str]) -> PathBuf {
     let seen = Tcpdump::start(scene, &link.b, count, "");
@@ -353,6 +421,9 @@ fn root_what_cannot_be_sent_is_refused_with_what_can() {
         (&["--rate", "1Mbps"], 2, &["1Mbps", "100Mbit"]),
         (&["--src", "10.0.0.9-10.0.0.1"], 2, &["10.0.0.9-10.0.0.1", "198.18.0.0/22"]),
         (&["--engine", "live", "--dst", "10.0.0.0/24"], 2, &["--dst", "--engine socket"]),
+        (&["--latency", "--packet", "arp"], 2, &["--latency", "icmp-echo over IPv4"]),
+        (&["--latency", "--engine", "live"], 2, &["--latency", "--engine socket"]),
+        (&["--latency", "--packet", "icmp-echo", "--dst", "fd00::1"], 2, &["expected IPv4"]),
         (&["--pcap", "/nowhere"], 1, &["--pcap /nowhere", "No such file"]),
         (&["--pcap", &folder], 2, &["is a folder"]),
         (&["--pcap", "/etc/hostname"], 1, &["neither pcap nor pcapng"]),

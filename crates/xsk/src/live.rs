@@ -39,7 +39,7 @@ pub struct LivePackets {
     /// A packet whole, with the first of its ports, a right UDP checksum or none, and an empty probe
     /// if it is to carry one: 60 to [`LIVE_LONGEST`] bytes.
     pub packet: Vec<u8>,
-    /// Where its UDP header begins: 34, or 54 over IPv6.
+    /// Where its UDP header begins: 34, or 54 over IPv6, and 4 more for each VLAN tag.
     pub udp: usize,
     /// The sum of all that the UDP checksum covers but the ports, not folded.
     pub fixed: u32,
@@ -53,6 +53,9 @@ pub struct LivePackets {
     /// in the stream, a time, the stream, and a guard that makes their sum zero); none: they carry
     /// none.
     pub probes: Option<u32>,
+    /// Which flow the first one is: each flow has a stream of its own, that of the first flow and those
+    /// after it. None: all have one.
+    pub position: Option<u32>,
     /// Packets a second, at least [`LIVE_SLOWEST`]; 0: as many as can be.
     pub rate: f64,
 }
@@ -148,7 +151,8 @@ impl LiveSender {
         })?;
         let begin = || -> io::Result<Link> {
             let [source, target] = packets.first;
-            let state = State { source, target, ..State::default() };
+            let position = packets.position.unwrap_or(0);
+            let state = State { source, target, position, ..State::default() };
             maps.state.set(&0_u32, &state)?;
             sent.attach_tracepoint(c"xdp_devmap_xmit")
         };
@@ -198,7 +202,7 @@ impl LiveStop {
 
 /// Writes into a program what is fixed at its load.
 fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
-    let LivePackets { packet, udp, fixed, sources, targets, probes, rate, .. } = packets;
+    let LivePackets { packet, udp, fixed, sources, targets, probes, position, rate, .. } = packets;
     let varies = udp + UDP + if probes.is_some() { PROBE as usize } else { 0 };
     // Whole words: behind a short packet is nothing to write into.
     let words = varies.div_ceil(8).min(packet.len() / 8).min(HEAD_WORDS as usize);
@@ -206,6 +210,7 @@ fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
         *word = u64::from_ne_bytes(*bytes);
     }
     (constants.words, constants.udp) = (words as u32, *udp as u32);
+    constants.by_flow = position.is_some();
     (constants.fixed, constants.sources, constants.targets) = (*fixed, *sources, *targets);
     constants.probes = probes.is_some();
     constants.stream = probes.unwrap_or_default();

@@ -94,7 +94,7 @@ pub(crate) struct Args {
     #[arg(
         last = true,
         value_name = "COMMAND",
-        conflicts_with_all = ["task", "snaplen", "spin", "time", "interval", "json"]
+        conflicts_with_all = ["task", "snaplen", "spin", "time", "interval", "json", "csv"]
     )]
     command: Vec<OsString>,
 }
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let announcement =
         format!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
     let report = Report { args, quota, channels };
-    let session = Session::new(threads.len(), None, quiet)?;
+    let session = Session::new(threads.len(), None, &args.run, quiet)?;
     let outcome = session.run("borrow", threads, &announcement, &report, &args.run);
     report.finish(outcome)
 }

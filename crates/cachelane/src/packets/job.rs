@@ -113,7 +113,7 @@ impl Built {
 impl Ground<'_> {
     /// As [`Built::run`].
     pub(crate) fn run(self, threads: Vec<Work>, job: Job<'_>, quiet: bool) -> anyhow::Result<Exit> {
-        let session = Session::new(threads.len(), self.args.count, quiet)?;
+        let session = Session::new(threads.len(), self.args.count, &self.args.run, quiet)?;
         let beside = job.beside;
         let does = format!("{} {}", job.command, self.devices.join(" "));
         let name = match job.process == job.command {

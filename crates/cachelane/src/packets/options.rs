@@ -237,6 +237,11 @@ const PLACES: Choice<Attach> =
     &[("auto", Attach::Auto), ("native", Attach::Native), ("generic", Attach::Generic)];
 
 impl FilterArgs {
+    /// UDP packets to these ports, or else IP packets of this protocol, wherever a program can be.
+    pub(crate) fn of(udp_port: Vec<Ports>, protocol: Option<u8>) -> FilterArgs {
+        FilterArgs { udp_port, ethertype: None, protocol, xdp: Attach::Auto }
+    }
+
     pub(crate) fn program(&self, multi_buffer: bool) -> ProgramOptions {
         let options = ProgramOptions::default().attach(self.xdp).filter(self.filter());
         options.multi_buffer(multi_buffer)

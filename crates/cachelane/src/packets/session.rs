@@ -10,6 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 use xsk::Socket;
 
+use super::csv::Csv;
 use super::meter::{Drops, Meter, Meters, Totals, Traffic};
 use super::options::Place;
 use crate::args::RunArgs;
@@ -207,6 +208,7 @@ pub(crate) struct Session {
     foreground: Foreground,
     control: Arc<Control>,
     pub(crate) meters: Meters,
+    csv: Option<Csv>,
     quiet: bool,
 }
 
@@ -235,9 +237,15 @@ impl Outcome {
 
 impl Session {
     /// Catches signals; so many threads are to run until so many packets have gone through.
-    pub(crate) fn new(threads: usize, count: Option<u64>, quiet: bool) -> anyhow::Result<Session> {
+    pub(crate) fn new(
+        threads: usize,
+        count: Option<u64>,
+        args: &RunArgs,
+        quiet: bool,
+    ) -> anyhow::Result<Session> {
         let (foreground, control) = (Foreground::new()?, Arc::new(Control::new(count)));
-        Ok(Session { foreground, control, meters: Meters::new(threads), quiet })
+        let csv = args.csv.as_deref().map(Csv::create).transpose()?;
+        Ok(Session { foreground, control, meters: Meters::new(threads), csv, quiet })
     }
 
     /// Runs the threads, called `name`, until one of them or what the user gave ends that.
@@ -253,12 +261,18 @@ impl Session {
         let threads = self.spawn(name, threads);
         tracing::info!("{announcement}");
         let followed = threads.as_ref().map_or(Ok(Ended::Error), |threads| {
+            let mut view =
+                View::new(args.json && args.interval.is_some(), args.interval, self.quiet);
+            if self.csv.is_some() {
+                view.keep_time(args.interval);
+            }
             let mut running = Running {
                 threads: threads.len(),
                 control: &self.control,
                 meters: &self.meters,
                 show,
-                view: View::new(args.json && args.interval.is_some(), args.interval, self.quiet),
+                view,
+                csv: self.csv.as_mut(),
                 before: Totals::default(),
                 is_read: true,
             };
@@ -267,6 +281,9 @@ impl Session {
         show.ending();
         self.control.end();
         let joined = threads.and_then(join);
+        let totals = self.meters.totals();
+        let last = self.csv.map_or(Ok(()), |mut csv| csv.row(start.elapsed(), totals));
+        let followed = followed.and_then(|ended| last.map(|()| ended));
         // What a thread says tells more than that nobody could follow it.
         let (ended, error) = match joined.and(followed) {
             Ok(ended) => (ended, None),
@@ -321,6 +338,7 @@ struct Running<'a> {
     meters: &'a Meters,
     show: &'a dyn Show,
     view: View,
+    csv: Option<&'a mut Csv>,
     /// At the line before.
     before: Totals,
     /// Whether somebody reads what is printed.
@@ -350,6 +368,9 @@ impl Followed for Running<'_> {
         if let Some(span) = self.view.due() {
             let sample = self.sample(span);
             self.before = sample.totals;
+            if let Some(csv) = &mut self.csv {
+                csv.row(sample.seconds, sample.totals)?;
+            }
             self.view.show(self.show.line(&sample, terminal::live_width()));
             self.is_read = self.view.print(|| Ok(self.show.object(&sample)))?;
         }

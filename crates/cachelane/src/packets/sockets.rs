@@ -135,7 +135,7 @@ pub(crate) trait Handler: Sized + Send + 'static {
 }
 
 /// Packets and bytes in a list of parts.
-fn measure(packets: &[Packet]) -> (usize, u64) {
+pub(crate) fn measure(packets: &[Packet]) -> (usize, u64) {
     let bytes = packets.iter().map(|packet| u64::from(packet.len)).sum();
     (packets.iter().filter(|packet| !packet.more).count(), bytes)
 }

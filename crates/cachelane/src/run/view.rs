@@ -45,6 +45,11 @@ impl View {
         !self.bar.is_hidden()
     }
 
+    /// Has lines be due each second or `interval`, also where nobody sees them.
+    pub(crate) fn keep_time(&mut self, interval: Option<Duration>) {
+        self.every.get_or_insert(interval.unwrap_or(Duration::from_secs(1)));
+    }
+
     /// The time since the line before, if the next one is due.
     pub(crate) fn due(&mut self) -> Option<Duration> {
         let (every, span) = (self.every?, self.span());

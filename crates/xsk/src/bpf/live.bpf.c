@@ -33,12 +33,13 @@ const volatile __u32 device;	       /* the index of the device that frames go ou
 const volatile __u32 thread;	       /* that runs `make` */
 const volatile __u64 head[HEAD_WORDS]; /* the first bytes of each frame */
 const volatile __u32 words;	       /* of `head` that are written */
-const volatile __u32 udp;	       /* where the UDP header begins: 34 or 54 */
+const volatile __u32 udp;	       /* where the UDP header begins */
 const volatile __u32 fixed;	       /* what the UDP checksum covers, without the ports */
 const volatile __u16 sources[2];       /* the first and the last UDP port that frames come from */
 const volatile __u16 targets[2];       /* and that they go to */
 const volatile bool probes;	       /* frames carry a probe */
-const volatile __u32 stream;	       /* in which they are */
+const volatile __u32 stream;	       /* in which they are: that of the first flow */
+const volatile bool by_flow;	       /* each flow has its stream */
 const volatile __u64 gap;	       /* GAP_PARTS of a nanosecond between two frames; 0: none */
 
 struct {
@@ -82,12 +83,19 @@ static __always_inline __u32 sum_of(__u64 number)
 
 static __always_inline void next_ports(struct live_state *now)
 {
+	now->position++;
 	if (now->source < sources[1]) {
 		now->source++;
 		return;
 	}
 	now->source = sources[0];
-	now->target = now->target < targets[1] ? now->target + 1 : targets[0];
+	if (now->target < targets[1]) {
+		now->target++;
+		return;
+	}
+	now->target = targets[0];
+	now->position = 0;
+	now->number += by_flow;
 }
 
 /* Ports, and the checksum over them. */
@@ -105,13 +113,14 @@ static __always_inline void write_probe(__u8 *probe, struct live_state *now)
 {
 	__u64 first = (__u64)MAGIC << 48 | (now->number & 0xffffffffffff);
 	__u64 nanoseconds = now->nanoseconds;
-	__u16 guard = ~fold(sum_of(first) + sum_of(nanoseconds) + sum_of(stream));
+	__u32 in = stream + (by_flow ? now->position : 0);
+	__u16 guard = ~fold(sum_of(first) + sum_of(nanoseconds) + sum_of(in));
 
 	*(__be64 *)probe = bpf_cpu_to_be64(first);
 	*(__be64 *)(probe + 8) = bpf_cpu_to_be64(nanoseconds);
-	*(__be32 *)(probe + 16) = bpf_htonl(stream);
+	*(__be32 *)(probe + 16) = bpf_htonl(in);
 	*(__be16 *)(probe + 20) = bpf_htons(guard);
-	now->number++;
+	now->number += !by_flow;
 }
 
 static long is_due(__u32 number, const __u64 *due)
@@ -152,10 +161,8 @@ int cachelane_make(struct xdp_md *context)
 		if (word < words)
 			((__u64 *)data)[word] = head[word];
 	}
-	if (sources[0] != sources[1] || targets[0] != targets[1]) {
+	if (sources[0] != sources[1] || targets[0] != targets[1])
 		write_ports(data + udp, now);
-		next_ports(now);
-	}
 	if (probes) {
 		if (data + udp + 8 + PROBE > end)
 			return XDP_DROP;
@@ -166,6 +173,7 @@ int cachelane_make(struct xdp_md *context)
 		now->left--;
 		write_probe(data + udp + 8, now);
 	}
+	next_ports(now);
 	return bpf_redirect(device, 0);
 }
 

@@ -2,11 +2,15 @@
 //! changed on the way.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use frames::FrameArea;
 use hdrhistogram::Histogram;
+use serde_json::Value;
+use xsk::Packet;
 
-use super::probe::{self, NoProbe, Probe};
+use super::probe::{self, NoProbe, Probe, monotonic};
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,8 +25,17 @@ pub(super) struct Tally {
     pub(super) duplicated: u64,
     /// Something in them is not as it was sent.
     pub(super) corrupt: u64,
-    /// Carry no probe.
+    /// Carry no probe, or are of more flows than are followed.
     pub(super) other: u64,
+}
+
+/// How many flows there were, and what happened to how many of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FlowTally {
+    pub(super) flows: u64,
+    pub(super) lost: u64,
+    pub(super) reordered: u64,
+    pub(super) duplicated: u64,
 }
 
 impl Tally {
@@ -59,14 +72,34 @@ impl Checker {
         self.tally
     }
 
+    /// Looks at all flows.
+    pub(super) fn flows(&self) -> FlowTally {
+        let mut all = FlowTally::default();
+        for Stream { seen, .. } in self.streams.values() {
+            all.flows += 1;
+            all.lost += u64::from(seen.lost > 0);
+            all.reordered += u64::from(seen.reordered > 0);
+            all.duplicated += u64::from(seen.duplicated > 0);
+        }
+        all
+    }
+
     /// Looks at one packet, in the parts in which it came, at this time of the monotonic clock.
     pub(super) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
         match self.probe(parts) {
             Ok(probe) => {
+                let streams = self.streams.len();
+                let stream = match self.streams.entry(probe.stream) {
+                    Entry::Occupied(there) => there.into_mut(),
+                    Entry::Vacant(_) if streams == FOLLOWED => return self.tally.other += 1,
+                    Entry::Vacant(free) => free.insert(Stream::at(probe.number, window(streams))),
+                };
                 self.tally.probes += 1;
-                let stream =
-                    self.streams.entry(probe.stream).or_insert_with(|| Stream::at(probe.number));
-                stream.see(probe.number, &mut self.tally);
+                let before = stream.seen;
+                stream.see(probe.number);
+                self.tally.lost = self.tally.lost + stream.seen.lost - before.lost;
+                self.tally.reordered += stream.seen.reordered - before.reordered;
+                self.tally.duplicated += stream.seen.duplicated - before.duplicated;
                 let took = nanoseconds.saturating_sub(probe.nanoseconds);
                 if took < LONGEST.as_nanos() as u64 {
                     self.latency.saturating_record(took);
@@ -77,15 +110,34 @@ impl Checker {
         }
     }
 
-    /// Delays at these quantiles, if any could be told.
-    pub(super) fn delays<const N: usize>(&self, quantiles: [f64; N]) -> Option<[Duration; N]> {
+    /// How long packets took, for people and in microseconds for programs, if any could be told.
+    pub(super) fn delays(&self) -> Option<(String, Value)> {
+        const QUANTILES: [(&str, f64); 6] = [
+            ("median", 0.5),
+            ("p90", 0.9),
+            ("p99", 0.99),
+            ("p99_9", 0.999),
+            ("p99_99", 0.9999),
+            ("max", 1.0),
+        ];
+        if self.latency.is_empty() {
+            return None;
+        }
         let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
-        (!self.latency.is_empty()).then(|| quantiles.map(at))
+        let [median, _, most, _, rare, worst] = QUANTILES.map(|(_, quantile)| at(quantile));
+        let text = format!(
+            "median {median:.1?}, 99 % below {most:.1?}, 99.99 % below {rare:.1?}, at most \
+             {worst:.1?}"
+        );
+        let value = |(name, quantile): (&str, f64)| {
+            (name.to_owned(), Value::from(at(quantile).as_secs_f64() * 1e6))
+        };
+        Some((text, Value::Object(QUANTILES.into_iter().map(value).collect())))
     }
 
     fn probe(&self, parts: &[&[u8]]) -> Result<Probe, NoProbe> {
         let (first, rest) = parts.split_first().ok_or(NoProbe::Other)?;
-        let payload = udp_payload(first).ok_or(NoProbe::Other)?;
+        let payload = payload(first).ok_or(NoProbe::Other)?;
         let probe = Probe::read(payload.bytes)?;
         let mut at = probe::LEN;
         let mut left = payload.len.checked_sub(at).ok_or(NoProbe::Corrupt)?;
@@ -101,82 +153,133 @@ impl Checker {
     }
 }
 
-/// The payload of a UDP packet.
+/// Looks at packets that have just come.
+pub(super) fn check(checker: &mut Checker, packets: &[Packet], area: &FrameArea) {
+    let now = monotonic();
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for packet in packets {
+        parts.push(packet.bytes(area));
+        if !packet.more {
+            checker.packet(&parts, now);
+            parts.clear();
+        }
+    }
+}
+
+/// The payload of a packet.
 struct Payload<'a> {
     /// As far as it is in the first part.
     bytes: &'a [u8],
-    /// Its length as the header says it.
+    /// Its length as the headers say it.
     len: usize,
 }
 
-fn udp_payload(frame: &[u8]) -> Option<Payload<'_>> {
+/// What is behind UDP, a TCP header, or that of an ICMP echo; behind two VLAN tags at most.
+fn payload(frame: &[u8]) -> Option<Payload<'_>> {
+    const ICMP: u8 = 1;
+    const TCP: u8 = 6;
     const UDP: u8 = 17;
+    const ICMP6: u8 = 58;
     let word = |at: usize| frame.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
-    let (protocol, udp) = match word(12)? {
-        0x0800 => (*frame.get(23)?, 14 + usize::from(frame.get(14)? & 15) * 4),
-        0x86dd => (*frame.get(20)?, 54),
+    let mut net = 14;
+    while net < 22 && matches!(word(net - 2)?, 0x8100 | 0x88a8) {
+        net += 4;
+    }
+    let (protocol, inner, len) = match word(net - 2)? {
+        0x0800 => {
+            let header = usize::from(frame.get(net)? & 15) * 4;
+            let len = usize::from(word(net + 2)?).checked_sub(header)?;
+            (*frame.get(net + 9)?, net + header, len)
+        }
+        0x86dd => (*frame.get(net + 6)?, net + 40, usize::from(word(net + 4)?)),
         _ => return None,
     };
-    if protocol != UDP {
-        return None;
-    }
-    let len = usize::from(word(udp + 4)?).checked_sub(8)?;
-    Some(Payload { bytes: frame.get(udp + 8..)?, len })
+    let header = match protocol {
+        UDP | ICMP | ICMP6 => 8,
+        TCP => usize::from(frame.get(inner + 12)? >> 4) * 4,
+        _ => return None,
+    };
+    let len = if protocol == UDP { usize::from(word(inner + 4)?) } else { len };
+    Some(Payload { bytes: frame.get(inner + header..)?, len: len.checked_sub(header)? })
 }
+
+/// The most flows that are followed, so that nobody can use up the memory.
+const FOLLOWED: usize = 1 << 21;
+
+/// How many numbers back a late packet is told from one that came again, the first streams the
+/// farthest: where there are many, each has few packets in a time.
+fn window(streams: usize) -> u64 {
+    match streams {
+        ..16 => WINDOW,
+        ..4096 => 1024,
+        _ => 256,
+    }
+}
+
+/// The largest of them.
+const WINDOW: u64 = 1 << 16;
 
 /// The numbers of one stream.
 #[derive(Debug)]
 struct Stream {
     /// One past the highest number so far.
     next: u64,
-    /// Which of the last [`WINDOW`] numbers came: a bit each, at the number modulo the window.
-    came: Vec<u64>,
+    /// Which of the last numbers came: a bit each, at the number modulo how many there are.
+    came: Box<[u64]>,
+    seen: Seen,
 }
 
-/// How many numbers back a late packet is told from one that came again.
-const WINDOW: u64 = 1 << 16;
+/// What was seen of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    lost: u64,
+    reordered: u64,
+    duplicated: u64,
+}
 
 impl Stream {
     /// A stream whose first packet is this one. Earlier ones are not missed.
-    fn at(first: u64) -> Stream {
-        Stream { next: first, came: vec![u64::MAX; WINDOW as usize / 64] }
+    fn at(first: u64, window: u64) -> Stream {
+        let came = vec![u64::MAX; window as usize / 64].into_boxed_slice();
+        Stream { next: first, came, seen: Seen::default() }
     }
 
-    fn see(&mut self, number: u64, tally: &mut Tally) {
+    fn see(&mut self, number: u64) {
+        let window = self.came.len() as u64 * 64;
         if number >= self.next {
             let missing = number - self.next;
-            for lost in number.saturating_sub(missing.min(WINDOW))..number {
+            for lost in number.saturating_sub(missing.min(window))..number {
                 self.mark(lost, false);
             }
             self.mark(number, true);
-            tally.lost += missing;
+            self.seen.lost += missing;
             self.next = number + 1;
-        } else if self.next - number > WINDOW || !self.has(number) {
+        } else if self.next - number > window || !self.has(number) {
             // One from before the window is taken for late: it cannot be told.
-            if self.next - number <= WINDOW {
+            if self.next - number <= window {
                 self.mark(number, true);
             }
-            tally.reordered += 1;
-            tally.lost = tally.lost.saturating_sub(1);
+            self.seen.reordered += 1;
+            self.seen.lost = self.seen.lost.saturating_sub(1);
         } else {
-            tally.duplicated += 1;
+            self.seen.duplicated += 1;
         }
     }
 
     fn has(&self, number: u64) -> bool {
-        let (word, bit) = place(number);
+        let (word, bit) = self.place(number);
         self.came[word] & bit != 0
     }
 
     fn mark(&mut self, number: u64, came: bool) {
-        let (word, bit) = place(number);
+        let (word, bit) = self.place(number);
         self.came[word] = if came { self.came[word] | bit } else { self.came[word] & !bit };
     }
-}
 
-fn place(number: u64) -> (usize, u64) {
-    let at = number % WINDOW;
-    ((at / 64) as usize, 1 << (at % 64))
+    fn place(&self, number: u64) -> (usize, u64) {
+        let at = number as usize % (self.came.len() * 64);
+        (at / 64, 1 << (at % 64))
+    }
 }
 
 #[cfg(test)]
@@ -186,8 +289,8 @@ mod tests {
     use super::super::values::Tags;
     use super::*;
 
-    fn template(size: usize) -> Template {
-        let recipe = Recipe {
+    fn recipe(size: usize) -> Recipe {
+        Recipe {
             kind: Kind::Udp,
             sizes: size.to_string().parse().unwrap(),
             source_mac: "02:00:00:00:00:01".parse().unwrap(),
@@ -200,14 +303,21 @@ mod tests {
             pattern: Pattern::Seq,
             limit: None,
             order: Order::Counting,
-        };
+        }
+    }
+
+    fn template_of(recipe: Recipe) -> Template {
         Template::new(&recipe).expect("a packet")
+    }
+
+    fn template(size: usize) -> Template {
+        template_of(recipe(size))
     }
 
     fn packet(template: &Template, stream: u32, number: u64) -> Vec<u8> {
         let mut bytes = template.bytes().to_vec();
         let probe = Probe { stream, number, nanoseconds: 1_000 };
-        template.stamp(&mut bytes, number, template.flows().next(), Some(&probe));
+        template.stamp(&mut bytes, number, &template.flows().next(), Some(&probe));
         bytes
     }
 
@@ -241,6 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn what_happened_is_known_by_flow() {
+        let template = template(64);
+        let mut checker = Checker::new();
+        for stream in 0..5000 {
+            for number in [0, 1, 2, 3] {
+                let missing = stream == 7 && number == 2;
+                let number = if stream == 4999 && number == 3 { 1 } else { number };
+                if !missing {
+                    checker.packet(&[&packet(&template, stream, number)], 2_000);
+                }
+            }
+        }
+        let expected = FlowTally { flows: 5000, lost: 1, reordered: 0, duplicated: 1 };
+        assert_eq!(checker.flows(), expected);
+        let Tally { lost, duplicated, .. } = checker.tally();
+        assert_eq!((lost, duplicated), (1, 1));
+    }
+
+    #[test]
     fn streams_do_not_mix() {
         let template = template(64);
         let mut checker = Checker::new();
@@ -250,8 +379,9 @@ mod tests {
         }
         assert_eq!(checker.tally(), Tally { probes: 200, ..Tally::default() });
         assert!(checker.tally().is_clean());
-        let [median] = checker.delays([0.5]).expect("all on one clock");
-        assert!((median.as_nanos() as i64 - 1_000).abs() < 20, "{median:?}");
+        let (text, delays) = checker.delays().expect("all on one clock");
+        let median = delays["median"].as_f64().expect("a number");
+        assert!((median - 1.0).abs() < 0.02 && text.contains("median 1"), "{text}: {median}");
     }
 
     #[test]
@@ -270,6 +400,27 @@ mod tests {
     }
 
     #[test]
+    fn probes_are_found_in_every_kind_of_packet() {
+        for (kind, ends, tags) in [
+            (Kind::Udp, ["10.0.0.1", "10.0.0.2"], "5"),
+            (Kind::Udp, ["fd00::1", "fd00::2"], "100,5"),
+            (Kind::TcpSyn, ["10.0.0.1", "10.0.0.2"], "5"),
+            (Kind::TcpSyn, ["fd00::1", "fd00::2"], "5"),
+            (Kind::IcmpEcho, ["10.0.0.1", "10.0.0.2"], "5"),
+            (Kind::IcmpEcho, ["fd00::1", "fd00::2"], "5"),
+        ] {
+            let [source, target] = ends.map(|end| end.parse().unwrap());
+            let tags = tags.parse().unwrap();
+            let template = template_of(Recipe { kind, source, target, tags, ..recipe(200) });
+            let mut checker = Checker::new();
+            checker.packet(&[&packet(&template, 1, 0)], 2_000);
+            checker.packet(&[&packet(&template, 1, 1)], 2_000);
+            let expected = Tally { probes: 2, ..Tally::default() };
+            assert_eq!(checker.tally(), expected, "{kind:?} {ends:?}");
+        }
+    }
+
+    #[test]
     fn packets_in_parts_and_with_padding_are_read() {
         let template = template(1000);
         let mut checker = Checker::new();
@@ -285,7 +436,7 @@ mod tests {
     fn other_packets_are_counted_apart() {
         let mut checker = Checker::new();
         let mut tcp = packet(&template(64), 1, 0);
-        tcp[23] = 6;
+        tcp[23] = 47;
         for bytes in [&tcp[..], &[0; 64], &[0; 3], &[]] {
             checker.packet(&[bytes], 2_000);
         }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use frames::{Frame, FrameArea};
+use frames::Frame;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 use serde_json::json;
 use xsk::{Device, Packet};
 
-use super::check::Checker;
-use super::probe::monotonic;
+use super::check::{Checker, check};
 use crate::exit::Exit;
 use crate::packets::idle;
 use crate::packets::job::{Beside, Job, Report};
@@ -92,7 +91,20 @@ fn add_check(report: &mut Report, checker: &Checker) {
         "checked {} packets: {} lost, {} reordered, {} duplicated, {} corrupt; {} without a probe",
         tally.probes, tally.lost, tally.reordered, tally.duplicated, tally.corrupt, tally.other
     ));
+    let flows = checker.flows();
+    if flows.flows > 1 {
+        report.lines.push(format!(
+            "in {} flows: {} with losses, {} reordered, {} with duplicates",
+            flows.flows, flows.lost, flows.reordered, flows.duplicated
+        ));
+    }
     let mut fields = json!({
+        "flows": {
+            "seen": flows.flows,
+            "lost": flows.lost,
+            "reordered": flows.reordered,
+            "duplicated": flows.duplicated,
+        },
         "probes": tally.probes,
         "lost": tally.lost,
         "reordered": tally.reordered,
@@ -100,17 +112,9 @@ fn add_check(report: &mut Report, checker: &Checker) {
         "corrupt": tally.corrupt,
         "other": tally.other,
     });
-    if let Some([median, most, worst]) = checker.delays([0.5, 0.99, 1.0]) {
-        report.lines.push(format!(
-            "delay, if the sender is on this host: median {median:.1?}, 99 % below {most:.1?}, at \
-             most {worst:.1?}"
-        ));
-        let microseconds = [median, most, worst].map(|delay| delay.as_secs_f64() * 1e6);
-        fields["delay_us"] = json!({
-            "median": microseconds[0],
-            "p99": microseconds[1],
-            "max": microseconds[2],
-        });
+    if let Some((text, object)) = checker.delays() {
+        report.lines.push(format!("delay, if the sender is on this host: {text}"));
+        fields["delay_us"] = object;
     }
     report.fields["check"] = fields;
     report.findings = !tally.is_clean();
@@ -152,17 +156,5 @@ impl Handler for Receiver {
     fn sleep(&mut self) -> anyhow::Result<()> {
         let wanted = self.sockets.list.iter().map(|socket| (socket as _, PollFlags::IN));
         idle::sleep(wanted, &mut self.sockets.cache, idle::LONGEST)
-    }
-}
-
-fn check(checker: &mut Checker, packets: &[Packet], area: &FrameArea) {
-    let now = monotonic();
-    let mut parts: Vec<&[u8]> = Vec::new();
-    for packet in packets {
-        parts.push(packet.bytes(area));
-        if !packet.more {
-            checker.packet(&parts, now);
-            parts.clear();
-        }
     }
 }

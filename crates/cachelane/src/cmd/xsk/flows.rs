@@ -12,6 +12,20 @@ pub(super) enum Order {
     Random,
 }
 
+/// The flow of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow<'a> {
+    /// A number for each thing that varies.
+    pub(super) digits: &'a [u64],
+    /// Which flow it is.
+    pub(super) position: u32,
+    /// Which packet of that flow it is.
+    pub(super) number: u64,
+}
+
+/// More flows than this are not told apart: all are flow 0.
+const KNOWN: u128 = 1 << 20;
+
 /// The flows of packets. One is a number for each thing that varies, from 0 to below its count; the
 /// first of them changes fastest.
 #[derive(Clone, Debug)]
@@ -21,9 +35,13 @@ pub(super) struct Flows {
     next: Vec<u64>,
     /// How many flows there are, if that is below all that there could be.
     limit: Option<u64>,
-    /// Which one `next` is, where there is a limit.
+    /// Which one `next` is, and how often all flows have had a packet.
     at: u64,
+    round: u64,
     random: Option<SmallRng>,
+    /// How many are told apart, and how many packets each has had, where they are drawn.
+    known: u32,
+    drawn: Vec<u32>,
 }
 
 impl Flows {
@@ -36,11 +54,18 @@ impl Flows {
             next: zeros,
             limit: None,
             at: 0,
+            round: 0,
             random: None,
+            known: 1,
+            drawn: Vec::new(),
         };
         flows.limit = limit.filter(|limit| u128::from(*limit) < flows.all());
+        if flows.count() <= KNOWN {
+            flows.known = flows.count() as u32;
+        }
         if order == Order::Random && flows.vary() {
             flows.random = Some(SmallRng::seed_from_u64(1));
+            flows.drawn = vec![0; flows.known as usize];
             flows.draw();
         }
         flows
@@ -90,25 +115,41 @@ impl Flows {
         self
     }
 
+    /// How many are told apart.
+    pub(super) fn known(&self) -> u32 {
+        self.known
+    }
+
     /// The next one.
     #[inline]
-    pub(super) fn next(&mut self) -> &[u64] {
+    pub(super) fn next(&mut self) -> Flow<'_> {
         self.now.copy_from_slice(&self.next);
+        let (at, round) = (self.at, self.round);
         if self.random.is_some() {
             self.draw();
         } else {
             self.count_on();
         }
-        &self.now
+        let (position, number) = match self.known {
+            1 => {
+                self.round = round + 1;
+                (0, round)
+            }
+            _ if self.random.is_some() => {
+                let number = &mut self.drawn[at as usize];
+                *number += 1;
+                (at as u32, u64::from(*number) - 1)
+            }
+            _ => (at as u32, round),
+        };
+        Flow { digits: &self.now, position, number }
     }
 
     fn count_on(&mut self) {
-        if let Some(limit) = self.limit {
-            self.at += 1;
-            if self.at == limit {
-                self.at = 0;
-                return self.next.fill(0);
-            }
+        self.at += 1;
+        if self.limit == Some(self.at) {
+            (self.at, self.round) = (0, self.round + 1);
+            return self.next.fill(0);
         }
         for (digit, count) in self.next.iter_mut().zip(&self.counts) {
             *digit += 1;
@@ -117,16 +158,22 @@ impl Flows {
             }
             *digit = 0;
         }
+        (self.at, self.round) = (0, self.round + 1);
     }
 
     fn draw(&mut self) {
         let Some(random) = &mut self.random else { return };
         if let Some(limit) = self.limit {
-            let drawn = random.random_range(0..limit);
-            return self.set(drawn.into());
+            self.at = random.random_range(0..limit);
+            return self.set(self.at.into());
         }
+        let mut each = 1_u64;
+        self.at = 0;
         for (digit, count) in self.next.iter_mut().zip(&self.counts) {
             *digit = random.random_range(0..*count);
+            // Too large a number is not used: so many flows are not told apart.
+            self.at = self.at.wrapping_add(digit.wrapping_mul(each));
+            each = each.wrapping_mul(*count);
         }
     }
 
@@ -142,12 +189,12 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
 
     fn take(flows: &mut Flows, many: usize) -> Vec<Vec<u64>> {
-        (0..many).map(|_| flows.next().to_vec()).collect()
+        (0..many).map(|_| flows.next().digits.to_vec()).collect()
     }
 
     #[test]
@@ -160,7 +207,7 @@ mod tests {
         assert_eq!(again[6..12], all);
         for thread in 0..3 {
             let mut flows = Flows::new(&[3, 1, 2], None, Order::Counting).of_thread(thread, 3);
-            assert_eq!(flows.next(), all[2 * thread], "{thread}");
+            assert_eq!(flows.next().digits, all[2 * thread], "{thread}");
         }
         assert!(!Flows::new(&[1, 1], None, Order::Random).vary());
     }
@@ -189,5 +236,41 @@ mod tests {
         }
         let one = take(&mut Flows::new(&[1 << 32, 1 << 32], None, Order::Random), 100);
         assert_eq!(one.iter().collect::<HashSet<_>>().len(), 100);
+    }
+
+    /// A flow has one position, and its packets count up from 0, or from 1 where its thread began behind
+    /// it.
+    #[test]
+    fn packets_are_numbered_by_flow() {
+        for (limit, order) in [
+            (None, Order::Counting),
+            (Some(7), Order::Counting),
+            (None, Order::Random),
+            (Some(7), Order::Random),
+        ] {
+            for thread in 0..2 {
+                let mut flows = Flows::new(&[3, 4], limit, order).of_thread(thread, 2);
+                let mut seen: HashMap<Vec<u64>, (u32, u64)> = HashMap::new();
+                for _ in 0..1000 {
+                    let Flow { digits, position, number } = flows.next();
+                    let (digits, next) = (digits.to_vec(), number + 1);
+                    match seen.insert(digits, (position, next)) {
+                        None => assert!(number == 0 || (number == 1 && thread == 1), "{number}"),
+                        Some(before) => assert_eq!(before, (position, number)),
+                    }
+                }
+                let positions: HashSet<u32> =
+                    seen.values().map(|(position, _)| *position).collect();
+                assert_eq!((positions.len(), seen.len()), (seen.len(), flows.known() as usize));
+            }
+        }
+        // One flow, and too many, are numbered as they come.
+        for counts in [&[1, 1], &[1 << 20, 1 << 20]] {
+            let mut flows = Flows::new(counts, None, Order::Counting);
+            for expected in 0..5 {
+                let Flow { position, number, .. } = flows.next();
+                assert_eq!((position, number), (0, expected));
+            }
+        }
     }
 }

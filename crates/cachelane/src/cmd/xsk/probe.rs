@@ -5,9 +5,9 @@
 //! | bytes | |
 //! |---|---|
 //! | 0..2 | 0xc1a7 |
-//! | 2..8 | the packet's number in its stream, from 0 |
+//! | 2..8 | the packet's number in its stream, from 0 or 1 |
 //! | 8..16 | when its batch was made: nanoseconds of the sender's monotonic clock |
-//! | 16..20 | the stream: drawn for each run, and one for each sending thread |
+//! | 16..20 | the stream: drawn for each run, and one for each flow of each sending thread |
 //! | 20..22 | makes the ones' complement sum of the probe zero |
 //!
 //! The last field guards the others. As UDP's checksum is of the same kind, it is the same for all

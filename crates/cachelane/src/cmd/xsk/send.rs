@@ -8,6 +8,7 @@ mod maker;
 mod replay;
 mod sender;
 
+use std::iter::once;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,14 +26,14 @@ use super::values::{Rate, Sizes, Span, Tags};
 use crate::exit::{Exit, usage};
 use crate::figures::si;
 use crate::packets::job::{Beside, Job, Report};
-use crate::packets::options::CommonArgs;
+use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::{Built, Interface, Plan};
 use crate::packets::values::Ports;
 use capture::Capture;
 use maker::{Make, Templated};
 use replay::{Replay, Replayed, Timing};
-use sender::Sender;
+use sender::{Echo, Echoes, Flight, Sender};
 
 /// Send packets as fast as possible, at a rate, or as a capture file has them
 #[derive(clap::Args, Debug)]
@@ -49,12 +50,16 @@ together in 200 microseconds are sent at once; --burst 1 sends each when it is d
 CPU busy for that. What a sender could not send within 10 ms, since it had no CPU, is not made up \
 for, and counted.
 
+With --latency, each packet carries a number and the time at which its batch was made; on the way \
+back it is taken by an XDP program on this device. The exit code is 1 if none came back.
+
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane xsk send eth1 --dst-mac 02:00:00:00:00:02 --for 10s
   cachelane xsk send eth1 --size imix --rate 1Gbit --sport 1000-1999
   cachelane xsk send eth1 --packet tcp-syn --dst 198.18.0.0/24 --order random --rate 10k
+  cachelane xsk send eth1 --latency --rate 10k --burst 1 --for 10s
   cachelane xsk send eth1 --vlan 100,10-19 --pattern seq --queues 0-3 --cpus 0-3 --json
   cachelane xsk send eth1 --pcap web.pcapng --speed 2 --loop 10 --dst-mac 02:00:00:00:00:02")]
 pub(super) struct Args {
@@ -66,6 +71,10 @@ pub(super) struct Args {
     /// device takes frames and has no zero-copy, unless options that need sockets are given)
     #[arg(long, value_enum, default_value = "auto")]
     engine: Engine,
+    /// Measure how long packets take there and back, where another host sends them back: `xsk forward`,
+    /// or with --packet icmp-echo any host. Needs a CPU for each queue
+    #[arg(long, conflicts_with = "pcap")]
+    latency: bool,
     #[command(flatten)]
     packets: PacketArgs,
     #[command(flatten)]
@@ -162,7 +171,7 @@ impl PacketArgs {
         self.rate.unwrap_or(Rate::Unlimited)
     }
 
-    fn recipe(&self, device: &Device) -> anyhow::Result<Recipe> {
+    fn recipe(&self, device: &Device, latency: bool) -> anyhow::Result<Recipe> {
         let given = self.src.or(self.dst);
         let six = given.is_some_and(|given| given.first.is_ipv6());
         let default = |host: u16| {
@@ -194,7 +203,7 @@ impl PacketArgs {
             target: self.dst.unwrap_or_else(|| default(2)),
             source_ports: self.sport.unwrap_or(discard),
             target_ports: self.dport.unwrap_or(discard),
-            pattern: self.pattern,
+            pattern: if latency { Pattern::Seq } else { self.pattern },
             limit: self.flows,
             order: self.order,
         })
@@ -207,21 +216,22 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if let Some(path) = &args.replay.pcap {
         return replay(args, path, device, quiet);
     }
-    let recipe = args.packets.recipe(&device)?;
+    let recipe = args.packets.recipe(&device, args.latency)?;
     check_mtu(args, &device)?;
+    let comes_back = args.latency.then(|| comes_back(&recipe)).transpose()?;
     let template = Arc::new(Template::new(&recipe)?);
     let what = describe(args, &recipe, &template);
     if live::is_chosen(args, &device, &template)? {
         return live::run(args, &device, &template, &what, quiet);
     }
     check_frame(args, &template)?;
-    let interfaces = vec![Interface { device, receives: None, sends: true }];
+    let interfaces = vec![Interface { device, receives: comes_back.as_ref(), sends: true }];
     let plan = Plan::new(&args.common, interfaces, None, false)?;
     let then = vec![format!("would send {what}")];
     let Some(mut built) = plan.build("sending", then)? else { return Ok(Exit::Ok) };
     write_everywhere(&built.pool, &template)?;
-    let stream = random::<u32>() & 0xffff_ff00;
     let queues = plan.queues.len();
+    let streams = Streams::new(queues);
     let batch = args.common.sockets.batch as usize;
     let rate = args.packets.rate().packets(template.mean_length()) / queues as f64;
     // At least what a thread handles that is awake so often.
@@ -231,22 +241,46 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         Box::new(Templated {
             template: Arc::clone(&template),
             flows: template.flows().of_thread(home, queues),
-            stream: stream | home as u32 & 0xff,
+            stream: streams.of_thread(home),
             number: 0,
             burst: burst.clamp(1, batch),
             pacer: Pacer::new(rate, Instant::now()),
             pacing: pacing.clone(),
+            renews: args.latency,
             frames: Vec::new(),
         }) as Box<dyn Make>
     });
-    let threads = senders(&mut built, makers, args.packets.burst.map_or(batch, |_| burst));
+    let echoes = args.latency.then(Echoes::new);
+    let echo = || {
+        let fill = args.common.sockets.ring as usize;
+        echoes.clone().map(|echoes| Echo { echoes, fill, packets: Vec::new() })
+    };
+    let threads = senders(&mut built, makers, args.packets.burst.map_or(batch, |_| burst), echo);
     let job = Job {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}"),
-        beside: &Sent { sizes: args.packets.size.clone(), pacing },
+        beside: &Sent { sizes: args.packets.size.clone(), pacing, echoes: echoes.clone() },
     };
     built.run(&plan, threads, job, quiet)
+}
+
+/// Numbers of the streams of a run: each thread has one for each flow.
+#[derive(Clone, Copy, Debug)]
+struct Streams {
+    first: u32,
+    each: u32,
+}
+
+impl Streams {
+    fn new(threads: usize) -> Streams {
+        Streams { first: random(), each: u32::MAX / threads.max(1) as u32 }
+    }
+
+    /// The one of a thread's first flow.
+    fn of_thread(self, thread: usize) -> u32 {
+        self.first.wrapping_add(self.each.wrapping_mul(thread as u32))
+    }
 }
 
 /// A thread for each socket, with what makes its packets.
@@ -254,10 +288,12 @@ fn senders(
     built: &mut Built,
     makers: impl Iterator<Item = Box<dyn Make>>,
     batch: usize,
+    echo: impl Fn() -> Option<Echo>,
 ) -> Vec<Work> {
     let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
     let sender = |((socket, cache), maker): ((Socket, LaneCache), Box<dyn Make>)| {
-        let sender = Sender { socket, cache, maker, batch, flight: Default::default() };
+        let (flight, echo) = (Flight::default(), echo());
+        let sender = Sender { socket, cache, maker, batch, flight, echo };
         Box::new(move |context: &mut Context| sender.run(context)) as Work
     };
     sockets.zip(makers).map(sender).collect()
@@ -310,7 +346,7 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
     let outcome = Replayed::new(path.to_owned());
     let chunks = capture.read(args.replay.times)?;
     let maker = Box::new(Replay::new(chunks, timing, macs, most, outcome.clone())) as Box<dyn Make>;
-    let threads = senders(&mut built, std::iter::once(maker), sockets.batch as usize);
+    let threads = senders(&mut built, once(maker), sockets.batch as usize, || None);
     let job = Job {
         process: "xsk",
         command: "send",
@@ -324,6 +360,7 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
 struct Sent {
     sizes: Sizes,
     pacing: Pacing,
+    echoes: Option<Echoes>,
 }
 
 impl Beside for Sent {
@@ -333,6 +370,27 @@ impl Beside for Sent {
             false => self.sizes.to_string().into(),
         };
         self.pacing.add_to(report);
+        if let Some(echoes) = &self.echoes {
+            echoes.add_to(report);
+        }
+    }
+}
+
+/// Which packets come back: they keep their ports, or have them swapped.
+fn comes_back(recipe: &Recipe) -> anyhow::Result<FilterArgs> {
+    const ICMP: u8 = 1;
+    match (recipe.kind, recipe.source.first) {
+        (Kind::Udp, _) => Ok(FilterArgs::of(vec![recipe.target_ports, recipe.source_ports], None)),
+        (Kind::IcmpEcho, IpAddr::V4(_)) => Ok(FilterArgs::of(Vec::new(), Some(ICMP))),
+        // Neighbour discovery is ICMPv6 as well, and has to reach the kernel.
+        (Kind::IcmpEcho, IpAddr::V6(source)) => Err(usage(format!(
+            "--latency, --src {source}: expected IPv4 with --packet icmp-echo, or --packet udp"
+        ))),
+        (kind, _) => Err(usage(format!(
+            "--latency, --packet {}: its answers do not carry what was sent (expected udp, or \
+             icmp-echo over IPv4)",
+            kind.name()
+        ))),
     }
 }
 

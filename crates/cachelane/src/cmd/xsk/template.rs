@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use xsk::LivePackets;
 
-use super::flows::{Flows, Order};
+use super::flows::{Flow, Flows, Order};
 use super::probe::{self, Probe, fold};
 use super::values::{Sizes, Span, Tags};
 use crate::exit::usage;
@@ -448,16 +448,32 @@ impl Template {
         let (sources, targets) = (port(SPORT, inner), port(DPORT, inner + 2));
         let stored = u16::from_be_bytes([bytes[inner + 6], bytes[inner + 7]]);
         let mut flows = self.flows().of_thread(thread, threads);
-        let flow = flows.next();
+        let Flow { digits, position, .. } = flows.next();
+        let first = [sources[0] + digits[SPORT] as u16, targets[0] + digits[DPORT] as u16];
         LivePackets {
             packet: bytes.to_vec(),
             udp: inner,
             fixed: u32::from(!stored) + u32::from(!sources[0]) + u32::from(!targets[0]),
             sources,
             targets,
-            first: [sources[0] + flow[SPORT] as u16, targets[0] + flow[DPORT] as u16],
+            first,
             probes: self.probes.then_some(stream),
+            position: (self.flows.known() > 1).then_some(position),
             rate: 0.0,
+        }
+    }
+
+    /// Writes all that [`Self::stamp`] does not, into a frame that has held something else.
+    pub(super) fn renew(&self, frame: &mut [u8], number: u64) {
+        let bytes = &self.body(number).bytes;
+        frame[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    #[inline]
+    fn body(&self, number: u64) -> &Body {
+        match self.bodies.len() {
+            1 => &self.bodies[0],
+            _ => &self.bodies[usize::from(self.turn[(number % self.turn.len() as u64) as usize])],
         }
     }
 
@@ -468,22 +484,17 @@ impl Template {
         &self,
         frame: &mut [u8],
         number: u64,
-        flow: &[u64],
+        flow: &Flow<'_>,
         probe: Option<&Probe>,
     ) -> usize {
-        let body = match self.bodies.len() {
-            1 => &self.bodies[0],
-            _ => {
-                let body = self.turn[(number % self.turn.len() as u64) as usize];
-                let body = &self.bodies[usize::from(body)];
-                let head = self.head();
-                frame[..head].copy_from_slice(&body.bytes[..head]);
-                body
-            }
-        };
+        let body = self.body(number);
+        if self.bodies.len() > 1 {
+            let head = self.head();
+            frame[..head].copy_from_slice(&body.bytes[..head]);
+        }
         let mut sums = body.fixed;
         for field in &self.fields {
-            let value = (field.first + flow[field.digit]).to_be_bytes();
+            let value = (field.first + flow.digits[field.digit]).to_be_bytes();
             let bytes = &value[8 - field.width..];
             frame[field.at..][..field.width].copy_from_slice(bytes);
             for (sum, is_in) in sums.iter_mut().zip(field.sums) {
@@ -680,7 +691,7 @@ mod tests {
                     let sparse = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
                     let probe =
                         Probe { stream: sparse as u32, number: sparse, nanoseconds: !sparse };
-                    let len = template.stamp(&mut frame, number, flows.next(), Some(&probe));
+                    let len = template.stamp(&mut frame, number, &flows.next(), Some(&probe));
                     assert_eq!(len, lengths[number as usize % lengths.len()]);
                     if number % 17 == 0 {
                         let (said, payload) = check(&frame[..len]);
@@ -708,7 +719,7 @@ mod tests {
         let mut flows = template.flows();
         let kinds: HashSet<String> = (0..60)
             .map(|number| {
-                let len = template.stamp(&mut frame, number, flows.next(), None);
+                let len = template.stamp(&mut frame, number, &flows.next(), None);
                 check(&frame[..len]).0
             })
             .collect();

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
-use rand::random;
 use xsk::{
     Device, LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop, check_live,
     prefers_live,
 };
 
 use super::super::template::Template;
-use super::{Args, Engine};
+use super::{Args, Engine, Streams};
 use crate::exit::{Exit, usage};
 use crate::out;
 use crate::packets::carrier::Carrier;
@@ -32,7 +31,8 @@ const MOST: usize = 1 << 22;
 /// Whether packets are to be sent this way.
 pub(super) fn is_chosen(args: &Args, device: &Device, template: &Template) -> anyhow::Result<bool> {
     let burst = args.packets.burst.map(|_| "--burst");
-    let for_sockets = args.common.for_sockets().or(burst);
+    let latency = args.latency.then_some("--latency");
+    let for_sockets = args.common.for_sockets().or(burst).or(latency);
     let size = template.bytes().len();
     match args.engine {
         Engine::Socket => Ok(false),
@@ -98,10 +98,10 @@ pub(super) fn run(
     let idle = if is_card && check_live(device).is_err() { idle_program(device)? } else { None };
     check_live(device).context("--engine live")?;
     carrier.iter().try_for_each(Carrier::wait)?;
-    let stream = random::<u32>() & 0xffff_ff00;
     let (threads, stops) = (places.len(), Stops::default());
+    let streams = Streams::new(threads);
     let sender = |number: usize| {
-        let stream = stream | number as u32 & 0xff;
+        let stream = streams.of_thread(number);
         let rate = rate(args, template) / threads as f64;
         let packets = LivePackets { rate, ..template.live(number, threads, stream) };
         let (device, stops) = (device.clone(), Arc::clone(&stops.all));

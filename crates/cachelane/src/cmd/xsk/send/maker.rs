@@ -41,13 +41,16 @@ pub(super) trait Make: Send {
 pub(super) struct Templated {
     pub(super) template: Arc<Template>,
     pub(super) flows: Flows,
+    /// The stream of the first flow's probes; others have those that follow.
     pub(super) stream: u32,
-    /// The next packet's number in the stream.
+    /// The next packet's number in this thread.
     pub(super) number: u64,
     /// How many packets are waited for at the rate.
     pub(super) burst: usize,
     pub(super) pacer: Pacer,
     pub(super) pacing: Pacing,
+    /// Frames hold what was received in between.
+    pub(super) renews: bool,
     pub(super) frames: Vec<Frame>,
 }
 
@@ -91,39 +94,44 @@ impl Make for Templated {
 }
 
 impl Templated {
-    fn probe(&self) -> Option<Probe> {
-        let stream = self.stream;
-        self.template.probes().then(|| Probe { stream, number: 0, nanoseconds: monotonic() })
+    /// Writes the next packet where one was; its length.
+    #[inline]
+    fn write(&mut self, bytes: &mut [u8], nanoseconds: u64) -> usize {
+        let flow = self.flows.next();
+        let stream = self.stream.wrapping_add(flow.position);
+        let probe = Probe { stream, number: flow.number, nanoseconds };
+        let probe = self.template.probes().then_some(&probe);
+        if self.renews {
+            self.template.renew(bytes, self.number);
+        }
+        let len = self.template.stamp(bytes, self.number, &flow, probe);
+        self.number += 1;
+        len
     }
 
     fn varied(&mut self, cache: &LaneCache, packets: &mut Vec<Packet>) {
-        let area = cache.pool().area();
-        let mut probe = self.probe();
-        for mut frame in self.frames.drain(..) {
-            if let Some(probe) = &mut probe {
-                probe.number = self.number;
-            }
-            let (bytes, flow) = (area.bytes_mut(&mut frame), self.flows.next());
-            let len = self.template.stamp(bytes, self.number, flow, probe.as_ref());
-            self.number += 1;
+        let (area, time) = (cache.pool().area(), self.time());
+        let mut frames = std::mem::take(&mut self.frames);
+        for mut frame in frames.drain(..) {
+            let len = self.write(area.bytes_mut(&mut frame), time);
             packets.push(Packet::new(frame, len as u32));
         }
+        self.frames = frames;
     }
 
     /// Packets that need several frames, or might. Any frame has held any part, so all is written.
     fn in_parts(&mut self, made: usize, cache: &mut LaneCache, packets: &mut Vec<Packet>) {
-        let mut bytes = self.template.bytes().to_vec();
-        let mut probe = self.probe();
+        let (mut bytes, time) = (self.template.bytes().to_vec(), self.time());
         for _ in 0..made {
-            if let Some(probe) = &mut probe {
-                probe.number = self.number;
-            }
-            let flow = self.flows.next();
-            let len = self.template.stamp(&mut bytes, self.number, flow, probe.as_ref());
-            self.number += 1;
+            let len = self.write(&mut bytes, time);
             write_parts(&bytes[..len], cache, &mut self.frames, packets);
         }
         self.frames.drain(..).for_each(|frame| cache.put(frame));
+    }
+
+    /// The time that probes have.
+    fn time(&self) -> u64 {
+        if self.template.probes() { monotonic() } else { 0 }
     }
 }
 

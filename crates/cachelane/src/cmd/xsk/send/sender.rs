@@ -1,13 +1,20 @@
 //! One thread's part of sending by sockets: a queue.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use frames::LaneCache;
+use frames::{Frame, LaneCache};
+use parking_lot::Mutex;
+use serde_json::json;
 use xsk::{Packet, Socket};
 
+use super::super::check::{Checker, Tally, check};
 use super::maker::Make;
+use crate::packets::job::Report;
 use crate::packets::session::Context;
+use crate::packets::sockets::measure;
 use crate::run::Ended;
 
 /// Sends what is made, on one queue.
@@ -18,6 +25,8 @@ pub(super) struct Sender {
     /// The most packets in one go.
     pub(super) batch: usize,
     pub(super) flight: Flight,
+    /// Where packets are to come back.
+    pub(super) echo: Option<Echo>,
 }
 
 /// Packets that were made and are not sent yet.
@@ -48,9 +57,10 @@ impl Sender {
             self.socket.send(&mut self.flight.packets);
             self.socket.kick()?;
             let sent = self.complete(context, now);
+            let came = self.listen(context)?;
             self.cache.maintain();
             context.turn(now, [&self.socket]);
-            if made == 0 && sent == 0 {
+            if made == 0 && sent == 0 && came == 0 {
                 if self.maker.is_over() && self.flight.sizes.is_empty() {
                     context.control.ends(Ended::File);
                     break;
@@ -81,10 +91,32 @@ impl Sender {
             let traffic = &context.meter().traffic;
             traffic.tx_packets.add(packets);
             traffic.tx_bytes.add(bytes);
+            if let Some(echo) = &self.echo {
+                echo.echoes.sent.fetch_add(packets, Relaxed);
+            }
             context.control.settle(packets as usize, 0);
             context.saw_packets(now);
         }
         frames
+    }
+
+    /// Looks at what has come back; how many packets.
+    fn listen(&mut self, context: &mut Context) -> anyhow::Result<usize> {
+        let Some(echo) = &mut self.echo else { return Ok(0) };
+        self.socket.fill(&mut self.cache, echo.fill);
+        if self.socket.rx_needs_wakeup() {
+            self.socket.wake_rx()?;
+        }
+        self.socket.receive(&mut echo.packets, self.batch);
+        if echo.packets.is_empty() {
+            return Ok(0);
+        }
+        let (packets, bytes) = measure(&echo.packets);
+        context.received(packets, bytes, Instant::now());
+        check(&mut echo.echoes.checker.lock(), &echo.packets, self.cache.pool().area());
+        let mut frames: Vec<Frame> = echo.packets.drain(..).map(|packet| packet.frame).collect();
+        self.cache.put_bulk(&mut frames);
+        Ok(packets)
     }
 
     /// Waits for what is due next, or for the kernel to send what it has.
@@ -93,14 +125,16 @@ impl Sender {
         const AWAKE: Duration = Duration::from_micros(20);
         const MOST: Duration = Duration::from_millis(10);
         let wait = self.maker.wait(now).saturating_sub(AWAKE);
-        if wait > Duration::ZERO {
+        // How long a packet took is known only to who sees it come.
+        if self.echo.is_none() && wait > Duration::ZERO {
             std::thread::sleep(wait.min(MOST));
         } else {
             std::thread::yield_now();
         }
     }
 
-    /// Lets the kernel send what it has, and takes all frames back.
+    /// Lets the kernel send what it has, and takes all frames back; waits for packets that are to come
+    /// back, until none has come for long.
     fn drain(mut self, context: &mut Context) -> anyhow::Result<()> {
         const LONGEST: Duration = Duration::from_secs(1);
         self.maker.end(Instant::now());
@@ -108,11 +142,15 @@ impl Sender {
         for packet in self.flight.packets.drain(..) {
             self.cache.put(packet.frame);
         }
-        let until = Instant::now() + LONGEST;
+        let mut until = Instant::now() + LONGEST;
         loop {
             let now = Instant::now();
             self.complete(context, now);
-            if self.socket.outstanding().tx == 0 || now > until {
+            if self.listen(context)? > 0 {
+                until = now + LONGEST;
+            }
+            let all_came = self.echo.as_ref().is_none_or(|echo| echo.echoes.are_back());
+            if (self.socket.outstanding().tx == 0 && all_came) || now > until {
                 break;
             }
             self.socket.kick()?;
@@ -120,6 +158,59 @@ impl Sender {
         }
         context.write_down([&self.socket]);
         Ok(())
+    }
+}
+
+/// What comes back on a queue.
+pub(super) struct Echo {
+    pub(super) echoes: Echoes,
+    /// How many frames are with the kernel to receive into.
+    pub(super) fill: usize,
+    pub(super) packets: Vec<Packet>,
+}
+
+/// Packets of all threads that are to come back.
+#[derive(Clone)]
+pub(super) struct Echoes {
+    checker: Arc<Mutex<Checker>>,
+    sent: Arc<AtomicU64>,
+}
+
+impl Echoes {
+    pub(super) fn new() -> Echoes {
+        Echoes { checker: Arc::new(Mutex::new(Checker::new())), sent: Arc::default() }
+    }
+
+    /// Whether all that was sent has come back.
+    fn are_back(&self) -> bool {
+        let Tally { probes, duplicated, .. } = self.checker.lock().tally();
+        probes - duplicated >= self.sent.load(Relaxed)
+    }
+
+    /// Adds what came of it.
+    pub(super) fn add_to(&self, report: &mut Report) {
+        let (checker, sent) = (self.checker.lock(), self.sent.load(Relaxed));
+        let Tally { probes, reordered, duplicated, corrupt, other, .. } = checker.tally();
+        let back = probes - duplicated;
+        let lost = sent.saturating_sub(back);
+        report.lines.push(format!(
+            "{back} of {sent} packets came back: {lost} lost, {reordered} reordered, {duplicated} \
+             duplicated, {corrupt} corrupt"
+        ));
+        report.fields["latency"] = json!({
+            "sent": sent,
+            "back": back,
+            "lost": lost,
+            "reordered": reordered,
+            "duplicated": duplicated,
+            "corrupt": corrupt,
+            "other": other,
+        });
+        if let Some((text, object)) = checker.delays() {
+            report.lines.push(format!("latency, there and back: {text}"));
+            report.fields["latency"]["us"] = object;
+        }
+        report.findings |= back == 0 && sent > 0;
     }
 }
 
