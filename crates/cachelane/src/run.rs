@@ -31,8 +31,8 @@ pub(crate) enum Ended {
     Signal(i32),
     /// The lender that it borrows from has ended.
     Lender,
-    /// The file that it sent is at its end.
-    File,
+    /// All that was to be done is done.
+    Done,
     /// Another process has taken over.
     Replaced,
     /// Whoever read what it printed or wrote is gone.
@@ -48,7 +48,7 @@ impl Ended {
             Ended::Time => "time",
             Ended::Signal(_) => "signal",
             Ended::Lender => "lender",
-            Ended::File => "file",
+            Ended::Done => "done",
             Ended::Replaced => "replaced",
             Ended::Reader => "reader",
             Ended::Error => "error",

@@ -329,7 +329,7 @@ fn root_a_capture_file_is_sent_as_it_is() {
         (packets(&seen.file()), sent)
     };
     let (got, sent) = replayed(90, &["--pcap", path, "--rate", "2k"]);
-    assert!(got == whole && sent["ended_by"] == "file", "{sent:#}");
+    assert!(got == whole && sent["ended_by"] == "done", "{sent:#}");
     assert_eq!(number(&sent, "/tx/bytes"), 30 * (64 + 1514 + 300));
     let (got, _) = replayed(270, &["--pcap", path, "--rate", "4Mbit", "--loop", "3"]);
     assert!(got == [&whole[..], &whole, &whole].concat());

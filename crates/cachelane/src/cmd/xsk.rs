@@ -1,12 +1,16 @@
 //! `cachelane xsk`: AF_XDP traffic tools on the frame pool.
 
+mod args;
 mod check;
 mod drop;
 mod flows;
 mod forward;
+mod maker;
 mod pacer;
 mod probe;
+mod search;
 mod send;
+mod sender;
 mod template;
 mod values;
 
@@ -21,9 +25,10 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Tool {
-    Send(send::Args),
+    Send(Box<send::Args>),
     Drop(drop::Args),
     Forward(forward::Args),
+    Search(Box<search::Args>),
 }
 
 /// Runs the command.
@@ -32,5 +37,6 @@ pub(crate) fn run(args: Args, quiet: bool) -> anyhow::Result<Exit> {
         Tool::Send(args) => send::run(&args, quiet),
         Tool::Drop(args) => drop::run(&args, quiet),
         Tool::Forward(args) => forward::run(&args, quiet),
+        Tool::Search(args) => search::run(&args, quiet),
     }
 }

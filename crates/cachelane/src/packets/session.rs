@@ -52,7 +52,8 @@ impl Control {
         self.stop.load(Relaxed)
     }
 
-    fn end(&self) {
+    /// All threads are to end.
+    pub(crate) fn end(&self) {
         self.stop.store(true, Relaxed);
     }
 

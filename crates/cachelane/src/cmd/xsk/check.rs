@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 use xsk::Packet;
 
+use super::maker::Streams;
 use super::probe::{self, NoProbe, Probe, monotonic};
 
 /// What was found so far.
@@ -54,6 +55,8 @@ pub(super) struct Checker {
     latency: Histogram<u64>,
     /// The payload as it is sent, from any offset.
     fill: Vec<u8>,
+    /// Streams that alone are looked at, each with so many flows; none: all.
+    ours: Option<(Streams, u32)>,
 }
 
 /// The longest delay that is taken for one, and not for another host's clock.
@@ -65,7 +68,12 @@ impl Checker {
         let longest = LONGEST.as_nanos() as u64;
         let latency = Histogram::new_with_max(longest, digits).expect("both are in range");
         let fill = probe::fill(0, 256 + (64 << 10)).collect();
-        Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill }
+        Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill, ours: None }
+    }
+
+    /// One that looks at the packets of these streams alone, with so many flows each.
+    pub(super) fn of(streams: Streams, flows: u32) -> Checker {
+        Checker { ours: Some((streams, flows)), ..Checker::new() }
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -86,7 +94,9 @@ impl Checker {
 
     /// Looks at one packet, in the parts in which it came, at this time of the monotonic clock.
     pub(super) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
+        let ours = |stream| self.ours.is_none_or(|(ours, flows)| ours.have(stream, flows));
         match self.probe(parts) {
+            Ok(probe) if !ours(probe.stream) => self.tally.other += 1,
             Ok(probe) => {
                 let streams = self.streams.len();
                 let stream = match self.streams.entry(probe.stream) {
@@ -210,8 +220,8 @@ const FOLLOWED: usize = 1 << 21;
 /// farthest: where there are many, each has few packets in a time.
 fn window(streams: usize) -> u64 {
     match streams {
-        ..16 => WINDOW,
-        ..4096 => 1024,
+        0..16 => WINDOW,
+        16..4096 => 1024,
         _ => 256,
     }
 }

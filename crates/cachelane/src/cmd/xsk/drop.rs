@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let checker = args.check.then(|| Arc::new(Mutex::new(Checker::new())));
     let receiver = |cache| {
         let sockets = Sockets::new(Vec::new(), cache, &args.common.sockets);
-        Receiver { sockets, checker: checker.clone(), packets: Vec::new(), frames: Vec::new() }
+        Receiver::new(sockets, checker.clone())
     };
     let mut receivers: Vec<_> = built.caches.drain(..).map(receiver).collect();
     let threads = receivers.len();
@@ -121,11 +121,17 @@ fn add_check(report: &mut Report, checker: &Checker) {
 }
 
 /// One thread's part: some queues.
-struct Receiver {
+pub(super) struct Receiver {
     sockets: Sockets,
     checker: Option<Arc<Mutex<Checker>>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
+}
+
+impl Receiver {
+    pub(super) fn new(sockets: Sockets, checker: Option<Arc<Mutex<Checker>>>) -> Receiver {
+        Receiver { sockets, checker, packets: Vec::new(), frames: Vec::new() }
+    }
 }
 
 impl Handler for Receiver {

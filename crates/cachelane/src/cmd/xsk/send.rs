@@ -1,39 +1,31 @@
 //! `cachelane xsk send`: sends packets as fast as it can, or at a rate, or as a capture file has them.
-//! By sockets in [`sender`], whose packets a [`maker`] makes; by frames that the kernel makes in
-//! [`live`].
+//! By sockets, or by frames that the kernel makes in [`live`].
 
 mod capture;
 mod live;
-mod maker;
 mod replay;
-mod sender;
 
 use std::iter::once;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
-use frames::{AlienFree, FramePool, LaneCache};
+use frames::{AlienFree, FramePool};
 use kit::Mac;
-use rand::random;
-use xsk::{Device, Socket};
+use xsk::Device;
 
-use super::flows::Order;
-use super::pacer::{Pacer, Pacing};
+use super::args::{FlowArgs, check_mtu, comes_back, longest};
+use super::maker::{Make, Streams, Templated};
+use super::pacer::Pacing;
+use super::sender::{Echo, Echoes, senders};
 use super::template::{Kind, Pattern, Recipe, Template};
-use super::values::{Rate, Sizes, Span, Tags};
+use super::values::{Rate, Sizes, Span};
 use crate::exit::{Exit, usage};
 use crate::figures::si;
 use crate::packets::job::{Beside, Job, Report};
-use crate::packets::options::{CommonArgs, FilterArgs};
-use crate::packets::session::{Context, Work};
-use crate::packets::setup::{Built, Interface, Plan};
-use crate::packets::values::Ports;
+use crate::packets::options::CommonArgs;
+use crate::packets::setup::{Interface, Plan};
 use capture::Capture;
-use maker::{Make, Templated};
 use replay::{Replay, Replayed, Timing};
-use sender::{Echo, Echoes, Flight, Sender};
 
 /// Send packets as fast as possible, at a rate, or as a capture file has them
 #[derive(clap::Args, Debug)]
@@ -73,7 +65,7 @@ pub(super) struct Args {
     engine: Engine,
     /// Measure how long packets take there and back, where another host sends them back: `xsk forward`,
     /// or with --packet icmp-echo any host. Needs a CPU for each queue
-    #[arg(long, conflicts_with = "pcap")]
+    #[arg(long)]
     latency: bool,
     #[command(flatten)]
     packets: PacketArgs,
@@ -103,46 +95,18 @@ struct PacketArgs {
     /// microseconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     burst: Option<u32>,
-    /// Hardware (MAC) addresses to send to: one, or a range such as
-    /// 02:00:00:00:00:01-02:00:00:00:00:ff [default: 02:00:00:00:00:02; for ARP all]
-    #[arg(long, value_name = "MAC")]
-    dst_mac: Option<Span<Mac>>,
-    /// Hardware (MAC) addresses to send from, likewise [default: the device's]
-    #[arg(long, value_name = "MAC")]
-    src_mac: Option<Span<Mac>>,
     /// What packets are
-    #[arg(long, value_name = "KIND", value_enum, default_value = "udp", conflicts_with = "pcap")]
+    #[arg(long, value_name = "KIND", value_enum, default_value = "udp")]
     packet: Kind,
     /// Size of a packet in bytes: its Ethernet frame without the checksum. A list such as 64,590,1514 or
     /// 64:7,590:4,1514 (with how many of each) sends them in turn; imix is 60:7,590:4,1514:1
-    #[arg(long, value_name = "SIZES", default_value = "64", conflicts_with = "pcap")]
+    #[arg(long, value_name = "SIZES", default_value = "64")]
     size: Sizes,
     /// What the payload holds
-    #[arg(long, value_enum, default_value = "zeros", conflicts_with = "pcap")]
+    #[arg(long, value_enum, default_value = "zeros")]
     pattern: Pattern,
-    /// VLAN tags, the outer one first: IDs or ranges of them, and a priority behind a colon, such as
-    /// 10, 10-19:5 or 100,10 (802.1ad, then 802.1Q)
-    #[arg(long, value_name = "TAGS", conflicts_with = "pcap")]
-    vlan: Option<Tags>,
-    /// IP addresses to send to: one, a range such as 198.18.0.1-198.18.3.254, or a block such as
-    /// 198.18.0.0/22 [default: 198.18.0.2, or 2001:2::2 if --src is IPv6]
-    #[arg(long, value_name = "ADDR", conflicts_with = "pcap")]
-    dst: Option<Span<IpAddr>>,
-    /// IP addresses to send from, likewise [default: 198.18.0.1, or 2001:2::1 if --dst is IPv6]
-    #[arg(long, value_name = "ADDR", conflicts_with = "pcap")]
-    src: Option<Span<IpAddr>>,
-    /// Port to send to, or a range such as 1000-1999 [default: 9]
-    #[arg(long, value_name = "PORTS", conflicts_with = "pcap")]
-    dport: Option<Ports>,
-    /// Port to send from, or a range such as 1000-1999 [default: 9]
-    #[arg(long, value_name = "PORTS", conflicts_with = "pcap")]
-    sport: Option<Ports>,
-    /// Most flows: the first so many of all combinations [default: all of them]
-    #[arg(long, value_name = "N", conflicts_with = "pcap", value_parser = clap::value_parser!(u64).range(1..))]
-    flows: Option<u64>,
-    /// In which order flows have packets
-    #[arg(long, value_enum, default_value = "counting", conflicts_with = "pcap")]
-    order: Order,
+    #[command(flatten)]
+    flows: FlowArgs,
 }
 
 /// What is sent of a file.
@@ -150,7 +114,14 @@ struct PacketArgs {
 #[command(next_help_heading = "Capture files")]
 struct ReplayArgs {
     /// Send the packets of this file, pcap or pcapng, when they were recorded, or at --rate; - for stdin
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "latency", "packet", "size", "pattern", "vlan", "dst", "src", "dport", "sport", "flows",
+            "order",
+        ]
+    )]
     pcap: Option<PathBuf>,
     /// So many times as fast as it was recorded
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "pcap", conflicts_with = "rate", value_parser = speed)]
@@ -170,44 +141,6 @@ impl PacketArgs {
     fn rate(&self) -> Rate {
         self.rate.unwrap_or(Rate::Unlimited)
     }
-
-    fn recipe(&self, device: &Device, latency: bool) -> anyhow::Result<Recipe> {
-        let given = self.src.or(self.dst);
-        let six = given.is_some_and(|given| given.first.is_ipv6());
-        let default = |host: u16| {
-            Span::one(match six {
-                true => IpAddr::from(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host)),
-                false => IpAddr::from(Ipv4Addr::new(198, 18, 0, host as u8)),
-            })
-        };
-        let ports = [("--dport", self.dport), ("--sport", self.sport)];
-        if !self.packet.has_ports()
-            && let Some((option, Some(ports))) = ports.iter().find(|(_, given)| given.is_some())
-        {
-            let kind = self.packet.name();
-            return Err(usage(format!("{option} {ports}: --packet {kind} has no ports")));
-        }
-        let discard = Ports { first: 9, last: 9 };
-        let nobody = match self.packet {
-            Kind::Arp => Mac([0xff; 6]),
-            _ => Mac([2, 0, 0, 0, 0, 2]),
-        };
-        let own = || device.mac().map(|mac| Span::one(Mac(mac)));
-        Ok(Recipe {
-            kind: self.packet,
-            sizes: self.size.clone(),
-            source_mac: self.src_mac.map_or_else(own, Ok)?,
-            target_mac: self.dst_mac.unwrap_or(Span::one(nobody)),
-            tags: self.vlan.clone().unwrap_or_default(),
-            source: self.src.unwrap_or_else(|| default(1)),
-            target: self.dst.unwrap_or_else(|| default(2)),
-            source_ports: self.sport.unwrap_or(discard),
-            target_ports: self.dport.unwrap_or(discard),
-            pattern: if latency { Pattern::Seq } else { self.pattern },
-            limit: self.flows,
-            order: self.order,
-        })
-    }
 }
 
 /// Runs the command.
@@ -216,8 +149,10 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if let Some(path) = &args.replay.pcap {
         return replay(args, path, device, quiet);
     }
-    let recipe = args.packets.recipe(&device, args.latency)?;
-    check_mtu(args, &device)?;
+    let PacketArgs { packet, size, pattern, flows, .. } = &args.packets;
+    let pattern = if args.latency { Pattern::Seq } else { *pattern };
+    let recipe = flows.recipe(&device, *packet, size.clone(), pattern)?;
+    check_mtu("--size", size.largest() as usize, &device, flows.vlan.is_some())?;
     let comes_back = args.latency.then(|| comes_back(&recipe)).transpose()?;
     let template = Arc::new(Template::new(&recipe)?);
     let what = describe(args, &recipe, &template);
@@ -234,21 +169,14 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let streams = Streams::new(queues);
     let batch = args.common.sockets.batch as usize;
     let rate = args.packets.rate().packets(template.mean_length()) / queues as f64;
-    // At least what a thread handles that is awake so often.
-    let burst = args.packets.burst.map_or((rate / 5000.0) as usize, |burst| burst as usize);
+    let burst = args.packets.burst.map_or(Templated::usual_burst(rate), |burst| burst as usize);
     let pacing = Pacing::default();
     let makers = (0..queues).map(|home| {
-        Box::new(Templated {
-            template: Arc::clone(&template),
-            flows: template.flows().of_thread(home, queues),
-            stream: streams.of_thread(home),
-            number: 0,
-            burst: burst.clamp(1, batch),
-            pacer: Pacer::new(rate, Instant::now()),
-            pacing: pacing.clone(),
-            renews: args.latency,
-            frames: Vec::new(),
-        }) as Box<dyn Make>
+        let thread = (home, queues);
+        let mut maker = Templated::new(&template, thread, streams, rate, args.latency);
+        maker.burst = burst.clamp(1, batch);
+        maker.pacing = pacing.clone();
+        Box::new(maker) as Box<dyn Make>
     });
     let echoes = args.latency.then(Echoes::new);
     let echo = || {
@@ -263,40 +191,6 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         beside: &Sent { sizes: args.packets.size.clone(), pacing, echoes: echoes.clone() },
     };
     built.run(&plan, threads, job, quiet)
-}
-
-/// Numbers of the streams of a run: each thread has one for each flow.
-#[derive(Clone, Copy, Debug)]
-struct Streams {
-    first: u32,
-    each: u32,
-}
-
-impl Streams {
-    fn new(threads: usize) -> Streams {
-        Streams { first: random(), each: u32::MAX / threads.max(1) as u32 }
-    }
-
-    /// The one of a thread's first flow.
-    fn of_thread(self, thread: usize) -> u32 {
-        self.first.wrapping_add(self.each.wrapping_mul(thread as u32))
-    }
-}
-
-/// A thread for each socket, with what makes its packets.
-fn senders(
-    built: &mut Built,
-    makers: impl Iterator<Item = Box<dyn Make>>,
-    batch: usize,
-    echo: impl Fn() -> Option<Echo>,
-) -> Vec<Work> {
-    let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
-    let sender = |((socket, cache), maker): ((Socket, LaneCache), Box<dyn Make>)| {
-        let (flight, echo) = (Flight::default(), echo());
-        let sender = Sender { socket, cache, maker, batch, flight, echo };
-        Box::new(move |context: &mut Context| sender.run(context)) as Work
-    };
-    sockets.zip(makers).map(sender).collect()
 }
 
 /// Sends a file.
@@ -320,7 +214,7 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
         }
         span => Ok(span.map(|span| span.first)),
     };
-    let macs = [one("--dst-mac", packets.dst_mac)?, one("--src-mac", packets.src_mac)?];
+    let macs = [one("--dst-mac", packets.flows.dst_mac)?, one("--src-mac", packets.flows.src_mac)?];
     let capture = Capture::open(path, args.replay.times)?;
     let timing = packets.rate.map_or(Timing::Recorded(args.replay.speed), Timing::Rate);
     let most = longest(&device, true)?;
@@ -374,48 +268,6 @@ impl Beside for Sent {
             echoes.add_to(report);
         }
     }
-}
-
-/// Which packets come back: they keep their ports, or have them swapped.
-fn comes_back(recipe: &Recipe) -> anyhow::Result<FilterArgs> {
-    const ICMP: u8 = 1;
-    match (recipe.kind, recipe.source.first) {
-        (Kind::Udp, _) => Ok(FilterArgs::of(vec![recipe.target_ports, recipe.source_ports], None)),
-        (Kind::IcmpEcho, IpAddr::V4(_)) => Ok(FilterArgs::of(Vec::new(), Some(ICMP))),
-        // Neighbour discovery is ICMPv6 as well, and has to reach the kernel.
-        (Kind::IcmpEcho, IpAddr::V6(source)) => Err(usage(format!(
-            "--latency, --src {source}: expected IPv4 with --packet icmp-echo, or --packet udp"
-        ))),
-        (kind, _) => Err(usage(format!(
-            "--latency, --packet {}: its answers do not carry what was sent (expected udp, or \
-             icmp-echo over IPv4)",
-            kind.name()
-        ))),
-    }
-}
-
-/// The longest packet that a device sends, with a VLAN tag or without.
-fn longest(device: &Device, is_tagged: bool) -> anyhow::Result<usize> {
-    const ETHERNET: u32 = 14;
-    const TAG: u32 = 4;
-    let tag = if is_tagged { TAG } else { 0 };
-    Ok(device.mtu()?.saturating_add(ETHERNET + tag) as usize)
-}
-
-fn check_mtu(args: &Args, device: &Device) -> anyhow::Result<()> {
-    /// Of any device.
-    const MTU: usize = 65535;
-    let most = longest(device, args.packets.vlan.is_some())?;
-    let size = args.packets.size.largest() as usize;
-    if size <= most {
-        return Ok(());
-    }
-    let header = most - device.mtu()? as usize;
-    let larger = match size - header {
-        needed @ ..=MTU => format!(" (ip link set {device} mtu {needed})"),
-        _ => String::new(),
-    };
-    Err(usage(format!("--size {size}: {device} sends packets of at most {most} bytes{larger}")))
 }
 
 fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {

@@ -189,6 +189,10 @@ pub(super) struct Sizes {
 const TURN: u32 = 1000;
 
 impl Sizes {
+    pub(super) fn one(size: u32) -> Sizes {
+        Sizes { each: vec![(size, 1)], is_imix: false }
+    }
+
     pub(super) fn largest(&self) -> u32 {
         self.each.iter().map(|(size, _)| *size).max().unwrap_or_default()
     }
@@ -301,7 +305,7 @@ impl FromStr for Rate {
         match (rate == 0.0, is_bits) {
             (true, _) => Ok(Rate::Unlimited),
             // One in a day is the least: a lower rate is rather a mistake.
-            _ if rate < 1.0 / 86_400.0 || rate > 1e15 => Err(bad()),
+            _ if !(1.0 / 86_400.0..=1e15).contains(&rate) => Err(bad()),
             (_, true) => Ok(Rate::Bits(rate)),
             (_, false) => Ok(Rate::Packets(rate)),
         }

@@ -10,8 +10,9 @@ use xsk::{
     prefers_live,
 };
 
+use super::super::maker::Streams;
 use super::super::template::Template;
-use super::{Args, Engine, Streams};
+use super::{Args, Engine};
 use crate::exit::{Exit, usage};
 use crate::out;
 use crate::packets::carrier::Carrier;

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use xsk::Packet;
 
+use super::super::maker::{Make, write_parts};
 use super::super::pacer::Lateness;
 use super::super::values::Rate;
 use super::capture::{Chunk, Recorded};
-use super::maker::{Make, write_parts};
 use crate::packets::job::{Beside, Report};
 
 /// When packets are due.

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use frames::{Frame, LaneCache};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use xsk::{Packet, Socket};
 
-use super::super::check::{Checker, Tally, check};
-use super::maker::Make;
+use super::check::{Checker, Tally, check};
+use super::maker::{Make, Streams};
 use crate::packets::job::Report;
-use crate::packets::session::Context;
+use crate::packets::session::{Context, Work};
+use crate::packets::setup::Built;
 use crate::packets::sockets::measure;
 use crate::run::Ended;
 
@@ -40,6 +41,22 @@ pub(super) struct Flight {
     partial: u32,
 }
 
+/// A thread for each socket, with what makes its packets.
+pub(super) fn senders(
+    built: &mut Built,
+    makers: impl Iterator<Item = Box<dyn Make>>,
+    batch: usize,
+    echo: impl Fn() -> Option<Echo>,
+) -> Vec<Work> {
+    let sockets = built.sockets.drain(..).flatten().zip(built.caches.drain(..));
+    let sender = |((socket, cache), maker): ((Socket, LaneCache), Box<dyn Make>)| {
+        let (flight, echo) = (Flight::default(), echo());
+        let sender = Sender { socket, cache, maker, batch, flight, echo };
+        Box::new(move |context: &mut Context| sender.run(context)) as Work
+    };
+    sockets.zip(makers).map(sender).collect()
+}
+
 impl Sender {
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         // Sleep ends when it is to: the rate is kept by it.
@@ -62,7 +79,7 @@ impl Sender {
             context.turn(now, [&self.socket]);
             if made == 0 && sent == 0 && came == 0 {
                 if self.maker.is_over() && self.flight.sizes.is_empty() {
-                    context.control.ends(Ended::File);
+                    context.control.ends(Ended::Done);
                     break;
                 }
                 self.idle(now);
@@ -181,10 +198,33 @@ impl Echoes {
         Echoes { checker: Arc::new(Mutex::new(Checker::new())), sent: Arc::default() }
     }
 
+    /// Begins anew, for packets of these streams, with so many flows each.
+    pub(super) fn renew(&self, streams: Streams, flows: u32) {
+        *self.checker.lock() = Checker::of(streams, flows);
+        self.sent.store(0, Relaxed);
+    }
+
+    /// What looks at packets that have come.
+    pub(super) fn checker(&self) -> Arc<Mutex<Checker>> {
+        Arc::clone(&self.checker)
+    }
+
+    /// How many packets have come so far.
+    pub(super) fn came(&self) -> u64 {
+        let Tally { probes, duplicated, .. } = self.checker.lock().tally();
+        probes - duplicated
+    }
+
+    /// How many have come, how many of them changed, and how long they took.
+    pub(super) fn found(&self) -> (u64, u64, Option<Value>) {
+        let checker = self.checker.lock();
+        let Tally { probes, duplicated, corrupt, .. } = checker.tally();
+        (probes - duplicated, corrupt, checker.delays().map(|(_, object)| object))
+    }
+
     /// Whether all that was sent has come back.
     fn are_back(&self) -> bool {
-        let Tally { probes, duplicated, .. } = self.checker.lock().tally();
-        probes - duplicated >= self.sent.load(Relaxed)
+        self.came() >= self.sent.load(Relaxed)
     }
 
     /// Adds what came of it.

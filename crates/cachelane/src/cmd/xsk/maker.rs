@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frames::{Frame, LaneCache};
+use rand::random;
 use xsk::Packet;
 
-use super::super::flows::Flows;
-use super::super::pacer::{Pacer, Pacing};
-use super::super::probe::{Probe, monotonic};
-use super::super::template::Template;
+use super::flows::Flows;
+use super::pacer::{Pacer, Pacing};
+use super::probe::{Probe, monotonic};
+use super::template::Template;
 
 /// Something that makes packets.
 pub(super) trait Make: Send {
@@ -39,19 +40,48 @@ pub(super) trait Make: Send {
 
 /// Packets of a template.
 pub(super) struct Templated {
-    pub(super) template: Arc<Template>,
-    pub(super) flows: Flows,
+    template: Arc<Template>,
+    flows: Flows,
     /// The stream of the first flow's probes; others have those that follow.
-    pub(super) stream: u32,
+    stream: u32,
     /// The next packet's number in this thread.
     pub(super) number: u64,
     /// How many packets are waited for at the rate.
     pub(super) burst: usize,
-    pub(super) pacer: Pacer,
+    pacer: Pacer,
+    /// Where it is written down how well the rate was kept.
     pub(super) pacing: Pacing,
-    /// Frames hold what was received in between.
-    pub(super) renews: bool,
-    pub(super) frames: Vec<Frame>,
+    renews: bool,
+    frames: Vec<Frame>,
+}
+
+impl Templated {
+    /// The packets of one of so many threads, at its rate. `renews`: frames hold what was received in
+    /// between.
+    pub(super) fn new(
+        template: &Arc<Template>,
+        (thread, threads): (usize, usize),
+        streams: Streams,
+        rate: f64,
+        renews: bool,
+    ) -> Templated {
+        Templated {
+            template: Arc::clone(template),
+            flows: template.flows().of_thread(thread, threads),
+            stream: streams.of_thread(thread),
+            number: 0,
+            burst: Templated::usual_burst(rate),
+            pacer: Pacer::new(rate, Instant::now()),
+            pacing: Pacing::default(),
+            renews,
+            frames: Vec::new(),
+        }
+    }
+
+    /// How many packets are waited for: what a thread handles that is awake every 200 microseconds.
+    pub(super) fn usual_burst(rate: f64) -> usize {
+        ((rate / 5000.0) as usize).max(1)
+    }
 }
 
 impl Make for Templated {
@@ -132,6 +162,29 @@ impl Templated {
     /// The time that probes have.
     fn time(&self) -> u64 {
         if self.template.probes() { monotonic() } else { 0 }
+    }
+}
+
+/// Numbers of the streams of packets: each thread has one for each flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Streams {
+    first: u32,
+    each: u32,
+}
+
+impl Streams {
+    pub(super) fn new(threads: usize) -> Streams {
+        Streams { first: random(), each: u32::MAX / threads.max(1) as u32 }
+    }
+
+    /// The one of a thread's first flow.
+    pub(super) fn of_thread(self, thread: usize) -> u32 {
+        self.first.wrapping_add(self.each.wrapping_mul(thread as u32))
+    }
+
+    /// Whether a stream is one of them, where there are so many flows.
+    pub(super) fn have(self, stream: u32, flows: u32) -> bool {
+        stream.wrapping_sub(self.first) % self.each < flows
     }
 }
 
