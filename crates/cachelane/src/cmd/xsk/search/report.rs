@@ -226,8 +226,16 @@ impl Results {
             cases,
             curves: vec![
                 curve("packets a second", vec![line("highest rate", rates)]),
-                curve("seconds", vec![line("median", medians), line("99th percentile", tails)]),
+                curve("latency", vec![line("median", medians), line("99th percentile", tails)]),
             ],
+            facts: [
+                ("Trial", trial.to_string()),
+                ("Loss allowed", format!("{} %", state.loss)),
+                ("Exact to", format!("{} %", args.trials.precision)),
+                ("Trials that fail before a rate has", args.trials.tries.to_string()),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .to_vec(),
             notes,
             command: std::env::args().collect::<Vec<_>>().join(" "),
             ..Page::default()
