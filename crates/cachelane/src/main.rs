@@ -7,6 +7,7 @@ mod config;
 mod counters;
 mod exit;
 mod figures;
+mod help;
 mod holder;
 mod log;
 mod member;
@@ -21,8 +22,8 @@ mod version;
 use std::env;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use exit::Exit;
 
@@ -57,11 +58,27 @@ struct Cli {
     /// Print the version; with -v, also what a report of a problem needs to say, with -v --json as JSON
     #[arg(short = 'V', long, global = true, display_order = 992, action = clap::ArgAction::Version)]
     version: Option<bool>,
+    /// Print help with all options
+    #[arg(long, global = true, display_order = 1000, action = clap::ArgAction::HelpLong)]
+    help_all: Option<bool>,
+}
+
+impl Cli {
+    /// Reads the arguments.
+    fn read() -> Result<Cli, clap::Error> {
+        // What follows belongs to a command of the user's.
+        let mut own = env::args_os().take_while(|arg| arg != "--");
+        let command = match own.any(|arg| arg == "--help-all") {
+            true => Cli::command(),
+            false => help::short(Cli::command()),
+        };
+        Cli::from_arg_matches(&command.try_get_matches()?)
+    }
 }
 
 fn main() -> ExitCode {
     member::join();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(said) => return say(&said),
     };

@@ -257,6 +257,49 @@ fn root_several_queues_each_have_a_socket_and_share_the_count() {
     let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((number(&got, "/rx/packets"), &got["ended_by"]), (8001, &"count".into()), "{got:#}");
     assert_eq!((number(&got, "/check/probes"), number(&got, "/check/lost")), (8001, 0), "{got:#}");
+    for (object, name, device) in [(&sent, "tx_packets", &link.a), (&got, "rx_packets", &link.b)] {
+        let of = |queue: usize| &object["by_queue"][queue];
+        let each = [0, 1].map(|queue| of(queue)[name].as_u64().expect("a number"));
+        assert!(each.iter().sum::<u64>() == 8001 && each[0] > 0 && each[1] > 0, "{object:#}");
+        assert_eq!(of(1)["interface"], device.device.as_str());
+        assert_eq!(number(of(1), "/queue"), 1);
+    }
+}
+
+/// Packets of queue 0 leave by queue 1, and those of queue 1 by queue 0.
+#[test]
+fn root_queues_of_different_numbers_are_joined() {
+    if !root("root_queues_of_different_numbers_are_joined") {
+        return;
+    }
+    let scene = Scene::new("xskcross");
+    let options = || LinkOptions { queues: 2, ..LinkOptions::default() };
+    let middle = scene.host("m");
+    let near = scene.join(&scene.host("a"), &middle, options());
+    let far = scene.join(&middle, &scene.host("b"), options());
+    let (from, to) = (&near.b.device, &far.a.device);
+    for more in [&[][..], &["--split"], &["--threads", "1"]] {
+        let forward = ["xsk", "forward", from, "--to", to, "--to-queues", "1,0", "--json"];
+        let forward = scene.start(&middle, &[&forward[..], more].concat(), "forwarding");
+        let drop = ["xsk", "drop", &far.b.device, "--udp-port", "9", "--check", "--json"];
+        let receiver = scene.start(&far.b.host, &drop, "receiving");
+        send(&scene, &near.a, &far.b, 500, &["--queues", "0"]);
+        assert!(comes_true(|| scene.counter(&receiver, "xsk.rx_packets") >= 500));
+        let (got, passed) = (receiver.object(), forward.object());
+        // A veth's queue leads to the one of the same number.
+        let by_queue = got["by_queue"].as_array().expect("queues");
+        assert_eq!(by_queue.len(), 1, "{got:#}");
+        assert_eq!((number(&by_queue[0], "/queue"), number(&got, "/check/lost")), (1, 0));
+        let sent = passed["by_queue"].as_array().expect("queues");
+        let sent = sent.iter().find(|queue| queue["interface"] == to.as_str()).expect("one");
+        assert_eq!((number(sent, "/queue"), number(sent, "/tx_packets")), (1, 500), "{passed:#}");
+    }
+    let args = ["xsk", "forward", from, "--to", to, "--to-queues"];
+    for (queues, code, said) in [("0", 2, "1 queues for the 2"), ("0,2", 2, "no queue 2")] {
+        let output = scene.run(&middle, &[&args[..], &[queues]].concat());
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text(&output.stderr).contains(said), "{output:?}");
+    }
 }
 
 #[test]

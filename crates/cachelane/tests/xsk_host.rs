@@ -175,6 +175,32 @@ fn root_what_others_hold_is_said_to_be_theirs() {
     assert!(said.contains(&whose) && said.contains(&how), "{said}");
 }
 
+/// libxdp has several programs on a device by one of this name.
+#[test]
+fn root_the_dispatcher_of_libxdp_is_said_to_be_one() {
+    if !root("root_the_dispatcher_of_libxdp_is_said_to_be_one") {
+        return;
+    }
+    let scene = Scene::new("xskdispatch");
+    let link = scene.link("a", "b");
+    let folder = scene.place.path();
+    let (source, object) = (folder.join("dispatcher.c"), folder.join("dispatcher.o"));
+    let text_of = "__attribute__((section(\"xdp\"))) int xdp_dispatcher(void *c) { return 2; }";
+    std::fs::write(&source, text_of).expect("a file");
+    let mut clang = std::process::Command::new("clang");
+    clang.args(["-O2", "-g", "-target", "bpf", "-c", "-o"]).arg(&object).arg(&source);
+    assert!(clang.status().expect("clang runs").success());
+    let object = object.to_str().expect("text");
+    let set = ["link", "set", &link.b.device, "xdpdrv", "obj", object, "sec", "xdp"];
+    link.b.host.ip(set).expect("it is put there");
+    let output = scene.run(&link.b.host, &["xsk", "drop", &link.b.device]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["'xdp_dispatcher'", "libxdp's dispatcher", "xdp-loader unload eth0 --all"] {
+        assert!(said.contains(part), "{part} is missing: {said}");
+    }
+}
+
 #[test]
 fn root_what_the_user_may_not_is_said_with_exit_code_4_and_the_memlock_limit_with_3() {
     if !root("root_what_the_user_may_not_is_said_with_exit_code_4_and_the_memlock_limit_with_3") {

@@ -21,6 +21,10 @@ pub enum Attach {
     Generic,
 }
 
+/// The program by which libxdp has several on a device. It runs them in turn, each with the verdicts that
+/// it goes on after; ours takes packets from all that would follow, so it does not join them.
+const DISPATCHER: &str = "xdp_dispatcher";
+
 /// A BPF program on a device's XDP hook, for as long as this is there: it goes with the process,
 /// however that ends.
 #[derive(Debug)]
@@ -79,13 +83,20 @@ impl Hook {
             None => format!("id {id}"),
         };
         let names = ids.iter().map(name).collect::<Vec<_>>().join(", ");
+        let remedy = if ids.iter().any(|id| program_name(*id).as_deref() == Some(DISPATCHER)) {
+            format!(
+                "libxdp's dispatcher, which runs the programs that `xdp-loader status {device}` \
+                 lists: `xdp-loader unload {device} --all` removes them"
+            )
+        } else {
+            format!(
+                "`ip link set {device} xdp off` removes it, unless a process holds it: `bpftool net` \
+                 and `bpftool link`"
+            )
+        };
         Err(Error::new(
             ErrorKind::ProgramPresent,
-            format!(
-                "{device} has an XDP program already: {names}; expected none (`ip link set \
-                 {device} xdp off` removes it, unless a process holds it: `bpftool net` and \
-                 `bpftool link`)"
-            ),
+            format!("{device} has an XDP program already: {names}; expected none ({remedy})"),
         ))
     }
 

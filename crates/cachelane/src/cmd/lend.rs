@@ -65,7 +65,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let announcement = format!("lending {} on {device}, ", args.filter.what());
-    let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
+    let interfaces = vec![Interface::new(device, Some(&args.filter), false)];
     let mut plan = Plan::new(&args.common, interfaces, None, false)?;
     let (queues, sockets) = (plan.queues.len() as u32, &args.common.sockets);
     plan.lent = Some(args.lend.frames(queues, sockets));

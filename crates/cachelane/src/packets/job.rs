@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use xsk::{Program, ProgramCounters};
 
 use super::live;
-use super::meter::{Drops, Rings, Totals, Traffic, traffic};
+use super::meter::{Drops, OnQueue, Rings, Totals, Traffic, traffic};
 use super::options::{CommonArgs, Place};
 use super::session::{Outcome, Sample, Session, Show, Work};
 use super::setup::{Built, Plan, SharedProgram};
@@ -134,6 +134,7 @@ impl Ground<'_> {
         report.fields["queues"] = self.queues.into();
         report.fields["sockets"] = self.in_force.clone().into();
         report.lines.extend(self.in_force);
+        report.queues(&outcome);
         beside.add_to(&mut report);
         report.drops(&outcome.totals(), sum(&self.programs));
         drop((server, self.programs, self.idle_programs));
@@ -171,6 +172,27 @@ impl Report {
         }
         if self.lines.is_empty() {
             self.lines.push(format!("no packets in {:.2} s", outcome.seconds));
+        }
+    }
+
+    /// What went through each queue.
+    fn queues(&mut self, outcome: &Outcome) {
+        let object = |OnQueue { device, queue, traffic }: &OnQueue| {
+            let mut object = object(Traffic::FIELDS, traffic.values());
+            object.insert("interface".into(), device.as_str().into());
+            object.insert("queue".into(), (*queue).into());
+            object
+        };
+        self.fields["by_queue"] = outcome.queues.iter().map(object).collect();
+        if outcome.queues.len() < 2 {
+            return;
+        }
+        for OnQueue { device, queue, traffic } in &outcome.queues {
+            let Traffic { rx_packets, tx_packets, .. } = *traffic;
+            let both = [(rx_packets, "received"), (tx_packets, "sent")];
+            let both = both.into_iter().filter(|(packets, _)| *packets > 0);
+            let words: Vec<_> = both.map(|(packets, what)| format!("{what} {packets}")).collect();
+            self.lines.push(format!("queue {queue} of {device}: {}", words.join(", ")));
         }
     }
 

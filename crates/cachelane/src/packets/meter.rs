@@ -78,11 +78,24 @@ pub(crate) struct Meter {
     pub(crate) traffic: TrafficCounts,
     /// What only the thread itself can read, as it last wrote it down; without the traffic.
     published: Mutex<Totals>,
+    queues: Mutex<Vec<OnQueue>>,
+}
+
+/// What went through a queue of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct OnQueue {
+    pub(crate) device: String,
+    pub(crate) queue: u32,
+    pub(crate) traffic: Traffic,
 }
 
 impl Meter {
     pub(crate) fn publish(&self, own: Totals) {
         *self.published.lock() = own;
+    }
+
+    pub(crate) fn publish_queues(&self, queues: &[OnQueue]) {
+        queues.clone_into(&mut self.queues.lock());
     }
 
     fn read(&self) -> Totals {
@@ -111,6 +124,14 @@ impl Meters {
     /// Adds them up.
     pub(crate) fn totals(&self) -> Totals {
         Totals::sum(self.0.iter().map(|meter| meter.read()))
+    }
+
+    /// What went through each queue, by device and number.
+    pub(crate) fn queues(&self) -> Vec<OnQueue> {
+        let mut all: Vec<OnQueue> =
+            self.0.iter().flat_map(|meter| meter.queues.lock().clone()).collect();
+        all.sort_by(|a, b| (&a.device, a.queue).cmp(&(&b.device, b.queue)));
+        all
     }
 
     /// Adds every counter to `registry`, which then holds on to them.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use xsk::Socket;
 
 use super::csv::Csv;
-use super::meter::{Drops, Meter, Meters, Totals, Traffic};
+use super::meter::{Drops, Meter, Meters, OnQueue, Totals, Traffic};
 use super::options::Place;
 use crate::args::RunArgs;
 use crate::exit::Exit;
@@ -97,11 +97,23 @@ pub(crate) struct Context {
     /// When it is written down next.
     publish: Instant,
     own: Totals,
+    queues: Vec<OnQueue>,
 }
 
 impl Context {
     pub(crate) fn meter(&self) -> &Meter {
         self.meters.of(self.thread)
+    }
+
+    /// So much went through a socket's queue.
+    #[inline]
+    pub(crate) fn on_queue(&mut self, socket: &Socket, traffic: Traffic) {
+        let (device, queue) = (socket.device().name(), socket.queue());
+        let is_it = |one: &OnQueue| one.queue == queue && one.device == device;
+        match self.queues.iter_mut().find(|one| is_it(one)) {
+            Some(one) => one.traffic.add(&traffic),
+            None => self.queues.push(OnQueue { device: device.to_owned(), queue, traffic }),
+        }
     }
 
     /// Packets were received.
@@ -155,6 +167,7 @@ impl Context {
         }));
         (self.own.drops, self.own.rings) = (sum.drops, sum.rings);
         self.meter().publish(self.own);
+        self.meter().publish_queues(&self.queues);
     }
 }
 
@@ -221,6 +234,7 @@ pub(crate) struct Outcome {
     pub(crate) error: Option<anyhow::Error>,
     pub(crate) seconds: f64,
     pub(crate) threads: Vec<Totals>,
+    pub(crate) queues: Vec<OnQueue>,
 }
 
 impl Outcome {
@@ -291,7 +305,8 @@ impl Session {
             Err(error) => (Ended::Error, Some(error)),
         };
         let seconds = start.elapsed().as_secs_f64();
-        Outcome { ended, error, seconds, threads: self.meters.threads() }
+        let (threads, queues) = (self.meters.threads(), self.meters.queues());
+        Outcome { ended, error, seconds, threads, queues }
     }
 
     fn spawn(&self, name: &str, threads: Vec<(Place, Work)>) -> anyhow::Result<Vec<Thread>> {
@@ -300,7 +315,8 @@ impl Session {
             let (ending, wake) = (Arc::clone(&self.control), Arc::clone(&wake));
             let (control, meters) = (Arc::clone(&self.control), self.meters.clone());
             let (publish, own) = (Instant::now(), Totals::default());
-            let mut context = Context { control, meters, thread, publish, own };
+            let queues = Vec::new();
+            let mut context = Context { control, meters, thread, publish, own, queues };
             let body = move || {
                 // Also if it panics.
                 scopeguard::defer! {

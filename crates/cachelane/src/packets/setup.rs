@@ -24,6 +24,15 @@ pub(crate) struct Interface<'a> {
     /// What it receives, if it does.
     pub(crate) receives: Option<&'a FilterArgs>,
     pub(crate) sends: bool,
+    /// Its queues, if they have other numbers than the first device's.
+    pub(crate) queues: Option<&'a [u32]>,
+}
+
+impl<'a> Interface<'a> {
+    /// A device on which packets are received, or sent, or both.
+    pub(crate) fn new(device: Device, receives: Option<&'a FilterArgs>, sends: bool) -> Self {
+        Interface { device, receives, sends, queues: None }
+    }
 }
 
 /// What is to be built: checked as far as that goes without building it.
@@ -73,10 +82,11 @@ impl<'a> Plan<'a> {
         let default =
             |there| (0..if interfaces[0].receives.is_some() { there } else { 1 }).collect();
         let mut queues = args.places.queues.as_ref().map(|given| given.0.clone());
-        for Interface { device, .. } in &interfaces {
+        for Interface { device, queues: own, .. } in &interfaces {
             // Before anything is made: a queue too many would only be found after its memory.
             let there = device.queues()?;
-            let queues: &Vec<u32> = queues.get_or_insert_with(|| default(there));
+            let queues: &[u32] = queues.get_or_insert_with(|| default(there));
+            let queues = own.unwrap_or(queues);
             if let Some(queue) = queues.iter().find(|&&queue| queue >= there) {
                 return Err(usage(format!(
                     "{device} has no queue {queue} (it has {there}: see ethtool -l {device})"
@@ -105,7 +115,8 @@ impl<'a> Plan<'a> {
             true => (queue, 2 * number + interface),
             false => (queue, number % self.places.len()),
         };
-        self.queues.iter().enumerate().map(thread)
+        let queues = self.interfaces[interface].queues.unwrap_or(&self.queues);
+        queues.iter().take(self.queues.len()).enumerate().map(thread)
     }
 
     /// The queues, as people read them: `queue 0`, `queues 0, 1`.

@@ -9,6 +9,7 @@ use kit::pulse::Pulse;
 use xsk::{Packet, Socket};
 
 use super::idle::Patience;
+use super::meter::Traffic;
 use super::options::SocketArgs;
 use super::session::{Context, Work};
 
@@ -61,6 +62,9 @@ impl Sockets {
         let (packets, bytes) = measure(into);
         if packets > 0 {
             context.received(packets, bytes, now);
+            let (rx_packets, rx_bytes) = (packets as u64, bytes);
+            let traffic = Traffic { rx_packets, rx_bytes, ..Traffic::default() };
+            context.on_queue(&self.list[socket], traffic);
         }
         context.control.settle(0, claimed.saturating_sub(packets));
         packets
@@ -85,8 +89,10 @@ impl Sockets {
         socket.kick()?;
         let (left, left_bytes) = measure(packets);
         let posted = before - left;
-        context.meter().traffic.tx_packets.add(posted as u64);
-        context.meter().traffic.tx_bytes.add(before_bytes - left_bytes);
+        let (tx_packets, tx_bytes) = (posted as u64, before_bytes - left_bytes);
+        context.meter().traffic.tx_packets.add(tx_packets);
+        context.meter().traffic.tx_bytes.add(tx_bytes);
+        context.on_queue(socket, Traffic { tx_packets, tx_bytes, ..Traffic::default() });
         context.control.settle(posted, 0);
         Ok(posted)
     }

@@ -47,7 +47,7 @@ impl FromStr for Queues {
     fn from_str(s: &str) -> Result<Self, String> {
         /// More than any device has.
         const MOST: u32 = 4096;
-        let bad = || format!("'{s}' is not a list of queues (expected such as 0 or 0-3,6)");
+        let bad = || bad_queues(s);
         let mut queues = BTreeSet::new();
         for part in s.split(',') {
             let (first, last) =
@@ -56,6 +56,30 @@ impl FromStr for Queues {
         }
         Ok(Queues(queues.into_iter().collect()))
     }
+}
+
+/// Numbers of queues, each once, in the order in which they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueOrder(pub(crate) Vec<u32>);
+
+impl FromStr for QueueOrder {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let mut order = Vec::new();
+        for part in s.split(',') {
+            order.extend(part.parse::<Queues>().map_err(|_| bad_queues(s))?.0);
+        }
+        let each: BTreeSet<_> = order.iter().collect();
+        match each.len() == order.len() {
+            true => Ok(QueueOrder(order)),
+            false => Err(format!("'{s}' has a queue twice (expected each once)")),
+        }
+    }
+}
+
+fn bad_queues(s: &str) -> String {
+    format!("'{s}' is not a list of queues (expected such as 0 or 0-3,6)")
 }
 
 /// Reads `7` or `7-9`.
@@ -86,6 +110,7 @@ mod tests {
         for (given, expected) in [("0", vec![0]), ("3,0-1,1", vec![0, 1, 3]), ("7-7", vec![7])] {
             assert_eq!(given.parse(), Ok(Queues(expected)));
         }
+        assert_eq!("4-5,1".parse(), Ok(QueueOrder(vec![4, 5, 1])));
         for (given, expected) in [("17", 17), ("0x88b5", 0x88b5)] {
             assert_eq!(number(given), Ok(expected));
         }
@@ -98,6 +123,9 @@ mod tests {
         }
         for queues in ["", ",", "1-0", "0-", "4096", "0-99999999999"] {
             assert!(queues.parse::<Queues>().unwrap_err().contains(&format!("'{queues}'")));
+        }
+        for queues in ["", "0,0", "0-3,2", "x"] {
+            assert!(queues.parse::<QueueOrder>().unwrap_err().contains(&format!("'{queues}'")));
         }
         assert!(number("0x").is_err() && number("65536").is_err());
     }

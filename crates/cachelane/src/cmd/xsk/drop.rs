@@ -53,7 +53,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let announcement = format!("receiving {} on {device}, ", args.filter.what());
-    let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
+    let interfaces = vec![Interface::new(device, Some(&args.filter), false)];
     let plan = Plan::new(&args.common, interfaces, args.threads, false)?;
     let then = vec!["would count those packets and throw them away".to_owned()];
     let Some(mut built) = plan.build("receiving", then)? else { return Ok(Exit::Ok) };

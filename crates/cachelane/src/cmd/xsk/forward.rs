@@ -15,6 +15,7 @@ use crate::packets::options::{CommonArgs, FilterArgs};
 use crate::packets::session::Work;
 use crate::packets::setup::{Interface, Plan};
 use crate::packets::sockets::Handler;
+use crate::packets::values::QueueOrder;
 use direct::Direct;
 
 /// Forward packets back out of the device, or to another one
@@ -22,7 +23,7 @@ use direct::Direct;
 #[command(after_long_help = "\
 Without --to, packets go back out of the queue on which they came, with their source and \
 destination hardware addresses swapped. With --to, they go unchanged out of the queue of the \
-same number. Packets that --udp-port, --ethertype or --protocol leave out go to the kernel; when \
+same number, or of those of --to-queues. Packets that --udp-port, --ethertype or --protocol leave out go to the kernel; when \
 this ends, however it ends, all packets do.
 
 With --split, each queue has two threads: one receives from one device, the other sends to the \
@@ -35,6 +36,7 @@ Examples:
   cachelane xsk forward eth1 --udp-port 7
   cachelane xsk forward eth1 --to eth2 --both --cpus lane:0
   cachelane xsk forward eth1 --to eth2 --split --cpus 0,8
+  cachelane xsk forward eth1 --queues 0-3 --to eth2 --to-queues 4-7
   cachelane knob set frames.alien_free defer")]
 pub(super) struct Args {
     /// Device to receive from
@@ -43,6 +45,10 @@ pub(super) struct Args {
     /// Device to send to [default: the same, with hardware addresses swapped]
     #[arg(long, value_name = "IFACE")]
     to: Option<String>,
+    /// With --to: its queues, in the order of those of --queues, such as 4-7 or 1,0 [default: those of
+    /// the same numbers]
+    #[arg(long, value_name = "LIST", requires = "to")]
+    to_queues: Option<QueueOrder>,
     /// With --to: forward in the other direction as well
     #[arg(long, requires = "to")]
     both: bool,
@@ -69,10 +75,20 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     }
     let what = describe(args, &from, to.as_ref());
     let (filter, sends) = (Some(&args.filter), to.is_none() || args.both);
-    let mut interfaces = vec![Interface { device: from, receives: filter, sends }];
+    let mut interfaces = vec![Interface::new(from, filter, sends)];
     let receives = filter.filter(|_| args.both);
-    interfaces.extend(to.map(|device| Interface { device, receives, sends: true }));
+    let queues = args.to_queues.as_ref().map(|queues| &queues.0[..]);
+    let to = to.map(|device| Interface { queues, ..Interface::new(device, receives, true) });
+    interfaces.extend(to);
     let plan = Plan::new(&args.common, interfaces, args.threads, args.split)?;
+    if let Some(to) = queues.filter(|to| to.len() != plan.queues.len()) {
+        return Err(usage(format!(
+            "--to-queues: {} queues for the {} of {} (expected one for each: see --queues)",
+            to.len(),
+            plan.queues.len(),
+            args.interface
+        )));
+    }
     let then = vec![format!("would send {what}")];
     let Some(mut built) = plan.build("forwarding", then)? else { return Ok(Exit::Ok) };
     let (caches, sockets) = (mem::take(&mut built.caches), mem::take(&mut built.sockets));

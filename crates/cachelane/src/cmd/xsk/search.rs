@@ -136,11 +136,10 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let is_split = to.is_some();
     let interfaces = match to {
         // What receives comes first, which says how many queues there are.
-        Some(to) => vec![
-            Interface { device: to, receives: Some(&filter), sends: false },
-            Interface { device, receives: None, sends: true },
-        ],
-        None => vec![Interface { device, receives: Some(&filter), sends: true }],
+        Some(to) => {
+            vec![Interface::new(to, Some(&filter), false), Interface::new(device, None, true)]
+        }
+        None => vec![Interface::new(device, Some(&filter), true)],
     };
     let plan = Plan::new(&args.common, interfaces, None, is_split)?;
     let then = vec![format!("would search {what}")];

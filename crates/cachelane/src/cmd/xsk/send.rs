@@ -160,7 +160,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         return live::run(args, &device, &template, &what, quiet);
     }
     check_frame(args, &template)?;
-    let interfaces = vec![Interface { device, receives: comes_back.as_ref(), sends: true }];
+    let interfaces = vec![Interface::new(device, comes_back.as_ref(), true)];
     let plan = Plan::new(&args.common, interfaces, None, false)?;
     let then = vec![format!("would send {what}")];
     let Some(mut built) = plan.build("sending", then)? else { return Ok(Exit::Ok) };
@@ -232,7 +232,7 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
         times => format!(", {times} times"),
     };
     let what = format!("the packets of {name} out of {device}, {how}{times}");
-    let interfaces = vec![Interface { device, receives: None, sends: true }];
+    let interfaces = vec![Interface::new(device, None, true)];
     let plan = Plan::new(&args.common, interfaces, None, false)?;
     let Some(mut built) = plan.build("sending", vec![format!("would send {what}")])? else {
         return Ok(Exit::Ok);

@@ -13,6 +13,7 @@ use xsk::{Packet, Socket};
 use super::check::{Checker, Tally, check};
 use super::maker::{Make, Streams};
 use crate::packets::job::Report;
+use crate::packets::meter::Traffic;
 use crate::packets::session::{Context, Work};
 use crate::packets::setup::Built;
 use crate::packets::sockets::measure;
@@ -108,6 +109,8 @@ impl Sender {
             let traffic = &context.meter().traffic;
             traffic.tx_packets.add(packets);
             traffic.tx_bytes.add(bytes);
+            let traffic = Traffic { tx_packets: packets, tx_bytes: bytes, ..Traffic::default() };
+            context.on_queue(&self.socket, traffic);
             if let Some(echo) = &self.echo {
                 echo.echoes.sent.fetch_add(packets, Relaxed);
             }
@@ -130,6 +133,8 @@ impl Sender {
         }
         let (packets, bytes) = measure(&echo.packets);
         context.received(packets, bytes, Instant::now());
+        let (rx_packets, rx_bytes) = (packets as u64, bytes);
+        context.on_queue(&self.socket, Traffic { rx_packets, rx_bytes, ..Traffic::default() });
         check(&mut echo.echoes.checker.lock(), &echo.packets, self.cache.pool().area());
         let mut frames: Vec<Frame> = echo.packets.drain(..).map(|packet| packet.frame).collect();
         self.cache.put_bulk(&mut frames);
