@@ -278,7 +278,7 @@ fn shorten(command: Command, path: &str) -> Command {
 }
 
 /// An argument with its short text, or hidden.
-fn shown(arg: Arg, said: &[(&str, &str)]) -> Arg {
+fn shown(arg: Arg, said: &[(&'static str, &'static str)]) -> Arg {
     let name = match arg.is_positional() {
         true => arg.get_id().as_str().to_uppercase(),
         false => arg.get_long().unwrap_or_default().to_owned(),
