@@ -7,6 +7,7 @@
 //! same (`job`, `live`).
 
 pub(crate) mod carrier;
+pub(crate) mod expression;
 pub(crate) mod idle;
 pub(crate) mod job;
 mod live;

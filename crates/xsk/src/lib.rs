@@ -57,6 +57,7 @@ mod sync;
 mod sys;
 mod umem;
 
+pub use bpf::{Expression, ExpressionError};
 pub use device::Device;
 pub use error::{Error, ErrorKind, Result};
 pub use frames::Packet;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
-use bpf::Map;
+use bpf::{Expression, Map};
 use derive_setters::Setters;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
@@ -59,6 +59,9 @@ pub struct ProgramOptions {
     /// Of that, what is in these VLANs; none for everything, in whatever VLAN.
     #[setters(strip_option)]
     pub vlans: Option<Vlans>,
+    /// And of that, what this matches.
+    #[setters(strip_option)]
+    pub expression: Option<Arc<Expression>>,
     /// Packets may lie in several buffers: for sockets with multi-buffer.
     pub multi_buffer: bool,
 }
@@ -87,6 +90,9 @@ pub struct Program {
 #[derive(Debug)]
 struct Loaded {
     program: bpf::Program,
+    /// Of an expression: the programs that it hands packets on to, which are there for as long as
+    /// somebody has this.
+    answers: Option<Map>,
     sockets: Map,
     looks: Arc<Looks>,
     counts: Map,
@@ -256,21 +262,33 @@ impl Loaded {
             }
             open.maps.sockets.set_max_entries(queues)?;
             open.maps.looks.set_max_entries(queues)?;
-            open.progs.cachelane_xsk.set_autoload(!multi_buffer);
-            open.progs.cachelane_xskf.set_autoload(multi_buffer);
+            let expression = options.expression.as_deref();
+            open.maps.answers.set_autocreate(expression.is_some())?;
+            let progs = &mut open.progs;
+            progs.cachelane_xsk.set_autoload(!multi_buffer);
+            progs.cachelane_xskf.set_autoload(multi_buffer);
+            progs.cachelane_xskn.set_autoload(!multi_buffer && expression.is_some());
+            progs.cachelane_xsknf.set_autoload(multi_buffer && expression.is_some());
             let skel = open.load()?;
-            let program = match multi_buffer {
-                false => &skel.progs.cachelane_xsk,
-                true => &skel.progs.cachelane_xskf,
+            let (program, rest) = match multi_buffer {
+                false => (&skel.progs.cachelane_xsk, &skel.progs.cachelane_xskn),
+                true => (&skel.progs.cachelane_xskf, &skel.progs.cachelane_xsknf),
             };
+            let answers = expression.map(|_| Map::of(&skel.maps.answers)).transpose()?;
+            if let Some(answers) = &answers {
+                for (number, program) in [program, rest].into_iter().enumerate() {
+                    answers.set(&(number as u32), &program.as_fd().as_raw_fd())?;
+                }
+            }
             Ok(Self {
                 program: bpf::Program::of(program)?,
+                answers: answers,
                 sockets: Map::of(&skel.maps.sockets)?,
                 looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
                 counts: Map::of(&skel.maps.counts)?,
             })
         });
-        loaded.map_err(|error| match error.is_permission() {
+        let loaded = loaded.map_err(|error| match error.is_permission() {
             true => Error::new(
                 ErrorKind::NotPermitted,
                 format!("loading an XDP program needs CAP_BPF and CAP_NET_ADMIN: {error:#}"),
@@ -279,7 +297,26 @@ impl Loaded {
                 ErrorKind::Unsupported,
                 format!("the kernel does not load the XDP program: {error:#}"),
             ),
-        })
+        })?;
+        match &options.expression {
+            Some(expression) => loaded.behind(expression, multi_buffer),
+            None => Ok(loaded),
+        }
+    }
+
+    /// It gets what an expression matches.
+    fn behind(mut self, expression: &Expression, multi_buffer: bool) -> Result<Self> {
+        let answers = self.answers.as_ref().expect("made where there is an expression");
+        let program = expression.program(c"cachelane_xske", answers, multi_buffer);
+        self.program = program.map_err(|error| {
+            let what = format!("the kernel does not load the filter '{}'", expression.text());
+            let kind = match error.kind() {
+                io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+                _ => ErrorKind::Unsupported,
+            };
+            Error::caused(kind, what, error)
+        })?;
+        Ok(self)
     }
 
     fn counters(&self) -> io::Result<ProgramCounters> {

@@ -48,6 +48,7 @@ Examples:
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53
   cachelane lend eth1 --socket /run/eth1.lend --socket-mode 0660 --socket-group dns
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53 --tcp-port 53,853 --vlan none,100-199
+  cachelane lend eth1 --socket /run/eth1.lend --filter 'tcp and net 10.0.0.0/8'
   cachelane borrow /run/eth1.lend --count
   cachelane knob set lend.autorelease on")]
 pub(crate) struct Args {

@@ -1,5 +1,8 @@
 //! What commands with sockets of AF_XDP have in common on the command line.
 
+use std::sync::Arc;
+
+use bpf::Expression;
 use frames::{AlienFree, AreaOptions, HugePages};
 use lanes::CpuSpec;
 use xsk::{Attach, BusyPoll, Device, Filter, Mode, ProgramOptions, SocketOptions, Vlans};
@@ -236,6 +239,10 @@ pub(crate) struct FilterArgs {
     /// among these packets [default: whatever VLAN, or none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vlan: Vec<VlanRange>,
+    /// Take only packets that this expression matches, as tcpdump has it (man pcap-filter): 'tcp and
+    /// net 10.0.0.0/8'; the other options choose among these packets. Needs libpcap on this host
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) filter: Option<String>,
     /// Where the XDP program, which takes the packets, runs: native (in the driver), generic
     /// (behind the driver, which is slower) or auto (native where the driver can)
     #[arg(long, default_value = "auto", value_parser = choice(PLACES))]
@@ -246,9 +253,14 @@ const PLACES: Choice<Attach> =
     &[("auto", Attach::Auto), ("native", Attach::Native), ("generic", Attach::Generic)];
 
 impl FilterArgs {
-    pub(crate) fn program(&self, multi_buffer: bool) -> ProgramOptions {
+    /// The program, with the filter as it was compiled.
+    pub(crate) fn program(
+        &self,
+        expression: Option<Arc<Expression>>,
+        multi_buffer: bool,
+    ) -> ProgramOptions {
         let mut options = ProgramOptions::default().attach(self.xdp).filters(self.filters());
-        options.vlans = self.vlans();
+        (options.vlans, options.expression) = (self.vlans(), expression);
         options.multi_buffer(multi_buffer)
     }
 
@@ -290,7 +302,8 @@ impl FilterArgs {
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         let what = if parts.is_empty() { "every packet".into() } else { parts.join(" or ") };
-        what + &part(" in VLAN", &self.vlan).unwrap_or_default()
+        let matches = self.filter.as_ref().map(|filter| format!(" where '{filter}' matches"));
+        what + &part(" in VLAN", &self.vlan).unwrap_or_default() + &matches.unwrap_or_default()
     }
 
     /// The option that says where it runs, as far as it matters for what a driver takes.

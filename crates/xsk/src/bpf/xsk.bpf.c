@@ -61,6 +61,15 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
+/* A filter expression has a program of its own, which hands packets on: first what gets those that
+ * match, second what gets all others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} answers SEC(".maps");
+
 enum choice { CHOSEN, NOT_CHOSEN, MALFORMED, FRAGMENT };
 
 struct fragment_header {
@@ -240,6 +249,17 @@ static __always_inline int run(struct xdp_md *context)
 	return action;
 }
 
+/* What an expression does not match. */
+static __always_inline int leave(void)
+{
+	__u32 zero = 0;
+	struct counts *count = bpf_map_lookup_elem(&counts, &zero);
+
+	if (count)
+		count->not_chosen++;
+	return XDP_PASS;
+}
+
 SEC("xdp")
 int cachelane_xsk(struct xdp_md *context)
 {
@@ -251,4 +271,16 @@ SEC("xdp.frags")
 int cachelane_xskf(struct xdp_md *context)
 {
 	return run(context);
+}
+
+SEC("xdp")
+int cachelane_xskn(struct xdp_md *context)
+{
+	return leave();
+}
+
+SEC("xdp.frags")
+int cachelane_xsknf(struct xdp_md *context)
+{
+	return leave();
 }

@@ -241,6 +241,39 @@ fn root_the_program_chooses_as_its_description_says() {
     }
 }
 
+#[test]
+fn root_an_expression_and_filters_choose_together() {
+    if !lab::testing::root("root_an_expression_and_filters_choose_together") {
+        return;
+    }
+    use Filter::{IpProtocols, UdpPorts};
+    let vlan = Some(Vlans { ids: vec![5], untagged: false });
+    let cases = [
+        ("udp", vec![], None),
+        ("greater 100", vec![UdpPorts(PORTS.to_vec())], None),
+        ("not vlan", vec![IpProtocols(vec![17, 6]), UdpPorts(vec![53])], None),
+        ("vlan 5 and ip6", vec![], vlan),
+    ];
+    let each = cases.into_iter().flat_map(|case| [(case.clone(), false), (case, true)]);
+    for ((text, filters, vlans), multi_buffer) in each {
+        let expression = Arc::new(Expression::compile(text).expect("an expression"));
+        let mut options = ProgramOptions::default().filters(filters).multi_buffer(multi_buffer);
+        options.vlans = vlans;
+        let options = options.expression(Arc::clone(&expression));
+        let loaded = Loaded::new(&options, 1).expect("the program loads");
+        let mut seen = std::collections::HashSet::new();
+        for packet in sample(&packets(), 1500) {
+            let expected = match expression.matches(&packet, packet.len()) {
+                true => model(&options, &packet),
+                false => Outcome::NotChosen,
+            };
+            assert_eq!(run(&loaded, &packet), expected, "{text}: {packet:?}");
+            seen.insert(format!("{expected:?}"));
+        }
+        assert!(seen.contains("Chosen") && seen.contains("NotChosen"), "{text}: {seen:?}");
+    }
+}
+
 fn sample<S: Strategy>(strategy: &S, n: usize) -> Vec<S::Value> {
     let mut runner = TestRunner::deterministic();
     let tree = |runner: &mut TestRunner| strategy.new_tree(runner).expect("a packet");
@@ -349,5 +382,58 @@ fn what_would_take_nothing_is_refused() {
         let error = Loaded::new(&options, 1).expect_err("nothing would be taken");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// Nanoseconds that the programs take for a packet, one beside the other: for the figures in
+/// docs/mechanisms/frames.md.
+#[test]
+#[ignore = "measures"]
+fn root_what_filters_cost() {
+    const ROUNDS: usize = 201;
+    const TIMES: u32 = 20_000;
+    // Of this thread: others may be at work.
+    let cpu_time = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    };
+    let packet = |port| {
+        let udp = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let udp = udp.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(7, port);
+        let mut packet = Vec::new();
+        udp.write(&mut packet, &[0; 22]).expect("a packet");
+        packet
+    };
+    let compile = |text| Arc::new(Expression::compile(text).expect("an expression"));
+    let list: Vec<String> = (1..=100).map(|n| format!("host 192.0.2.{n}")).collect();
+    let list = format!("udp port 53 and not ({})", list.join(" or "));
+    let options = ProgramOptions::default;
+    let cases = [
+        ("everything", options()),
+        ("--udp-port 53", options().filters(vec![Filter::UdpPorts(vec![53])])),
+        ("--filter 'udp dst port 53'", options().expression(compile("udp dst port 53"))),
+        ("--filter 'ip and udp'", options().expression(compile("ip and udp"))),
+        (
+            "--filter 'port 53 and net 10.0.0.0/8'",
+            options().expression(compile("port 53 and net 10.0.0.0/8")),
+        ),
+        ("--filter 'udp port 53 and not (100 hosts)'", options().expression(compile(&list))),
+    ];
+    let loaded = cases.map(|(name, options)| (name, Loaded::new(&options, 1).expect("it loads")));
+    for (what, packet) in [("a packet that is taken", packet(53)), ("one that is not", packet(9))] {
+        let mut times = [const { Vec::new() }; 6];
+        for _ in 0..ROUNDS {
+            for ((_, loaded), times) in loaded.iter().zip(&mut times) {
+                let start = cpu_time();
+                loaded.program.repeat(&packet, TIMES, 0).expect("it runs");
+                times.push((cpu_time() - start) / f64::from(TIMES));
+            }
+        }
+        println!("{what}:");
+        for ((name, _), times) in loaded.iter().zip(&mut times) {
+            times.sort_by(f64::total_cmp);
+            let [low, median, high] = [ROUNDS / 4, ROUNDS / 2, 3 * ROUNDS / 4].map(|at| times[at]);
+            println!("  {name}: {median:.1} ns ({low:.1} to {high:.1})");
+        }
     }
 }
