@@ -3,12 +3,16 @@
 
 mod common;
 
+use std::net::UdpSocket;
+use std::time::Duration;
+
 use common::text;
-use common::xsk::{Scene, number};
+use common::xsk::{Scene, has_program, number};
 use etherparse::{PacketBuilder, VlanId};
 use lab::Link;
 use lab::testing::{comes_true, root};
 use lab::traffic::FrameSender;
+use rustix::process::Signal;
 
 /// One frame of each kind, for the link's second end.
 const KINDS: [&str; 8] = [
@@ -80,7 +84,7 @@ fn root_packets_are_taken_by_port_protocol_type_and_vlan_together() {
     }
     let scene = Scene::new("xskfilter");
     let link = scene.link("a", "b");
-    let cases: [(&[&str], &[usize]); 8] = [
+    let cases: [(&[&str], &[usize]); 12] = [
         (&["--udp-port", "53"], &[0, 3, 5]),
         (&["--udp-port", "53", "--tcp-port", "80-81"], &[0, 2, 3, 4, 5]),
         (&["--vlan", "5"], &[3, 4]),
@@ -89,6 +93,10 @@ fn root_packets_are_taken_by_port_protocol_type_and_vlan_together() {
         (&["--vlan", "5", "--tcp-port", "80"], &[4]),
         (&["--ethertype", "0x0806,0x88a8", "--protocol", "1"], &[4, 6, 7]),
         (&["--vlan", "none,5", "--udp-port", "50-60", "--xdp", "generic"], &[0, 1, 3]),
+        (&["--filter", "udp port 54 or tcp or (vlan 5 and udp)"], &[1, 2, 3]),
+        (&["--filter", "icmp or ether proto 0x0806", "--xdp", "generic"], &[6, 7]),
+        (&["--filter", "not vlan", "--udp-port", "53", "--tcp-port", "80"], &[0, 2]),
+        (&["--filter", "vlan and vlan and tcp", "--vlan", "5", "--multi-buffer"], &[4]),
     ];
     for (options, kinds) in cases {
         takes(&scene, &link, options, kinds);
@@ -105,7 +113,7 @@ fn root_what_is_taken_is_said_and_what_no_option_takes_is_named() {
     let run = |options: &[&str]| {
         scene.run(&link.b.host, &[&["xsk", "drop", &link.b.device, "--dry-run"], options].concat())
     };
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 6] = [
         (&[], "takes every packet from the kernel"),
         (&["--vlan", "none,5-7"], "takes every packet in VLAN none, 5-7 from"),
         (
@@ -116,17 +124,24 @@ fn root_what_is_taken_is_said_and_what_no_option_takes_is_named() {
             &["--ethertype", "0x88b5,2054", "--protocol", "1,58"],
             "takes frames of type 0x88b5, 0x0806 or IP packets of protocol 1, 58 from",
         ),
+        (&["--filter", "tcp port 80"], "takes every packet where 'tcp port 80' matches from the"),
+        (
+            &["--filter", "ip", "--vlan", "5", "--protocol", "6"],
+            "takes IP packets of protocol 6 in VLAN 5 where 'ip' matches from the",
+        ),
     ];
     for (options, says) in cases {
         let output = run(options);
         assert!(output.status.success(), "{output:?}");
         assert!(text(&output.stdout).contains(says), "{says}: {output:?}");
     }
-    let wrong: [(&[&str], &[&str]); 4] = [
+    let wrong: [(&[&str], &[&str]); 6] = [
         (&["--vlan", "4095"], &["--vlan", "'4095'", "0 to 4094", "none"]),
         (&["--tcp-port", "80-"], &["--tcp-port", "'80-'", "1000-1999"]),
         (&["--ethertype", "ip"], &["--ethertype", "'ip'", "0x"]),
         (&["--protocol", "256"], &["--protocol", "'256'", "255"]),
+        (&["--filter", "tcp prot 80"], &["--filter 'tcp prot 80'", "syntax error", "pcap-filter"]),
+        (&["--filter", "outbound"], &["--filter 'outbound'", "not in the packet"]),
     ];
     for (options, parts) in wrong {
         let output = run(options);
@@ -135,4 +150,52 @@ fn root_what_is_taken_is_said_and_what_no_option_takes_is_named() {
             assert!(text(&output.stderr).contains(part), "{part}: {output:?}");
         }
     }
+}
+
+/// The kernel has what the lender's filter leaves, and what is lent while nobody borrows; of what is lent, a
+/// borrower has what its own filter leaves.
+#[test]
+fn root_a_lender_lends_what_its_filter_matches_and_leaves_the_rest() {
+    if !root("root_a_lender_lends_what_its_filter_matches_and_leaves_the_rest") {
+        return;
+    }
+    let scene = Scene::new("lendfilter");
+    let link = scene.link("a", "b");
+    let socket = scene.place.path().join("lend.sock");
+    let socket = socket.to_str().expect("text");
+    let filter = "udp dst portrange 9000-9009 and not udp port 9001";
+    let lend = ["lend", &link.b.device, "--socket", socket, "--filter", filter, "--json"];
+    let lender = scene.start(&link.b.host, &lend, "where 'udp dst portrange 9000-9009");
+    let bind = |port| {
+        let address = link.b.socket(port);
+        let bound = link.b.host.run(move || UdpSocket::bind(address)).expect("the host");
+        let bound = bound.expect("a socket");
+        bound.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        bound
+    };
+    let [matches, not] = [9000, 9001].map(bind);
+    let client = link.a.host.run(|| UdpSocket::bind("0.0.0.0:0")).expect("the host").expect("one");
+    let arrives = |socket: &UdpSocket, port| {
+        client.send_to(b"hello", link.b.socket(port)).expect("sent");
+        socket.recv(&mut [0; 16]).is_ok()
+    };
+    // Nobody borrows: both are the kernel's.
+    assert!(comes_true(|| arrives(&matches, 9000)) && arrives(&not, 9001));
+    let borrow = ["borrow", socket, "--filter", "udp port 9002", "--json"];
+    let borrower = scene.start(&link.b.host, &borrow, "counting what");
+    assert!(comes_true(|| !arrives(&matches, 9000)), "it is lent");
+    assert!(arrives(&not, 9001), "it is the kernel's");
+    let before = scene.counter(&lender, "lend.lent");
+    for _ in 0..20 {
+        client.send_to(b"hello", link.b.socket(9002)).expect("sent");
+    }
+    assert!(comes_true(|| scene.counter(&lender, "lend.returned") >= before + 20));
+    let got = borrower.object();
+    assert_eq!(number(&got, "/packets"), 20, "{got:#}");
+    assert!(number(&got, "/filtered") > 0, "{got:#}");
+    assert!(comes_true(|| arrives(&matches, 9000)), "the kernel has it again");
+    let pid = lender.pid();
+    lender.end(Signal::KILL);
+    assert!(comes_true(|| !has_program(&link.b)), "the program goes with process {pid}");
+    assert!(comes_true(|| arrives(&matches, 9000)) && arrives(&not, 9001));
 }
