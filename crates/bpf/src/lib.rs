@@ -11,10 +11,15 @@
 //! crate needs `unsafe` for BPF. The same holds for the scheduling of threads ([`thread`]), which
 //! libbpf's users need for the kernel's threads that take packets, and for their own.
 //!
+//! An [`Expression`] is a filter as tcpdump has it, compiled by the host's libpcap, which is loaded when
+//! it is needed; it becomes an XDP program, or is asked about packets.
+//!
 //! What fails says what the system reports; its documentation has what it says besides.
 
 #[cfg(feature = "build")]
 pub mod build;
+mod classic;
+mod expression;
 mod filter;
 pub mod kernel;
 mod link;
@@ -29,6 +34,7 @@ mod tick;
 mod version;
 pub mod xdp;
 
+pub use expression::{Expression, ExpressionError};
 pub use filter::{attach_filter, tell_tags};
 pub use link::Link;
 pub use load::{Error, Object, load};

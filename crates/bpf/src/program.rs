@@ -8,7 +8,7 @@ use std::ops::{Add, Sub};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
-use libbpf_sys::{bpf_prog_info, bpf_test_run_opts};
+use libbpf_sys::{bpf_insn, bpf_prog_info, bpf_prog_load_opts, bpf_test_run_opts};
 
 use crate::{Link, Plain, checked};
 
@@ -49,6 +49,56 @@ impl Program {
     /// The program of a loaded skeleton.
     pub fn of(program: &impl AsFd) -> io::Result<Program> {
         program.as_fd().try_clone_to_owned().map(Program)
+    }
+
+    /// Loads instructions as an XDP program. The error has the end of what the verifier says besides.
+    pub(crate) fn load_xdp(
+        name: &CStr,
+        instructions: &[bpf_insn],
+        multi_buffer: bool,
+    ) -> Result<Program, (io::Error, String)> {
+        const LOG: usize = 1 << 20;
+        let token = token();
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let load = |log: &mut [u8]| {
+            let mut options = bpf_prog_load_opts {
+                sz: size_of::<bpf_prog_load_opts>() as libbpf_sys::size_t,
+                expected_attach_type: libbpf_sys::BPF_XDP,
+                prog_flags: flag(multi_buffer, libbpf_sys::BPF_F_XDP_HAS_FRAGS)
+                    | flag(token.is_some(), libbpf_sys::BPF_F_TOKEN_FD),
+                token_fd: token.as_ref().map_or(0, |token| token.as_raw_fd().cast_unsigned()),
+                log_level: u32::from(!log.is_empty()),
+                log_size: log.len() as u32,
+                log_buf: if log.is_empty() { ptr::null_mut() } else { log.as_mut_ptr().cast() },
+                ..Default::default()
+            };
+            // SAFETY: all that is pointed to lives as long as the call, with its size beside it.
+            checked(unsafe {
+                libbpf_sys::bpf_prog_load(
+                    libbpf_sys::BPF_PROG_TYPE_XDP,
+                    name.as_ptr(),
+                    c"GPL".as_ptr(),
+                    instructions.as_ptr(),
+                    instructions.len() as libbpf_sys::size_t,
+                    &mut options,
+                )
+            })
+        };
+        match load(&mut []) {
+            // SAFETY: the call has just returned this descriptor, and nobody else knows of it.
+            Ok(fd) => Ok(Program(unsafe { OwnedFd::from_raw_fd(fd) })),
+            // The verifier refuses with EACCES.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err((error, String::new())),
+            Err(_) => {
+                // Once more, for what the verifier says.
+                let mut log = vec![0; LOG];
+                match load(&mut log) {
+                    // SAFETY: as above.
+                    Ok(fd) => Ok(Program(unsafe { OwnedFd::from_raw_fd(fd) })),
+                    Err(error) => Err((error, end_of(&log))),
+                }
+            }
+        }
     }
 
     /// Its number.
@@ -142,6 +192,26 @@ impl Program {
         // SAFETY: it was zeros, which are a value of this plain struct.
         Ok(unsafe { info.assume_init() })
     }
+}
+
+/// The kernel's leave to use BPF in a user namespace, where it gives one, as libbpf looks for it.
+fn token() -> Option<OwnedFd> {
+    let path = std::env::var_os("LIBBPF_BPF_TOKEN_PATH").unwrap_or_else(|| "/sys/fs/bpf".into());
+    let files = std::fs::File::open(path).ok()?;
+    // SAFETY: the file is open for as long as the call, which takes no options.
+    let fd = unsafe { libbpf_sys::bpf_token_create(files.as_raw_fd(), ptr::null_mut()) };
+    // SAFETY: the call has just returned this descriptor, and nobody else knows of it.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a verifier's log ends with, but for its figures.
+fn end_of(log: &[u8]) -> String {
+    let log = CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
+    let mut lines = log.lines().map(str::trim);
+    lines
+        .rfind(|line| !line.is_empty() && !line.starts_with("processed "))
+        .unwrap_or_default()
+        .into()
 }
 
 impl AsFd for Program {

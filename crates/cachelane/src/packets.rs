@@ -8,6 +8,7 @@
 
 pub(crate) mod carrier;
 mod csv;
+pub(crate) mod expression;
 pub(crate) mod idle;
 pub(crate) mod job;
 mod live;

@@ -18,7 +18,7 @@
 //! socket.fill(&mut cache, 1024); // frames for the kernel to receive into
 //!
 //! let filter = Filter::UdpPorts(vec![53]);
-//! let mut program = Program::attach(&device, &ProgramOptions::default().filter(filter))?;
+//! let mut program = Program::attach(&device, &ProgramOptions::default().filters(vec![filter]))?;
 //! program.insert(&socket)?; // from here on, these packets come to the socket
 //!
 //! let mut packets = Vec::new();
@@ -57,6 +57,7 @@ mod sync;
 mod sys;
 mod umem;
 
+pub use bpf::{Expression, ExpressionError};
 pub use device::Device;
 pub use error::{Error, ErrorKind, Result};
 pub use frames::Packet;
@@ -67,6 +68,6 @@ pub use live::{
     prefers_live,
 };
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
-pub use program::{Filter, Program, ProgramCounters, ProgramOptions};
+pub use program::{Filter, Program, ProgramCounters, ProgramOptions, Vlans};
 pub use socket::{Outstanding, Socket, Statistics};
 pub use umem::{Umem, check_kernel};

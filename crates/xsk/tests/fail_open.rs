@@ -24,7 +24,7 @@ fn the_process_that_is_killed() {
     let mut cache = umem.pool().cache(0).expect("a cache");
     let mut socket = Socket::bind(&umem, &device, 0, &small()).expect("a socket");
     let filter = Filter::UdpPorts(vec![9000]);
-    let options = ProgramOptions::default().filter(filter);
+    let options = ProgramOptions::default().filters(vec![filter]);
     let mut program = Program::attach(&device, &options).expect("a program");
     program.insert(&socket).expect("inserted");
     socket.fill(&mut cache, 64);

@@ -224,7 +224,7 @@ fn root_what_is_not_chosen_reaches_the_kernel() {
         let umem = umem(256, 2048);
         let mut cache = umem.pool().cache(0).expect("a cache");
         let filter = Filter::UdpPorts(vec![9000, 9002]);
-        let with = ProgramOptions::default().attach(attach).filter(filter);
+        let with = ProgramOptions::default().attach(attach).filters(vec![filter]);
         let mut program = two.b.try_attach(&with).expect("a program");
         let mut socket = two.b.bind(&umem, 0, &small());
         socket.fill(&mut cache, 64);

@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     // the receiver.
     receiver.fill(&mut receiver_cache, 1024);
     let filter = Filter::UdpPorts(vec![port]);
-    let mut program = Program::attach(&device, &ProgramOptions::default().filter(filter))?;
+    let mut program = Program::attach(&device, &ProgramOptions::default().filters(vec![filter]))?;
     program.insert(&receiver)?;
     eprintln!("echoing UDP port {port} on {device}, queue 0");
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, usage};
+use crate::packets::expression;
 use crate::packets::options::Place;
 use crate::packets::session::{Context, Session, Work};
 use connection::Connection;
@@ -46,6 +47,7 @@ Examples:
   cachelane borrow /run/lend -- tcpdump -n -i cachelane port 53
   cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
   cachelane borrow /run/lend --worker 4 --for 10s --json
+  cachelane borrow /run/lend --mirror --pcap dns.pcap --filter 'port 53'
   cachelane borrow /run/lend --worker 4 --group 2 --reconnect")]
 pub(crate) struct Args {
     /// The lender's Unix socket
@@ -74,6 +76,10 @@ pub(crate) struct Args {
     /// Get every packet, whichever of them other borrowers get
     #[arg(long)]
     mirror: bool,
+    /// Handle only packets that this expression matches, as tcpdump has it (man pcap-filter), and give
+    /// all others back at once. Needs libpcap on this host; no privilege
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "command")]
+    filter: Option<String>,
     /// Share the packets with borrowers of this group alone, a number from 1 to 65535; each group gets
     /// all packets [default: the group of those who give none]
     #[arg(long, value_name = "N", conflicts_with = "mirror", value_parser = clap::value_parser!(u16).range(1..))]
@@ -114,6 +120,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
                 .into(),
         ));
     }
+    let filter = expression::compile(args.filter.as_deref())?;
     let connections = (0..args.worker.unwrap_or(1)).map(|number| Connection::open(args, number));
     let mut connections = connections.collect::<Result<Vec<_>, _>>()?;
     let first = connections[0].borrower();
@@ -130,7 +137,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
             None if args.worker.is_some() => Task::Read,
             None => Task::Count,
         };
-        let worker = Worker { connection, task, spin: args.spin };
+        let worker = Worker { connection, task, filter: filter.clone(), spin: args.spin };
         (Place::default(), Box::new(move |context: &mut Context| worker.run(context)))
     };
     let threads: Vec<_> = connections.into_iter().map(work).collect();

@@ -39,14 +39,16 @@ after it has left. If borrowers must not see each other's packets, run a lender 
 --private.
 
 While nobody borrows, and when this ends, however it ends, the kernel receives all packets. \
-Without --udp-port, --ethertype or --protocol, all packets on these queues are lent, including \
-those of your own session on this device.
+Without an option of \"Which packets\", all packets on these queues are lent, including those of \
+your own session on this device.
 
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 
 Examples:
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53
   cachelane lend eth1 --socket /run/eth1.lend --socket-mode 0660 --socket-group dns
+  cachelane lend eth1 --socket /run/eth1.lend --udp-port 53 --tcp-port 53,853 --vlan none,100-199
+  cachelane lend eth1 --socket /run/eth1.lend --filter 'tcp and net 10.0.0.0/8'
   cachelane borrow /run/eth1.lend --count
   cachelane knob set lend.autorelease on")]
 pub(crate) struct Args {

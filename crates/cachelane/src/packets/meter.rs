@@ -155,6 +155,8 @@ pub(crate) struct Totals {
     pub(crate) rings: Rings,
     /// Packets that a lender dropped, as their borrower had its quota.
     pub(crate) over_quota: u64,
+    /// Packets of a lender that the borrower's filter did not match.
+    pub(crate) filtered: u64,
     /// How often a connection to the lender was made anew.
     pub(crate) reconnects: u64,
     /// When the first and the latest packet went through.
@@ -172,6 +174,7 @@ impl Totals {
         self.drops.add(&other.drops);
         self.rings.add(&other.rings);
         self.over_quota += other.over_quota;
+        self.filtered += other.filtered;
         self.reconnects += other.reconnects;
         self.active = match (self.active, other.active) {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),

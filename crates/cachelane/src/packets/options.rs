@@ -1,10 +1,13 @@
 //! What commands with sockets of AF_XDP have in common on the command line.
 
+use std::sync::Arc;
+
+use bpf::Expression;
 use frames::{AlienFree, AreaOptions, HugePages};
 use lanes::CpuSpec;
-use xsk::{Attach, BusyPoll, Device, Filter, Mode, ProgramOptions, SocketOptions};
+use xsk::{Attach, BusyPoll, Device, Filter, Mode, ProgramOptions, SocketOptions, Vlans};
 
-use super::values::{Ports, Queues, number};
+use super::values::{Ports, Queues, VlanRange, number};
 use crate::args::{Choice, LanesArg, NameArg, RunArgs, choice, name_of};
 
 /// What all of them take.
@@ -217,16 +220,29 @@ impl SocketArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Which packets")]
 pub(crate) struct FilterArgs {
-    /// Take only UDP packets to these ports, a list such as 53,8000-8099; the kernel receives all
-    /// others
-    #[arg(long, value_name = "LIST", value_delimiter = ',', group = "filter")]
+    /// Take UDP packets to these ports, a list such as 53,8000-8099. If several of --udp-port,
+    /// --tcp-port, --ethertype and --protocol are given, what any of them takes is taken; the kernel
+    /// receives all others. They look behind up to two VLAN tags
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     udp_port: Vec<Ports>,
-    /// Take only frames of this Ethernet type, such as 0x88b5; the kernel receives all others
-    #[arg(long, value_name = "TYPE", value_parser = number, group = "filter")]
-    ethertype: Option<u16>,
-    /// Take only IP packets of this protocol, such as 17 for UDP; the kernel receives all others
-    #[arg(long, value_name = "NUMBER", group = "filter")]
-    protocol: Option<u8>,
+    /// Take TCP packets to these ports, likewise
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    tcp_port: Vec<Ports>,
+    /// Take frames of these Ethernet types, a list such as 0x88b5,0x0806; a VLAN tag is of type 0x8100
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = number)]
+    ethertype: Vec<u16>,
+    /// Take IP packets of these protocols, a list of numbers such as 17 for UDP
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    protocol: Vec<u8>,
+    /// Take only packets of these VLANs, by their outermost tag (802.1Q or 802.1ad): a list of IDs such
+    /// as 5,100-199, 0 for a tag without VLAN, none for packets without tag; the other options choose
+    /// among these packets [default: whatever VLAN, or none]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    vlan: Vec<VlanRange>,
+    /// Take only packets that this expression matches, as tcpdump has it (man pcap-filter): 'tcp and
+    /// net 10.0.0.0/8'; the other options choose among these packets. Needs libpcap on this host
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) filter: Option<String>,
     /// Where the XDP program, which takes the packets, runs: native (in the driver), generic
     /// (behind the driver, which is slower) or auto (native where the driver can)
     #[arg(long, default_value = "auto", value_parser = choice(PLACES))]
@@ -237,13 +253,27 @@ const PLACES: Choice<Attach> =
     &[("auto", Attach::Auto), ("native", Attach::Native), ("generic", Attach::Generic)];
 
 impl FilterArgs {
-    /// UDP packets to these ports, or else IP packets of this protocol, wherever a program can be.
+    /// UDP packets to these ports, and IP packets of this protocol, wherever a program can be.
     pub(crate) fn of(udp_port: Vec<Ports>, protocol: Option<u8>) -> FilterArgs {
-        FilterArgs { udp_port, ethertype: None, protocol, xdp: Attach::Auto }
+        FilterArgs {
+            udp_port,
+            tcp_port: Vec::new(),
+            ethertype: Vec::new(),
+            protocol: protocol.into_iter().collect(),
+            vlan: Vec::new(),
+            filter: None,
+            xdp: Attach::Auto,
+        }
     }
 
-    pub(crate) fn program(&self, multi_buffer: bool) -> ProgramOptions {
-        let options = ProgramOptions::default().attach(self.xdp).filter(self.filter());
+    /// The program, with the filter as it was compiled.
+    pub(crate) fn program(
+        &self,
+        expression: Option<Arc<Expression>>,
+        multi_buffer: bool,
+    ) -> ProgramOptions {
+        let mut options = ProgramOptions::default().attach(self.xdp).filters(self.filters());
+        (options.vlans, options.expression) = (self.vlans(), expression);
         options.multi_buffer(multi_buffer)
     }
 
@@ -252,26 +282,41 @@ impl FilterArgs {
         self.xdp == Attach::Generic
     }
 
-    fn filter(&self) -> Filter {
-        match (self.ethertype, self.protocol) {
-            (Some(ethertype), _) => Filter::EtherType(ethertype),
-            (_, Some(protocol)) => Filter::IpProtocol(protocol),
-            _ if self.udp_port.is_empty() => Filter::Everything,
-            _ => Filter::UdpPorts(self.udp_port.iter().flat_map(|p| p.first..=p.last).collect()),
+    fn filters(&self) -> Vec<Filter> {
+        let ports = |given: &[Ports]| given.iter().flat_map(|p| p.first..=p.last).collect();
+        let all = [
+            (!self.udp_port.is_empty()).then(|| Filter::UdpPorts(ports(&self.udp_port))),
+            (!self.tcp_port.is_empty()).then(|| Filter::TcpPorts(ports(&self.tcp_port))),
+            (!self.ethertype.is_empty()).then(|| Filter::EtherTypes(self.ethertype.clone())),
+            (!self.protocol.is_empty()).then(|| Filter::IpProtocols(self.protocol.clone())),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn vlans(&self) -> Option<Vlans> {
+        let mut vlans = Vlans::default();
+        for range in &self.vlan {
+            match *range {
+                VlanRange::Untagged => vlans.untagged = true,
+                VlanRange::Ids { first, last } => vlans.ids.extend(first..=last),
+            }
         }
+        (!self.vlan.is_empty()).then_some(vlans)
     }
 
     /// What it takes, as people read it.
     pub(crate) fn what(&self) -> String {
-        match self.filter() {
-            Filter::Everything => "every packet".into(),
-            Filter::UdpPorts(_) => {
-                let ports: Vec<String> = self.udp_port.iter().map(Ports::to_string).collect();
-                format!("UDP to port {}", ports.join(", "))
-            }
-            Filter::EtherType(kind) => format!("frames of type {kind:#06x}"),
-            Filter::IpProtocol(protocol) => format!("IP packets of protocol {protocol}"),
-        }
+        let ethertypes: Vec<_> = self.ethertype.iter().map(|kind| format!("{kind:#06x}")).collect();
+        let parts = [
+            part("UDP to port", &self.udp_port),
+            part("TCP to port", &self.tcp_port),
+            part("frames of type", &ethertypes),
+            part("IP packets of protocol", &self.protocol),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let what = if parts.is_empty() { "every packet".into() } else { parts.join(" or ") };
+        let matches = self.filter.as_ref().map(|filter| format!(" where '{filter}' matches"));
+        what + &part(" in VLAN", &self.vlan).unwrap_or_default() + &matches.unwrap_or_default()
     }
 
     /// The option that says where it runs, as far as it matters for what a driver takes.
@@ -294,4 +339,10 @@ impl FilterArgs {
              these queues"
         )
     }
+}
+
+/// What one option says, if it was given.
+fn part<T: ToString>(what: &str, values: &[T]) -> Option<String> {
+    let values: Vec<String> = values.iter().map(T::to_string).collect();
+    (!values.is_empty()).then(|| format!("{what} {}", values.join(", ")))
 }

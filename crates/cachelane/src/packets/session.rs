@@ -136,6 +136,11 @@ impl Context {
         self.own.over_quota = packets;
     }
 
+    /// So many more did not match the filter.
+    pub(crate) fn filtered(&mut self, packets: u64) {
+        self.own.filtered += packets;
+    }
+
     /// The connection to the lender was made anew.
     pub(crate) fn reconnected(&mut self) {
         self.own.reconnects += 1;

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use bpf::Expression;
 use frames::{AreaOptions, FrameArea, FramePool, LaneCache, PoolOptions};
 use parking_lot::Mutex;
 use xsk::{Attach, Device, ErrorKind, Mode, Program, ProgramOptions, Socket, Umem};
 
 use super::carrier::Carrier;
+use super::expression;
 use super::options::{CommonArgs, FilterArgs, MemoryArgs, Place, SocketArgs};
 use crate::exit::usage;
 use crate::privileges;
@@ -46,6 +48,8 @@ pub(crate) struct Plan<'a> {
     split: bool,
     /// Frames for each socket, where other processes are to map them.
     pub(crate) lent: Option<u32>,
+    /// What packets have to match.
+    expression: Option<Arc<Expression>>,
 }
 
 /// All that was built.
@@ -99,7 +103,10 @@ impl<'a> Plan<'a> {
             false => usize::from(threads.unwrap_or(u16::MAX)).min(queues.len()),
         };
         let places = args.places.places(threads)?;
-        Ok(Plan { args, interfaces, queues, places, split, lent: None })
+        // Where there are several devices, they receive the same.
+        let filter = interfaces[0].receives.and_then(|filter| filter.filter.as_deref());
+        let expression = expression::compile(filter)?;
+        Ok(Plan { args, interfaces, queues, places, split, lent: None, expression })
     }
 
     /// The frames and their size.
@@ -189,7 +196,8 @@ impl<'a> Plan<'a> {
             }
             if let Some(filter) = interface.receives {
                 let receive = if self.lent.is_some() { &[] } else { &sockets[..] };
-                let program = program(device, filter, args, receive)?;
+                let options = filter.program(self.expression.clone(), args.multi_buffer);
+                let program = program(device, filter, &options, receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
             } else if sockets.iter().any(|socket| socket.in_force().zero_copy) {
                 built.idle_programs.extend(idle_program(device)?);
@@ -278,12 +286,12 @@ fn memory(
 fn program(
     device: &Device,
     filter: &FilterArgs,
-    args: &SocketArgs,
+    options: &ProgramOptions,
     sockets: &[Socket],
 ) -> anyhow::Result<Program> {
-    let attached = Program::attach(device, &filter.program(args.multi_buffer));
+    let attached = Program::attach(device, options);
     let mut program = attached.map_err(|error| match error.kind() {
-        ErrorKind::NoXdp => anyhow::Error::from(error).context(filter.option(args.multi_buffer)),
+        ErrorKind::NoXdp => anyhow::Error::from(error).context(filter.option(options.multi_buffer)),
         ErrorKind::ProgramPresent => match holder::of(device) {
             Some(holder) => anyhow::Error::from(error).context(holder),
             None => error.into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// UDP ports from the first to the last.
+/// Ports from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) first: u16,
@@ -33,6 +33,40 @@ impl fmt::Display for Ports {
         match self {
             Ports { first, last } if first == last => write!(f, "{first}"),
             Ports { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+/// VLANs from the first to the last, or packets without tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VlanRange {
+    Untagged,
+    Ids { first: u16, last: u16 },
+}
+
+impl FromStr for VlanRange {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        if s == "none" {
+            return Ok(VlanRange::Untagged);
+        }
+        let ids = range(s).filter(|&(_, last)| last <= xsk::Vlans::LAST);
+        ids.map(|(first, last)| VlanRange::Ids { first, last }).ok_or_else(|| {
+            format!(
+                "'{s}' is not a VLAN ID or a range of them (expected such as 5 or 100-199, from 0 to \
+                 {}, or none)",
+                xsk::Vlans::LAST
+            )
+        })
+    }
+}
+
+impl fmt::Display for VlanRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            VlanRange::Untagged => f.write_str("none"),
+            VlanRange::Ids { first, last } => Ports { first, last }.fmt(f),
         }
     }
 }
@@ -107,6 +141,9 @@ mod tests {
         for ports in ["9", "0", "1000-1999", "0-65535"] {
             assert_eq!(ports.parse::<Ports>().map(|p| p.to_string()).as_deref(), Ok(ports));
         }
+        for vlans in ["none", "0", "100-199", "4094"] {
+            assert_eq!(vlans.parse::<VlanRange>().map(|v| v.to_string()).as_deref(), Ok(vlans));
+        }
         for (given, expected) in [("0", vec![0]), ("3,0-1,1", vec![0, 1, 3]), ("7-7", vec![7])] {
             assert_eq!(given.parse(), Ok(Queues(expected)));
         }
@@ -120,6 +157,10 @@ mod tests {
     fn what_does_not_parse_is_named() {
         for ports in ["", "-", "9-", "10-9", "65536", "a"] {
             assert!(ports.parse::<Ports>().unwrap_err().contains(&format!("'{ports}'")), "{ports}");
+        }
+        for vlans in ["", "None", "4095", "9-5", "5-4095", "-1"] {
+            let said = vlans.parse::<VlanRange>().unwrap_err();
+            assert!(said.contains(&format!("'{vlans}'")) && said.contains("0 to 4094"), "{said}");
         }
         for queues in ["", ",", "1-0", "0-", "4096", "0-99999999999"] {
             assert!(queues.parse::<Queues>().unwrap_err().contains(&format!("'{queues}'")));

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod filter;
 mod libpcap;
 mod rig;
 

@@ -34,6 +34,7 @@ engine = "sockmap"
 interface = "lent"
 socket = "dns.lend"
 udp-port = 53
+filter = "udp and dst host 10.9.0.1"
 frames = 3584
 quota = 512
 [steer.in]

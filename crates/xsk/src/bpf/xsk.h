@@ -14,12 +14,4 @@ struct counts {
 };
 _Static_assert(sizeof(struct counts) == 48, "struct counts has padding");
 
-/* Which packets go to the sockets. */
-enum filter {
-	FILTER_EVERYTHING,
-	FILTER_UDP_PORTS,
-	FILTER_ETHERTYPE,
-	FILTER_IP_PROTOCOL,
-};
-
 #endif

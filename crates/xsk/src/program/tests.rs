@@ -16,21 +16,69 @@ enum Outcome {
 }
 
 const PORTS: [u16; 5] = [0, 53, 4789, 9000, u16::MAX];
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
-/// Written from the filter's description, not from the program.
-fn model(filter: &Filter, packet: &[u8]) -> Outcome {
-    let chosen = |yes| if yes { Outcome::Chosen } else { Outcome::NotChosen };
-    let u16_at =
-        |bytes: &[u8], at| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    if *filter == Filter::Everything {
+/// Written from the options' description, not from the program.
+fn model(options: &ProgramOptions, packet: &[u8]) -> Outcome {
+    let filters = &options.filters;
+    if filters.is_empty() && options.vlans.is_none() {
         return Outcome::Chosen;
     }
-    let (Some(kind), Some(ip)) = (u16_at(packet, 12), packet.get(14..)) else {
+    let (Some(mut kind), Some(mut rest)) = (u16_at(packet, 12), packet.get(14..)) else {
         return Outcome::Malformed;
     };
-    if let Filter::EtherType(wanted) = filter {
-        return chosen(kind == *wanted);
+    if let Some(Vlans { ids, untagged }) = &options.vlans {
+        let within = match (TAGS.contains(&kind), u16_at(rest, 0)) {
+            (false, _) => *untagged,
+            (true, Some(tag)) if rest.len() >= 4 => ids.contains(&(tag & 0xfff)),
+            (true, _) => return Outcome::Malformed,
+        };
+        match within {
+            false => return Outcome::NotChosen,
+            true if filters.is_empty() => return Outcome::Chosen,
+            true => {}
+        }
     }
+    let is_wanted = |kind| {
+        filters.iter().any(|f| matches!(f, Filter::EtherTypes(types) if types.contains(&kind)))
+    };
+    for _ in 0..2 {
+        if !TAGS.contains(&kind) || is_wanted(kind) {
+            break;
+        }
+        (kind, rest) = match (u16_at(rest, 2), rest.get(4..)) {
+            (Some(kind), Some(rest)) => (kind, rest),
+            _ => return Outcome::Malformed,
+        };
+    }
+    if is_wanted(kind) {
+        return Outcome::Chosen;
+    }
+    if filters.iter().all(|filter| matches!(filter, Filter::EtherTypes(_))) {
+        return Outcome::NotChosen;
+    }
+    ip_model(filters, kind, rest)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// What becomes of a packet that its Ethernet type does not choose.
+fn ip_model(filters: &[Filter], kind: u16, ip: &[u8]) -> Outcome {
+    let chosen = |yes| if yes { Outcome::Chosen } else { Outcome::NotChosen };
+    let ports_of = |protocol: u8| {
+        filters.iter().find_map(|filter| match (filter, protocol) {
+            (Filter::UdpPorts(ports), 17) | (Filter::TcpPorts(ports), 6) => Some(ports),
+            _ => None,
+        })
+    };
+    let by_ports = ports_of(6).is_some() || ports_of(17).is_some();
+    let by_protocol = |protocol| {
+        let by =
+            |f: &Filter| matches!(f, Filter::IpProtocols(numbers) if numbers.contains(&protocol));
+        filters.iter().any(by)
+    };
     let (header, protocol, fragment) = match kind {
         0x0800 => {
             if ip.len() < 20 || ip[0] >> 4 != 4 || ip[0] & 15 < 5 {
@@ -43,25 +91,29 @@ fn model(filter: &Filter, packet: &[u8]) -> Outcome {
             if ip.len() < 40 || ip[0] >> 4 != 6 {
                 return Outcome::Malformed;
             }
-            match (filter, ip[6]) {
-                (Filter::UdpPorts(_), 44) if ip.len() < 48 => return Outcome::Malformed,
-                (Filter::UdpPorts(_), 44) => (48, ip[40], true),
-                (_, next) => (40, next, false),
+            match ip[6] {
+                44 if by_protocol(44) => return Outcome::Chosen,
+                44 if by_ports && ip.len() < 48 => return Outcome::Malformed,
+                44 if by_ports => (48, ip[40], true),
+                next => (40, next, false),
             }
         }
         _ => return Outcome::NotChosen,
     };
-    match filter {
-        Filter::IpProtocol(wanted) => chosen(protocol == *wanted),
-        _ if protocol != 17 => Outcome::NotChosen,
-        _ if fragment => Outcome::Fragment,
-        Filter::UdpPorts(ports) => match ip.get(header..header + 8) {
-            Some(udp) if u16_at(udp, 4) >= Some(8) => {
-                chosen(u16_at(udp, 2).is_some_and(|port| ports.contains(&port)))
-            }
-            _ => Outcome::Malformed,
-        },
-        _ => unreachable!("handled above"),
+    if !(kind == 0x86dd && fragment) && by_protocol(protocol) {
+        return Outcome::Chosen;
+    }
+    let Some(ports) = ports_of(protocol) else { return Outcome::NotChosen };
+    if fragment {
+        return Outcome::Fragment;
+    }
+    let port = match protocol {
+        17 => ip.get(header..header + 8).filter(|udp| u16_at(udp, 4) >= Some(8)),
+        _ => ip.get(header..header + 20).filter(|tcp| tcp[12] >> 4 >= 5),
+    };
+    match port.and_then(|header| u16_at(header, 2)) {
+        Some(port) => chosen(ports.contains(&port)),
+        None => Outcome::Malformed,
     }
 }
 
@@ -93,43 +145,55 @@ fn test_run(loaded: &Loaded, packet: &[u8]) -> u32 {
 fn packets() -> impl Strategy<Value = Vec<u8>> {
     let kind =
         prop_oneof![4 => Just(0x0800_u16), 4 => Just(0x86dd), 1 => Just(0x8100), 1 => any::<u16>()];
-    let protocol = prop_oneof![6 => Just(17_u8), 2 => Just(44), 1 => Just(6), 1 => any::<u8>()];
+    let id = prop_oneof![3 => Just(5_u16), 1 => Just(0), 1 => any::<u16>()];
+    let tag = (prop::sample::select(&TAGS[..]), id);
+    let tags = prop_oneof![
+        2 => Just(Vec::new()).boxed(),
+        3 => prop::collection::vec(tag, 1..4).boxed(),
+    ];
+    let protocol = prop_oneof![4 => Just(17_u8), 4 => Just(6), 2 => Just(44), 1 => any::<u8>()];
     let port = prop_oneof![4 => prop::sample::select(&PORTS[..]), 1 => any::<u16>()];
     let ihl = prop_oneof![6 => Just(5_u8), 3 => 5_u8..16, 1 => 0_u8..5];
     let fragment =
         prop_oneof![6 => Just(0_u16), 2 => Just(0x4000), 1 => Just(0x2000), 1 => any::<u16>()];
     let udp_len = prop_oneof![8 => 8_u16.., 1 => 0_u16..8];
     let version = prop_oneof![12 => Just(None), 1 => (0_u8..16).prop_map(Some)];
-    let inner = prop_oneof![3 => Just(17_u8), 1 => any::<u8>()];
+    let inner = prop_oneof![3 => Just(17_u8), 2 => Just(6), 1 => any::<u8>()];
+    let offset = prop_oneof![6 => Just(5_u8), 1 => 0_u8..16];
     let cut = prop_oneof![3 => Just(usize::MAX), 2 => 14_usize..110];
     let noise = prop::collection::vec(any::<u8>(), 120);
-    (kind, protocol, port, ihl, fragment, udp_len, version, inner, cut, noise).prop_map(
-        |(kind, protocol, port, ihl, fragment, udp_len, version, inner, cut, mut packet)| {
-            packet[12..14].copy_from_slice(&kind.to_be_bytes());
-            let ip = &mut packet[14..];
-            let header = match kind {
-                0x0800 => {
-                    ip[0] = version.unwrap_or(4) << 4 | ihl;
-                    ip[6..8].copy_from_slice(&fragment.to_be_bytes());
-                    ip[9] = protocol;
-                    usize::from(ihl) * 4
-                }
-                _ => {
-                    ip[0] = version.unwrap_or(6) << 4;
-                    ip[6] = protocol;
-                    if protocol == 44 { 48 } else { 40 }
-                }
-            };
-            let udp = &mut ip[header..];
-            udp[2..4].copy_from_slice(&port.to_be_bytes());
-            udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-            if kind != 0x0800 && protocol == 44 {
-                ip[40] = inner;
+    let fields = (kind, protocol, port, ihl, fragment, udp_len, version, inner, offset);
+    (fields, tags, cut, noise).prop_map(|(fields, tags, cut, mut packet)| {
+        let (kind, protocol, port, ihl, fragment, udp_len, version, inner, offset) = fields;
+        packet[12..14].copy_from_slice(&kind.to_be_bytes());
+        let ip = &mut packet[14..];
+        let header = match kind {
+            0x0800 => {
+                ip[0] = version.unwrap_or(4) << 4 | ihl;
+                ip[6..8].copy_from_slice(&fragment.to_be_bytes());
+                ip[9] = protocol;
+                usize::from(ihl) * 4
             }
-            packet.truncate(cut);
-            packet
-        },
-    )
+            _ => {
+                ip[0] = version.unwrap_or(6) << 4;
+                ip[6] = protocol;
+                if protocol == 44 { 48 } else { 40 }
+            }
+        };
+        let transport = &mut ip[header..];
+        transport[2..4].copy_from_slice(&port.to_be_bytes());
+        match protocol {
+            6 => transport[12] = offset << 4,
+            _ => transport[4..6].copy_from_slice(&udp_len.to_be_bytes()),
+        }
+        if kind != 0x0800 && protocol == 44 {
+            ip[40] = inner;
+        }
+        let tags = tags.iter().flat_map(|(kind, id)| [kind.to_be_bytes(), id.to_be_bytes()]);
+        packet.splice(12..12, tags.flatten().collect::<Vec<u8>>());
+        packet.truncate(cut);
+        packet
+    })
 }
 
 #[test]
@@ -137,35 +201,76 @@ fn root_the_program_chooses_as_its_description_says() {
     if !lab::testing::root("root_the_program_chooses_as_its_description_says") {
         return;
     }
-    let filters = [
-        Filter::Everything,
-        Filter::UdpPorts(PORTS.to_vec()),
-        Filter::EtherType(0x86dd),
-        Filter::IpProtocol(17),
-        Filter::IpProtocol(44),
+    use Filter::{EtherTypes, IpProtocols, TcpPorts, UdpPorts};
+    let ports = || PORTS.to_vec();
+    let vlans = |ids: &[u16], untagged| Some(Vlans { ids: ids.to_vec(), untagged });
+    // With how many different outcomes there may be.
+    let cases = [
+        (vec![], None, 1),
+        (vec![UdpPorts(ports())], None, 4),
+        (vec![TcpPorts(ports())], None, 4),
+        (vec![UdpPorts(ports()), TcpPorts(vec![53])], None, 4),
+        (vec![EtherTypes(vec![0x86dd])], None, 3),
+        (vec![EtherTypes(vec![0x8100, 0x0806])], None, 3),
+        (vec![IpProtocols(vec![17])], None, 3),
+        (vec![IpProtocols(vec![44, 6])], None, 3),
+        (vec![EtherTypes(vec![0x0800]), TcpPorts(ports()), IpProtocols(vec![44])], None, 3),
+        (vec![], vlans(&[5], false), 3),
+        (vec![], vlans(&[0, 4094], true), 3),
+        (vec![], vlans(&[], true), 3),
+        (vec![UdpPorts(ports())], vlans(&[5, 6], false), 4),
+        (vec![UdpPorts(ports()), EtherTypes(vec![0x88a8])], vlans(&[0, 5], true), 4),
     ];
-    for (filter, multi_buffer) in filters.into_iter().flat_map(|f| [(f.clone(), false), (f, true)])
-    {
-        let options = ProgramOptions::default().filter(filter).multi_buffer(multi_buffer);
+    let each = cases.into_iter().flat_map(|case| [(case.clone(), false), (case, true)]);
+    for ((filters, vlans, kinds), multi_buffer) in each {
+        let mut options = ProgramOptions::default().filters(filters).multi_buffer(multi_buffer);
+        options.vlans = vlans;
         let loaded = Loaded::new(&options, 1).expect("the program loads");
         let mut seen = std::collections::HashMap::new();
         let mut runner = TestRunner::new(Config::with_cases(1500));
         let result = runner.run(&packets(), |packet| {
-            prop_assert_eq!(run(&loaded, &packet), model(&options.filter, &packet));
+            prop_assert_eq!(run(&loaded, &packet), model(&options, &packet));
             Ok(())
         });
         result.unwrap_or_else(|error| panic!("{options:?}: {error}"));
         // The packets are such that they tell programs apart.
-        for packet in sample(&packets(), 500) {
-            *seen.entry(format!("{:?}", model(&options.filter, &packet))).or_insert(0) += 1;
+        for packet in sample(&packets(), 1000) {
+            *seen.entry(format!("{:?}", model(&options, &packet))).or_insert(0) += 1;
         }
-        let kinds = match options.filter {
-            Filter::Everything => 1,
-            Filter::EtherType(_) => 2,
-            Filter::IpProtocol(_) => 3,
-            Filter::UdpPorts(_) => 4,
-        };
         assert_eq!(seen.len(), kinds, "{options:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn root_an_expression_and_filters_choose_together() {
+    if !lab::testing::root("root_an_expression_and_filters_choose_together") {
+        return;
+    }
+    use Filter::{IpProtocols, UdpPorts};
+    let vlan = Some(Vlans { ids: vec![5], untagged: false });
+    let cases = [
+        ("udp", vec![], None),
+        ("greater 100", vec![UdpPorts(PORTS.to_vec())], None),
+        ("not vlan", vec![IpProtocols(vec![17, 6]), UdpPorts(vec![53])], None),
+        ("vlan 5 and ip6", vec![], vlan),
+    ];
+    let each = cases.into_iter().flat_map(|case| [(case.clone(), false), (case, true)]);
+    for ((text, filters, vlans), multi_buffer) in each {
+        let expression = Arc::new(Expression::compile(text).expect("an expression"));
+        let mut options = ProgramOptions::default().filters(filters).multi_buffer(multi_buffer);
+        options.vlans = vlans;
+        let options = options.expression(Arc::clone(&expression));
+        let loaded = Loaded::new(&options, 1).expect("the program loads");
+        let mut seen = std::collections::HashSet::new();
+        for packet in sample(&packets(), 1500) {
+            let expected = match expression.matches(&packet, packet.len()) {
+                true => model(&options, &packet),
+                false => Outcome::NotChosen,
+            };
+            assert_eq!(run(&loaded, &packet), expected, "{text}: {packet:?}");
+            seen.insert(format!("{expected:?}"));
+        }
+        assert!(seen.contains("Chosen") && seen.contains("NotChosen"), "{text}: {seen:?}");
     }
 }
 
@@ -260,8 +365,75 @@ fn root_a_socket_that_was_replaced_does_not_look_for_its_successor() {
 }
 
 #[test]
-fn a_filter_without_ports_is_refused() {
-    let options = ProgramOptions::default().filter(Filter::UdpPorts(vec![]));
-    let error = Loaded::new(&options, 1).expect_err("no ports");
-    assert_eq!(error.kind(), ErrorKind::Invalid);
+fn what_would_take_nothing_is_refused() {
+    let options = ProgramOptions::default;
+    let vlans = |ids: &[u16]| options().vlans(Vlans { ids: ids.to_vec(), untagged: false });
+    for (options, says) in [
+        (options().filters(vec![Filter::UdpPorts(vec![])]), "no UDP port"),
+        (
+            options().filters(vec![Filter::EtherTypes(vec![1]), Filter::TcpPorts(vec![])]),
+            "no TCP port",
+        ),
+        (options().filters(vec![Filter::EtherTypes(vec![])]), "no Ethernet type"),
+        (options().filters(vec![Filter::IpProtocols(vec![])]), "no IP protocol"),
+        (vlans(&[]), "no VLAN given"),
+        (vlans(&[5, 4095]), "4095 is no VLAN ID: expected 0 to 4094"),
+    ] {
+        let error = Loaded::new(&options, 1).expect_err("nothing would be taken");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// Nanoseconds that the programs take for a packet, one beside the other: for the figures in
+/// docs/mechanisms/frames.md.
+#[test]
+#[ignore = "measures"]
+fn root_what_filters_cost() {
+    const ROUNDS: usize = 201;
+    const TIMES: u32 = 20_000;
+    // Of this thread: others may be at work.
+    let cpu_time = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    };
+    let packet = |port| {
+        let udp = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let udp = udp.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(7, port);
+        let mut packet = Vec::new();
+        udp.write(&mut packet, &[0; 22]).expect("a packet");
+        packet
+    };
+    let compile = |text| Arc::new(Expression::compile(text).expect("an expression"));
+    let list: Vec<String> = (1..=100).map(|n| format!("host 192.0.2.{n}")).collect();
+    let list = format!("udp port 53 and not ({})", list.join(" or "));
+    let options = ProgramOptions::default;
+    let cases = [
+        ("everything", options()),
+        ("--udp-port 53", options().filters(vec![Filter::UdpPorts(vec![53])])),
+        ("--filter 'udp dst port 53'", options().expression(compile("udp dst port 53"))),
+        ("--filter 'ip and udp'", options().expression(compile("ip and udp"))),
+        (
+            "--filter 'port 53 and net 10.0.0.0/8'",
+            options().expression(compile("port 53 and net 10.0.0.0/8")),
+        ),
+        ("--filter 'udp port 53 and not (100 hosts)'", options().expression(compile(&list))),
+    ];
+    let loaded = cases.map(|(name, options)| (name, Loaded::new(&options, 1).expect("it loads")));
+    for (what, packet) in [("a packet that is taken", packet(53)), ("one that is not", packet(9))] {
+        let mut times = [const { Vec::new() }; 6];
+        for _ in 0..ROUNDS {
+            for ((_, loaded), times) in loaded.iter().zip(&mut times) {
+                let start = cpu_time();
+                loaded.program.repeat(&packet, TIMES, 0).expect("it runs");
+                times.push((cpu_time() - start) / f64::from(TIMES));
+            }
+        }
+        println!("{what}:");
+        for ((name, _), times) in loaded.iter().zip(&mut times) {
+            times.sort_by(f64::total_cmp);
+            let [low, median, high] = [ROUNDS / 4, ROUNDS / 2, 3 * ROUNDS / 4].map(|at| times[at]);
+            println!("  {name}: {median:.1} ns ({low:.1} to {high:.1})");
+        }
+    }
 }

@@ -49,8 +49,8 @@ impl Side {
 
     /// Attaches a program that chooses the tests' own packets.
     pub(crate) fn attach(&self, options: ProgramOptions) -> Program {
-        let filter = Filter::EtherType(EXPERIMENT);
-        self.try_attach(&options.filter(filter)).expect("a program")
+        let filter = Filter::EtherTypes(vec![EXPERIMENT]);
+        self.try_attach(&options.filters(vec![filter])).expect("a program")
     }
 }
 

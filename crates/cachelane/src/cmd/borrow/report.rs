@@ -43,6 +43,7 @@ impl Show for Report<'_> {
             "pps": pps,
             "bits_per_second": bits,
             "dropped": sample.totals.over_quota,
+            "filtered": sample.totals.filtered,
             "reconnects": sample.totals.reconnects,
         })
     }
@@ -75,6 +76,7 @@ impl Report<'_> {
         object["task"] = self.args.task().into();
         object["mirror"] = self.args.mirror.into();
         object["group"] = self.args.group.unwrap_or(0).into();
+        object["filter"] = self.args.filter.as_deref().into();
         object["quota"] = self.quota.into();
         object["channels"] = self.channels.into();
         object["ended_by"] = outcome.ended.name().into();
@@ -113,6 +115,10 @@ impl Report<'_> {
             (1, quota) => format!("1 packet dropped over the quota of {quota}\n"),
             (dropped, quota) => format!("{dropped} packets dropped over the quota of {quota}\n"),
         };
+        if let Some(filter) = &self.args.filter {
+            let filtered = total.filtered;
+            text += &format!("{filtered} packets given back that '{filter}' does not match\n");
+        }
         if total.reconnects > 0 {
             text += &format!("connected again {} times\n", total.reconnects);
         }
@@ -128,6 +134,7 @@ fn traffic(totals: &Totals) -> Value {
     let mut object = totals.object(totals.traffic.rx_packets, totals.traffic.rx_bytes);
     object["active_seconds"] = totals.active().as_secs_f64().into();
     object["dropped"] = totals.over_quota.into();
+    object["filtered"] = totals.filtered.into();
     object["reconnects"] = totals.reconnects.into();
     object
 }

@@ -1,8 +1,11 @@
 //! One connection's thread: receives, does what it is for, gives back.
 
 use std::hint::black_box;
+use std::iter;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bpf::Expression;
 use lend::{Borrower, Loan};
 
 use super::connection::{Connection, Rested};
@@ -35,6 +38,8 @@ impl Task {
 pub(super) struct Worker {
     pub(super) connection: Connection,
     pub(super) task: Task,
+    /// What packets have to match.
+    pub(super) filter: Option<Arc<Expression>>,
     /// It never sleeps.
     pub(super) spin: bool,
 }
@@ -50,6 +55,7 @@ impl Worker {
             self.connection.borrower().receive(&mut loans, BATCH)?;
             let received = !loans.is_empty();
             if received {
+                self.sift(&mut loans, context);
                 self.work(&loans, context, now)?;
                 self.connection.borrower().give_back(loans.drain(..));
             }
@@ -115,8 +121,29 @@ impl Worker {
         self.connection.renew(|| context.control.is_over() || task.is_closed())
     }
 
+    /// Gives back what does not match the filter, which looks into the first part of a packet.
+    fn sift(&mut self, loans: &mut Vec<Loan>, context: &mut Context) {
+        let Some(filter) = &self.filter else { return };
+        let borrower = &*self.connection.borrower();
+        let matches = |packet: &[Loan]| {
+            let len = packet.iter().map(Loan::len).sum();
+            let matches = filter.matches(borrower.bytes(&packet[0]), len);
+            iter::repeat_n(matches, packet.len())
+        };
+        let packets = loans.split_inclusive(|loan| !loan.more());
+        let mut matches: Vec<bool> = packets.flat_map(matches).collect();
+        let mut matches = matches.drain(..);
+        let others = loans.extract_if(.., |_| !matches.next().unwrap_or(true));
+        let others: Vec<Loan> = others.collect();
+        context.filtered(others.iter().filter(|loan| !loan.more()).count() as u64);
+        self.connection.borrower().give_back(others);
+    }
+
     /// Does what it is for with whole packets.
     fn work(&mut self, loans: &[Loan], context: &mut Context, now: Instant) -> anyhow::Result<()> {
+        if loans.is_empty() {
+            return Ok(());
+        }
         let packets = loans.iter().filter(|loan| !loan.more()).count();
         let bytes: usize = loans.iter().map(Loan::len).sum();
         let borrower = &*self.connection.borrower();

@@ -21,8 +21,8 @@ use crate::packets::sockets::{Handler, Sockets};
 /// Receive packets, count them, and throw them away
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = "\
-The packets that it takes do not reach the kernel. Without --udp-port, --ethertype or \
---protocol, it takes all packets on these queues, including those of your own session on this \
+The packets that it takes do not reach the kernel. Without an option of \"Which \
+packets\", it takes all packets on these queues, including those of your own session on this \
 device. When it ends, however it ends, the kernel receives them again.
 
 Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures. With --check, the exit \

@@ -23,8 +23,8 @@ use direct::Direct;
 #[command(after_long_help = "\
 Without --to, packets go back out of the queue on which they came, with their source and \
 destination hardware addresses swapped. With --to, they go unchanged out of the queue of the \
-same number, or of those of --to-queues. Packets that --udp-port, --ethertype or --protocol leave out go to the kernel; when \
-this ends, however it ends, all packets do.
+same number, or of those of --to-queues. Packets that the options of \"Which packets\" leave out go \
+to the kernel; when this ends, however it ends, all packets do.
 
 With --split, each queue has two threads: one receives from one device, the other sends to the \
 other. Each frame (packet buffer) is then freed by another thread than the one that took it. The \
