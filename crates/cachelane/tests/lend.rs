@@ -336,7 +336,7 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
         let lending = Lending::start("lendkill", &more);
         let mut lives = lending.borrow("lives", 0);
         let path = lending.socket.to_str().expect("text");
-        let dies = ["borrow", path, "--count", "--name", "dies"];
+        let dies = ["borrow", path, "--name", "dies"];
         let mut command = lending.scene.command(&dies);
         let dies = Running(Some(command.spawn().expect("it starts")));
         assert!(comes_true(|| lending.counter("lend.borrowers") == 2));

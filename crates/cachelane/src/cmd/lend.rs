@@ -47,7 +47,7 @@ Signals: SIGINT and SIGTERM end it. SIGUSR1 logs the current figures.
 Examples:
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53
   cachelane lend eth1 --socket /run/eth1.lend --socket-mode 0660 --socket-group dns
-  cachelane borrow /run/eth1.lend --count
+  cachelane borrow /run/eth1.lend
   cachelane knob set lend.autorelease on")]
 pub(crate) struct Args {
     /// Device to receive from
