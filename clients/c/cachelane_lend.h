@@ -150,7 +150,7 @@ struct cachelane_welcome {
 	uint16_t version_min; /* the oldest version that the lender speaks */
 	uint16_t version_max; /* the newest */
 	uint32_t reserved;    /* 0 */
-	char reason[96];      /* why it was refused, for people: UTF-8, zeros after it */
+	char reason[96];      /* why it was refused, or the device: UTF-8, zeros after it */
 };
 
 /*

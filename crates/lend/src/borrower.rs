@@ -107,6 +107,7 @@ pub struct Borrower {
     quota: u32,
     mirror: bool,
     group: u16,
+    device: Option<String>,
     sleeper: Sleeper,
     /// The socket has said that the lender is gone.
     gone: bool,
@@ -271,6 +272,11 @@ impl Borrower {
     /// Whether it gets every packet.
     pub fn is_mirror(&self) -> bool {
         self.mirror
+    }
+
+    /// The device that the lender receives from, if it says so; lenders of version 2 do not.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// The group whose borrowers share the packets out among themselves; of a mirror 0.

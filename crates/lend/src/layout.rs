@@ -11,7 +11,7 @@ pub const MAGIC: u32 = u32::from_ne_bytes(*b"CLnd");
 /// The versions that this crate speaks, oldest and newest.
 pub const VERSIONS: (u16, u16) = (2, 3);
 
-/// The first version that has groups.
+/// The first version that has groups, and whose welcome names the device.
 pub const VERSION_GROUPS: u16 = 3;
 
 /// Bytes of a block that one side writes: two cache lines, since prefetchers fetch pairs.
@@ -82,7 +82,8 @@ pub struct Welcome {
     pub version_max: u16,
     /// 0.
     pub reserved: u32,
-    /// Why it was refused, for people: UTF-8, zeros after it.
+    /// With a refusal, why, for people; else the device that the lender receives from, if it says so. UTF-8,
+    /// zeros after it.
     pub reason: [u8; 96],
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let (queues, sockets) = (plan.queues.len() as u32, &args.common.sockets);
     plan.lent = Some(args.lend.frames(queues, sockets));
     let frames = plan.area().frames;
-    let options = args.lend.options(frames, queues, sockets)?;
+    let options = args.lend.options(frames, queues, sockets)?.device(args.interface.clone());
     let room = args.lend.room(frames, queues, &options);
     let then = vec![
         options::would_listen(&options),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lab::testing::{comes_true, root};
 use rustix::process::{Pid, Signal, kill_process};
@@ -210,5 +210,112 @@ fn root_a_ring_makes_room_for_itself_on_a_disk_that_has_none() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(files.iter().map(|path| count(path)).collect::<Vec<_>>(), [2, 2, 1]);
     assert_eq!(object(&output)["files"], 51);
+    rig.end();
+}
+
+/// What a program of Wireshark's says.
+fn says(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("it runs");
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn wireshark_finds_the_device_the_host_and_the_losses_in_a_pcapng_file() {
+    let mut rig = Rig::new(|options| options.device = "eth7".into());
+    let child = rig.start(&["--json", "--pcap", "x.pcapng", "--snaplen", "200"], 1);
+    rig.lend(0, &flows(0..8, 100));
+    rig.settle();
+    // At once more than its quota: what comes then tells of it.
+    rig.lend(0, &flows(0..40, 1000));
+    rig.settle();
+    rig.lend(0, &[vec![udp(9, 2048), vec![7; 51]]]);
+    rig.settle();
+    rig.lend(0, &flows(0..1, 61));
+    rig.settle();
+    let end = object(&interrupt(child));
+    assert_eq!((&end["packets"], &end["dropped"]), (&42.into(), &8.into()), "{end}");
+    let path = rig.place.path().join("x.pcapng");
+    let file = path.to_str().expect("text");
+
+    let fields = ["interface_name", "time_epoch", "len", "cap_len", "drop_count"];
+    let fields = fields.map(|field| format!("-eframe.{field}"));
+    let mut args = vec!["-r", file, "-Tfields"];
+    args.extend(fields.iter().map(String::as_str));
+    let said = says("tshark", &args);
+    let packets: Vec<Vec<&str>> = said.lines().map(|line| line.split('\t').collect()).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    for packet in &packets {
+        assert_eq!(packet[0], "eth7");
+        let time: f64 = packet[1].parse().expect("a time");
+        assert!((now - 60.0..=now).contains(&time), "{time}, now {now}");
+    }
+    let rest: Vec<[&str; 3]> = packets.iter().map(|p| [p[2], p[3], p[4]]).collect();
+    assert_eq!(rest[..8], [["100", "100", ""]; 8]);
+    assert_eq!(rest[8..40], [["1000", "200", ""]; 32]);
+    assert_eq!(rest[40..], [["2099", "200", "8"], ["61", "61", ""]]);
+
+    let said = says("capinfos", &[file]);
+    let lines: Vec<String> =
+        said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    for expected in [
+        "File type: Wireshark/... - pcapng",
+        "Number of packets: 42",
+        "Capture length = 200",
+        "Time precision = nanoseconds (9)",
+        "Name = eth7",
+        "Number of stat entries = 1",
+        "Number of packets = 42",
+        &format!("Capture application: cachelane {version}"),
+    ] {
+        assert!(lines.iter().any(|line| line == expected), "{expected}: {said}");
+    }
+    assert!(lines.iter().any(|line| line.starts_with("Capture oper-sys: Linux ")), "{said}");
+    // The file as blocks.
+    let said = says("tshark", &["-X", "read_format:MIME Files Format", "-r", file, "-V"]);
+    for expected in ["Received Packets: 50", "Dropped Packets: 8"] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert_eq!(tcpdump(&path), 42);
+    rig.end();
+}
+
+#[test]
+fn the_format_is_the_names_unless_it_is_given_and_each_file_of_a_rotation_has_its_own_counts() {
+    for (name, args, is_pcapng) in [
+        ("a.pcap", &[][..], false),
+        ("a.PCAPNG", &[], true),
+        ("a", &["--format", "pcapng"], true),
+        ("a.pcapng", &["--format", "pcap"], false),
+    ] {
+        let mut rig = Rig::new(|_| {});
+        let child = rig.start(&[&["--pcap", name], args].concat(), 1);
+        rig.lend(0, &flows(0..3, 100));
+        rig.settle();
+        interrupt(child);
+        let path = rig.place.path().join(name);
+        let magic = std::fs::read(&path).expect("a file")[..4] == 0x0a0d_0d0a_u32.to_ne_bytes();
+        assert_eq!((magic, tcpdump(&path)), (is_pcapng, 3), "{name} {args:?}");
+        rig.end();
+    }
+    let mut rig = Rig::new(|_| {});
+    let folder = rig.place.path().join("files");
+    std::fs::create_dir(&folder).expect("a folder");
+    let child = rig.start(&["--pcap", "files/x.pcapng", "--rotate-size", "8K"], 1);
+    for _ in 0..10 {
+        rig.lend(0, &flows(0..30, 100));
+        rig.settle();
+    }
+    interrupt(child);
+    let files = captures(&folder);
+    let mut packets = 0;
+    for path in &files {
+        assert!(path.metadata().expect("a file").len() <= 8192, "{path:?}");
+        let said = says("capinfos", &["-M", "-c", "-I", path.to_str().expect("text")]);
+        assert!(said.contains("Number of stat entries = 1"), "{said}");
+        packets += tcpdump(path);
+    }
+    assert_eq!(packets, 300, "{files:?}");
     rig.end();
 }

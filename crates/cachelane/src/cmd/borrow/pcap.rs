@@ -1,27 +1,26 @@
 //! Capture files as tcpdump and Wireshark read them, one or one after the other.
 //!
-//! A packet is a record of a file; `sink` writes whole records, and `files` makes the files. A file is
-//! complete before the next one is made.
+//! A packet is a record of a file, in one of two formats (`format`); `sink` writes whole records, and `files`
+//! makes the files. A file is complete before the next one is made.
 
 mod files;
+mod format;
 mod sink;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 
-use crate::args::{duration, size};
+use crate::args::{Choice, choice, duration, size};
 use crate::exit::usage;
 use files::{Files, cannot_write};
+use format::{Format, Origin, Record, Statistics};
 use sink::Sink;
 
-/// In the machine's byte order: a reader tells it from this.
-const MAGIC: u32 = 0xa1b2_3c4d;
-const VERSION: [u16; 2] = [2, 4];
-const ETHERNET: u32 = 1;
+const FORMATS: Choice<Format> = &[("pcap", Format::Pcap), ("pcapng", Format::Pcapng)];
 
 /// Where packets are written to.
 #[derive(clap::Args, Debug)]
@@ -34,6 +33,10 @@ pub(super) struct FileArgs {
     /// Most bytes of a packet that --pcap writes
     #[arg(long, value_name = "BYTES", default_value_t = 262_144, requires = "path", value_parser = clap::value_parser!(u32).range(1..=262_144))]
     snaplen: u32,
+    /// Format of the file: pcapng also has the device, the host and what was dropped [default: pcapng if
+    /// FILE ends with .pcapng, else pcap]
+    #[arg(long, value_name = "FORMAT", requires = "path", value_parser = choice(FORMATS))]
+    format: Option<Format>,
     /// Begin another file before one grows larger than this, such as 100M; files are called
     /// FILE_00001_20261129101500 with FILE's extension, the time in UTC
     #[arg(long, value_name = "SIZE", requires = "path", group = "rotation", value_parser = rotate_size)]
@@ -98,10 +101,14 @@ impl FileArgs {
         Some(if self.rotation().is_on() { name(&files::pattern(path)) } else { name(path) })
     }
 
-    /// Begins the first file, if packets are to be written.
-    pub(super) fn create(&self) -> anyhow::Result<Option<Capture>> {
-        let create = |path: &PathBuf| Capture::create(path, self.rotation(), self.snaplen);
-        self.path.as_ref().map(create).transpose()
+    /// Begins the first file, if packets are to be written, with what this device receives.
+    pub(super) fn create(&self, device: Option<&str>) -> anyhow::Result<Option<Capture>> {
+        let Some(path) = &self.path else { return Ok(None) };
+        let is_pcapng = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("pcapng"));
+        let by_name = if is_pcapng { Format::Pcapng } else { Format::Pcap };
+        let origin = Origin { snaplen: self.snaplen, device: device.map(str::to_owned) };
+        let format = self.format.unwrap_or(by_name);
+        Capture::create(path, self.rotation(), format, origin).map(Some)
     }
 }
 
@@ -129,14 +136,22 @@ fn rotate_time(s: &str) -> Result<Duration, String> {
 pub(super) struct Capture {
     files: Files,
     rotation: Rotation,
-    snaplen: u32,
+    format: Format,
+    origin: Origin,
     /// The file that is being written.
     path: PathBuf,
     sink: Sink,
-    /// It has packets.
-    has_packets: bool,
+    began: SystemTime,
     /// When it is old enough for another one.
     due: Option<Instant>,
+    /// Packets in it.
+    written: u64,
+    /// Packets that were lost while it was written.
+    lost: u64,
+    /// Of these, those that no packet tells of yet.
+    untold: u64,
+    /// In all files.
+    lost_in_all: u64,
 }
 
 /// The file, as people read it.
@@ -146,11 +161,28 @@ fn name(path: &Path) -> String {
 
 impl Capture {
     /// Makes the first file; where there is no rotation, one that is there is emptied, and `-` is stdout.
-    fn create(path: &Path, rotation: Rotation, snaplen: u32) -> anyhow::Result<Capture> {
+    fn create(
+        path: &Path,
+        rotation: Rotation,
+        format: Format,
+        origin: Origin,
+    ) -> anyhow::Result<Capture> {
         let mut files = Files::new(path, &rotation);
-        let (path, sink) = begin(&mut files, snaplen)?;
-        let mut capture =
-            Capture { files, rotation, snaplen, path, sink, has_packets: false, due: None };
+        let (path, sink) = begin(&mut files, format, &origin)?;
+        let mut capture = Capture {
+            files,
+            rotation,
+            format,
+            origin,
+            path,
+            sink,
+            began: SystemTime::UNIX_EPOCH,
+            due: None,
+            written: 0,
+            lost: 0,
+            untold: 0,
+            lost_in_all: 0,
+        };
         capture.begun();
         Ok(capture)
     }
@@ -163,23 +195,30 @@ impl Capture {
     /// Writes a packet of these parts, as far as it is wanted. A reader that is gone is no error.
     pub(super) fn packet(&mut self, time: SystemTime, parts: &[&[u8]]) -> anyhow::Result<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let kept = len.min(self.snaplen as usize);
-        let record = (RECORD + kept) as u64;
+        let kept = len.min(self.origin.snaplen as usize);
+        let record = Record { time, parts, kept, lost: self.untold };
         // A packet that is larger than a file may be has a file of its own.
-        if self.has_packets
-            && self.rotation.size.is_some_and(|most| self.sink.len() + record > most)
-        {
+        if self.written > 0 && self.is_full(&record) {
             self.rotate()?;
         }
-        self.has_packets = true;
-        let written = self.sink.record(|to| write_record(to, time, parts, kept));
+        (self.untold, self.written) = (0, self.written + 1);
+        let format = self.format;
+        let written = self.sink.record(|to| format.write(to, &record));
         written.with_context(|| cannot_write(&self.path))
+    }
+
+    /// So many packets were lost so far: the next one that is written tells of those that are new.
+    pub(super) fn lost(&mut self, packets: u64) {
+        let new = packets.saturating_sub(self.lost_in_all);
+        self.lost_in_all += new;
+        self.lost += new;
+        self.untold += new;
     }
 
     /// To be called now and then: begins another file if it is time.
     pub(super) fn turn(&mut self, now: Instant) -> anyhow::Result<()> {
         match self.due {
-            Some(due) if now >= due && self.has_packets => self.rotate(),
+            Some(due) if now >= due && self.written > 0 => self.rotate(),
             // Files without packets would only push others out.
             Some(due) if now >= due => {
                 self.due = self.rotation.time.and_then(|time| now.checked_add(time));
@@ -196,7 +235,10 @@ impl Capture {
 
     /// Completes the last file.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
-        self.flush()
+        let &mut Capture { format, began, written, lost, .. } = self;
+        let statistics = Statistics { began, ended: SystemTime::now(), written, lost };
+        let ended = self.sink.record(|to| format.end(to, &statistics));
+        ended.and_then(|()| self.sink.flush()).with_context(|| cannot_write(&self.path))
     }
 
     /// Whether whoever read it is gone.
@@ -204,17 +246,23 @@ impl Capture {
         self.sink.is_closed()
     }
 
+    /// Whether the file has no room for another record.
+    fn is_full(&self, record: &Record<'_>) -> bool {
+        let len = || self.sink.len() + self.format.len(record) + self.format.end_len();
+        self.rotation.size.is_some_and(|most| len() > most)
+    }
+
     /// Completes the file, and begins the next.
     fn rotate(&mut self) -> anyhow::Result<()> {
         self.finish()?;
-        (self.path, self.sink) = begin(&mut self.files, self.snaplen)?;
-        self.has_packets = false;
+        (self.path, self.sink) = begin(&mut self.files, self.format, &self.origin)?;
         self.begun();
         Ok(())
     }
 
     /// A file has begun.
     fn begun(&mut self) {
+        (self.began, self.written, self.lost) = (SystemTime::now(), 0, 0);
         // A time that is too long for the system is for ever.
         self.due = self.rotation.time.and_then(|time| Instant::now().checked_add(time));
         if self.rotation.is_on() {
@@ -223,47 +271,16 @@ impl Capture {
     }
 }
 
-/// Makes a file with its header.
-fn begin(files: &mut Files, snaplen: u32) -> anyhow::Result<(PathBuf, Sink)> {
+/// Makes a file, and begins it.
+fn begin(files: &mut Files, format: Format, origin: &Origin) -> anyhow::Result<(PathBuf, Sink)> {
     let made = files.next()?;
     let mut sink = Sink::new(made.file, made.ours);
-    let begun = sink.record(|to| write_header(to, snaplen)).and_then(|()| sink.flush());
+    let begun = sink.record(|to| format.begin(to, origin)).and_then(|()| sink.flush());
     if begun.is_err() {
         files.undo();
     }
     begun.with_context(|| cannot_write(&made.path))?;
     Ok((made.path, sink))
-}
-
-fn write_header(to: &mut Vec<u8>, snaplen: u32) {
-    to.extend(MAGIC.to_ne_bytes());
-    VERSION.iter().for_each(|part| to.extend(part.to_ne_bytes()));
-    // Two fields that nobody uses: the time zone, and how exact times are.
-    to.extend([0; 8]);
-    to.extend(snaplen.to_ne_bytes());
-    to.extend(ETHERNET.to_ne_bytes());
-}
-
-/// Bytes in front of a packet.
-const RECORD: usize = 16;
-
-fn write_record(to: &mut Vec<u8>, time: SystemTime, parts: &[&[u8]], kept: usize) {
-    // Times before 1970 do not happen.
-    let time = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    let mut header = [0; RECORD];
-    // The seconds wrap in 2106.
-    let fields = [time.as_secs() as u32, time.subsec_nanos(), kept as u32, len as u32];
-    for (to, field) in header.chunks_exact_mut(4).zip(fields) {
-        to.copy_from_slice(&field.to_ne_bytes());
-    }
-    to.extend_from_slice(&header);
-    let mut left = kept;
-    for part in parts {
-        let part = &part[..part.len().min(left)];
-        to.extend_from_slice(part);
-        left -= part.len();
-    }
 }
 
 #[cfg(test)]

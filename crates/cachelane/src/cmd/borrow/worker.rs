@@ -38,9 +38,11 @@ impl Task {
         if let Task::Capture(capture) = self { capture.turn(now) } else { Ok(()) }
     }
 
-    /// Nothing more comes.
-    fn finish(&mut self) -> anyhow::Result<()> {
-        if let Task::Capture(capture) = self { capture.finish() } else { Ok(()) }
+    /// Nothing more comes, of which so much was dropped.
+    fn finish(&mut self, dropped: u64) -> anyhow::Result<()> {
+        let Task::Capture(capture) = self else { return Ok(()) };
+        capture.lost(dropped);
+        capture.finish()
     }
 }
 
@@ -56,10 +58,11 @@ impl Worker {
     /// Works until the lender ends and it is not to wait for another one, or it is told to end.
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
         let worked = self.work_on(context);
-        context.over_quota(self.connection.dropped());
+        let dropped = self.connection.dropped();
+        context.over_quota(dropped);
         context.write_down([]);
         // Also where something failed: what came before that is whole.
-        let finished = self.task.finish();
+        let finished = self.task.finish(dropped);
         worked.and(finished)
     }
 
@@ -170,6 +173,8 @@ impl Worker {
                 for packet in loans.split_inclusive(|loan| !loan.more()) {
                     write(capture, borrower, packet)?;
                 }
+                // What is dropped comes after what there was room for.
+                capture.lost(self.connection.dropped());
             }
         }
         context.received(packets, bytes as u64, now);
