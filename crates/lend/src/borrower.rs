@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, Layout};
+use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, Layout};
 use crate::memory::Memory;
 use crate::ring;
 use crate::wake::Sleeper;
@@ -359,9 +359,15 @@ impl Loan {
         self.hash
     }
 
-    /// When the lender took it from its queue.
+    /// When the packet came, if it [is stamped](Self::stamped); else when the lender took its batch from
+    /// its queue.
     pub fn time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.time)
+    }
+
+    /// Whether its time is that of its packet alone (`cachelane lend --timestamps software`).
+    pub fn stamped(&self) -> bool {
+        u32::from(self.flags) & LOAN_STAMPED != 0
     }
 
     /// Whether the packet goes on in the next loan.

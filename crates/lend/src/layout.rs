@@ -29,6 +29,9 @@ pub const LOAN_MORE: u32 = 1;
 /// In [`Loan::flags`]: other borrowers have the frame too.
 pub const LOAN_SHARED: u32 = 2;
 
+/// In [`Loan::flags`]: its time is that of its packet alone.
+pub const LOAN_STAMPED: u32 = 4;
+
 /// What a borrower says first.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -131,11 +134,12 @@ pub struct Loan {
     pub len: u32,
     /// What goes back, in the channel that this came in.
     pub token: u32,
-    /// [`LOAN_MORE`], [`LOAN_SHARED`].
+    /// [`LOAN_MORE`], [`LOAN_SHARED`], [`LOAN_STAMPED`].
     pub flags: u32,
     /// The same for all packets of a flow, in both directions; by what borrowers share them out.
     pub hash: u32,
-    /// When the lender took it from its queue: nanoseconds since 1970 (`CLOCK_REALTIME`).
+    /// When the packet came, if it is stamped; else when the lender took its batch from the queue.
+    /// Nanoseconds since 1970 (`CLOCK_REALTIME`).
     pub time: u64,
 }
 

@@ -12,6 +12,7 @@ use derive_setters::Setters;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::lease::{Lease, Looks};
+use crate::stamp::Stamps;
 use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
 
 #[cfg(test)]
@@ -50,6 +51,8 @@ pub struct ProgramOptions {
     pub filter: Filter,
     /// Packets may lie in several buffers: for sockets with multi-buffer.
     pub multi_buffer: bool,
+    /// Each packet that goes to a socket gets a stamp of when it came: [`Program::stamps`].
+    pub stamps: bool,
 }
 
 kit::counters! {
@@ -79,6 +82,7 @@ struct Loaded {
     sockets: Map,
     looks: Arc<Looks>,
     counts: Map,
+    stamps: Option<Stamps>,
 }
 
 impl Program {
@@ -150,6 +154,11 @@ impl Program {
         counted.map_err(|error| Error::io(format!("{device}: cannot read the counters"), error))
     }
 
+    /// Takes the stamps of its packets, if they get any. On some devices there is no room for them.
+    pub fn stamps(&self) -> Option<Stamps> {
+        self.loaded.stamps
+    }
+
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
     pub fn attached(&self) -> Attach {
         self.hook.attached()
@@ -176,6 +185,7 @@ impl Loaded {
             }
         };
         let multi_buffer = options.multi_buffer;
+        let stamps = options.stamps.then(Stamps::new);
         let loaded = bpf::load(|storage| {
             let mut open = skel::XskSkelBuilder::default().open(storage)?;
             if let Some(constants) = &mut open.maps.rodata_data {
@@ -184,6 +194,7 @@ impl Loaded {
                     constants.udp_ports[port / 64] |= 1 << (port % 64);
                 }
                 constants.lease_ns = LEASE.as_nanos() as u64;
+                constants.seal = stamps.map_or(0, Stamps::seal);
             }
             open.maps.sockets.set_max_entries(queues)?;
             open.maps.looks.set_max_entries(queues)?;
@@ -199,6 +210,7 @@ impl Loaded {
                 sockets: Map::of(&skel.maps.sockets)?,
                 looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
                 counts: Map::of(&skel.maps.counts)?,
+                stamps,
             })
         });
         loaded.map_err(|error| match error.is_permission() {

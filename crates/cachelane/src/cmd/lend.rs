@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let interfaces = vec![Interface { device, receives: Some(&args.filter), sends: false }];
     let mut plan = Plan::new(&args.common, interfaces, None, false)?;
     let (queues, sockets) = (plan.queues.len() as u32, &args.common.sockets);
+    plan.stamps = args.lend.stamps();
     plan.lent = Some(args.lend.frames(queues, sockets));
     let frames = plan.area().frames;
     let options = args.lend.options(frames, queues, sockets)?.device(args.interface.clone());

@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     split: bool,
     /// Frames for each socket, where other processes are to map them.
     pub(crate) lent: Option<u32>,
+    /// Packets that come get stamps.
+    pub(crate) stamps: bool,
 }
 
 /// All that was built.
@@ -89,7 +91,7 @@ impl<'a> Plan<'a> {
             false => usize::from(threads.unwrap_or(u16::MAX)).min(queues.len()),
         };
         let places = args.places.places(threads)?;
-        Ok(Plan { args, interfaces, queues, places, split, lent: None })
+        Ok(Plan { args, interfaces, queues, places, split, lent: None, stamps: false })
     }
 
     /// The frames and their size.
@@ -178,7 +180,7 @@ impl<'a> Plan<'a> {
             }
             if let Some(filter) = interface.receives {
                 let receive = if self.lent.is_some() { &[] } else { &sockets[..] };
-                let program = program(device, filter, args, receive)?;
+                let program = program(device, filter, args, self.stamps, receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
             } else if sockets.iter().any(|socket| socket.in_force().zero_copy) {
                 built.idle_programs.extend(idle_program(device)?);
@@ -268,9 +270,10 @@ fn program(
     device: &Device,
     filter: &FilterArgs,
     args: &SocketArgs,
+    stamps: bool,
     sockets: &[Socket],
 ) -> anyhow::Result<Program> {
-    let attached = Program::attach(device, &filter.program(args.multi_buffer));
+    let attached = Program::attach(device, &filter.program(args.multi_buffer).stamps(stamps));
     let mut program = attached.map_err(|error| match error.kind() {
         ErrorKind::NoXdp => anyhow::Error::from(error).context(filter.option(args.multi_buffer)),
         ErrorKind::ProgramPresent => match holder::of(device) {
