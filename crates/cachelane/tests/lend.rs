@@ -730,9 +730,11 @@ fn root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent() {
         // Packets that come while the lender is stopped are lent when it goes on. If it had no CPU for too
         // long before, they are the kernel's: then others are tried.
         let round = |number: u8| {
-            let _ = socket.send_to(&[0], target);
             let mut loans = Vec::new();
-            assert!(comes_true(|| borrower.receive(&mut loans, 64).expect("in step") > 0));
+            assert!(comes_true(|| {
+                let _ = socket.send_to(&[0], target);
+                borrower.receive(&mut loans, 64).expect("in step") > 0
+            }));
             borrower.give_back(loans.drain(..));
             lending.lender.signal(Signal::STOP);
             std::thread::sleep(Duration::from_millis(20));
