@@ -709,6 +709,16 @@ fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
     assert!(!has_program(&link.b));
 }
 
+/// Whether each thread of a process has stopped: a signal is one thread's to see first.
+fn is_stopped(pid: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).expect("it runs");
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    tasks.map(|task| task.expect("a thread")).all(stopped)
+}
+
 #[test]
 fn root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent() {
     if !root("root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent") {
@@ -737,7 +747,7 @@ fn root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent() {
             }));
             borrower.give_back(loans.drain(..));
             lending.lender.signal(Signal::STOP);
-            std::thread::sleep(Duration::from_millis(20));
+            assert!(comes_true(|| is_stopped(&lending.lender.pid())));
             let sent = now();
             (0..10).for_each(|_| drop(socket.send_to(&[number], target)));
             std::thread::sleep(Duration::from_millis(100));
@@ -752,14 +762,18 @@ fn root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent() {
                 times.extend(of_round.map(|loan| (loan.stamped(), loan.time())));
                 borrower.give_back(loans.drain(..));
             }
+            let mut all_during = !times.is_empty();
             for (stamped, time) in &times {
                 let time = time.duration_since(UNIX_EPOCH).expect("after 1970");
                 let during = (sent - APART..goes_on).contains(&time);
-                assert_eq!((*stamped, during), (is_stamped, is_stamped), "{more:?}: {time:?}");
+                assert!(*stamped == is_stamped && time >= sent - APART, "{more:?}: {time:?}");
+                assert!(is_stamped || !during, "{more:?}: {time:?}");
+                all_during &= during;
             }
-            !times.is_empty()
+            // The kernel may have had no CPU to receive them meanwhile, either.
+            if is_stamped { all_during } else { !times.is_empty() }
         };
-        assert!((1..20).any(round), "{more:?}: none came");
+        assert!((1..20).any(round), "{more:?}: none came, or none with its own time");
         assert_eq!(lending.counter("lend.unstamped"), 0, "{more:?}");
         drop(borrower);
         lending.lender.object();
