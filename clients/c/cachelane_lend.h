@@ -99,6 +99,9 @@ extern "C" {
 /* In loan.flags: other borrowers have the frame too. */
 #define CACHELANE_LOAN_SHARED 2u
 
+/* In loan.flags: its time is that of its packet alone. */
+#define CACHELANE_LOAN_STAMPED 4u
+
 /* In welcome.status. */
 enum cachelane_status {
 	CACHELANE_WELCOME = 0, /* it is a borrower now */
@@ -150,7 +153,7 @@ struct cachelane_welcome {
 	uint16_t version_min; /* the oldest version that the lender speaks */
 	uint16_t version_max; /* the newest */
 	uint32_t reserved;    /* 0 */
-	char reason[96];      /* why it was refused, for people: UTF-8, zeros after it */
+	char reason[96];      /* why it was refused, or the device: UTF-8, zeros after it */
 };
 
 /*
@@ -166,9 +169,9 @@ struct cachelane_loan {
 	uint64_t addr;	/* where the packet, or this part of it, begins in the area */
 	uint32_t len;	/* its bytes, at least 1; all of them in one frame */
 	uint32_t token; /* what goes back, in the channel that this came in */
-	uint32_t flags; /* CACHELANE_LOAN_MORE, CACHELANE_LOAN_SHARED */
+	uint32_t flags; /* CACHELANE_LOAN_MORE, CACHELANE_LOAN_SHARED, CACHELANE_LOAN_STAMPED */
 	uint32_t hash;	/* the same for all packets of a flow, in both directions */
-	uint64_t time;	/* when the lender took it from its queue: ns since 1970 */
+	uint64_t time;	/* when it came, or if it is not stamped its batch: ns since 1970 */
 };
 
 /* At the start of a channel in the memory out; its slots follow after CACHELANE_LINE bytes. */
@@ -254,10 +257,10 @@ struct cachelane_borrower {
 /* A packet, or a part of one, on loan. */
 struct cachelane_packet {
 	const unsigned char *data; /* its bytes, which stay where they are until it is given back */
-	uint64_t time;		   /* when the lender took it from its queue: ns since 1970 */
-	uint32_t len;		   /* how many bytes, at least 1 */
-	uint32_t flags;		   /* CACHELANE_LOAN_MORE: it goes on in the next one; ..._SHARED */
-	uint32_t hash;		   /* the same for all packets of a flow, in both directions */
+	uint64_t time;	/* when it came, or if not ..._STAMPED its batch: ns since 1970 */
+	uint32_t len;	/* how many bytes, at least 1 */
+	uint32_t flags; /* CACHELANE_LOAN_MORE: it goes on in the next one; ... */
+	uint32_t hash;	/* the same for all packets of a flow, in both directions */
 	uint32_t token;
 	uint32_t channel;
 };

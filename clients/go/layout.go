@@ -32,6 +32,8 @@ const (
 	loanMore = 1
 	// In a loan's flags: other borrowers have the frame too.
 	loanShared = 2
+	// In a loan's flags: its time is that of its packet alone.
+	loanStamped = 4
 	// Where the word asleep is in the memory back.
 	asleepAt = 0
 )

@@ -24,6 +24,7 @@ func ours() map[string]uint64 {
 		"GROUP_SHIFT":    groupShift,
 		"LOAN_MORE":      loanMore,
 		"LOAN_SHARED":    loanShared,
+		"LOAN_STAMPED":   loanStamped,
 		"ASLEEP":         asleepAt,
 		"WELCOME":        uint64(StatusWelcome),
 		"VERSION":        uint64(StatusVersion),

@@ -24,8 +24,11 @@ func (l Loan) Len() int { return int(l.len) }
 // shares packets out among its borrowers. Another run of the lender has other numbers.
 func (l Loan) FlowHash() uint32 { return l.hash }
 
-// Time is when the lender took it from its queue: one time for a batch.
+// Time is when the packet came, if it is Stamped; else when the lender took its batch from its queue.
 func (l Loan) Time() time.Time { return time.Unix(0, int64(l.time)) }
+
+// Stamped says whether its time is that of its packet alone (cachelane lend --timestamps software).
+func (l Loan) Stamped() bool { return l.flags&loanStamped != 0 }
 
 // More says whether the packet goes on in the next loan.
 func (l Loan) More() bool { return l.flags&loanMore != 0 }

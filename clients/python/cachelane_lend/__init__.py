@@ -7,12 +7,13 @@ share.
 """
 
 from ._borrower import Borrower, Gone, LendError, ProtocolError, Refused, Wait
-from ._layout import LOAN, LOAN_MORE, LOAN_SHARED, RECEIVED, Ending, Status
+from ._layout import LOAN, LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, RECEIVED, Ending, Status
 
 __all__ = [
     "LOAN",
     "LOAN_MORE",
     "LOAN_SHARED",
+    "LOAN_STAMPED",
     "RECEIVED",
     "Borrower",
     "Ending",

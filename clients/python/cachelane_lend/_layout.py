@@ -35,6 +35,9 @@ LOAN_MORE = 1
 LOAN_SHARED = 2
 """In a loan's flags: other borrowers have the frame too."""
 
+LOAN_STAMPED = 4
+"""In a loan's flags: its time is that of its packet alone."""
+
 ASLEEP = 0
 """Where the word ``asleep`` is in the memory back."""
 
@@ -130,8 +133,9 @@ RECEIVED = np.dtype(
 """A loan as it is received: beside what is in the ring, the channel that it came in.
 
 ``addr`` and ``len`` say where in the area it lies; ``token`` goes back; ``flags`` has
-:data:`LOAN_MORE` and :data:`LOAN_SHARED`; ``hash`` is the same for all packets of a flow, in both
-directions; ``time`` is when the lender took it from its queue, in nanoseconds since 1970
+:data:`LOAN_MORE`, :data:`LOAN_SHARED` and :data:`LOAN_STAMPED`; ``hash`` is the same for all packets
+of a flow, in both directions; ``time`` is when its packet came, if it is stamped, and else when the
+lender took its batch from its queue, in nanoseconds since 1970
 (``loans["time"].astype("M8[ns]")`` for numpy's dates). What is 64 bits wide is signed here, as
 numpy has indices and dates.
 """

@@ -4,7 +4,7 @@ import os
 import unittest
 from typing import Dict
 
-from cachelane_lend import LOAN_MORE, LOAN_SHARED, Ending, Status
+from cachelane_lend import LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, Ending, Status
 from cachelane_lend import _layout as layout
 
 
@@ -21,6 +21,7 @@ def ours() -> Dict[str, int]:
         "GROUP_SHIFT": layout.GROUP_SHIFT,
         "LOAN_MORE": LOAN_MORE,
         "LOAN_SHARED": LOAN_SHARED,
+        "LOAN_STAMPED": LOAN_STAMPED,
         "ASLEEP": layout.ASLEEP,
         "out_channel": layout.out_channel(64, 3),
         "back_channel": layout.back_channel(64, 3),

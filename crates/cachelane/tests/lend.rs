@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::text;
 use common::xsk::{Running, Scene, has_program, number};
@@ -336,7 +336,7 @@ fn root_a_borrower_killed_under_load_takes_no_other_and_no_frame_with_it() {
         let lending = Lending::start("lendkill", &more);
         let mut lives = lending.borrow("lives", 0);
         let path = lending.socket.to_str().expect("text");
-        let dies = ["borrow", path, "--count", "--name", "dies"];
+        let dies = ["borrow", path, "--name", "dies"];
         let mut command = lending.scene.command(&dies);
         let dies = Running(Some(command.spawn().expect("it starts")));
         assert!(comes_true(|| lending.counter("lend.borrowers") == 2));
@@ -707,4 +707,75 @@ fn root_a_dry_run_says_what_it_would_do_and_what_cannot_be_used_is_named() {
         assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
     }
     assert!(!has_program(&link.b));
+}
+
+/// Whether each thread of a process has stopped: a signal is one thread's to see first.
+fn is_stopped(pid: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).expect("it runs");
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    tasks.map(|task| task.expect("a thread")).all(stopped)
+}
+
+#[test]
+fn root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent() {
+    if !root("root_a_stamped_packet_has_the_time_at_which_it_came_whenever_it_is_lent") {
+        return;
+    }
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    // The kernel's clock for programs and that of processes differ while the time is being corrected.
+    const APART: Duration = Duration::from_millis(1);
+    for (more, is_stamped) in [
+        (&["--timestamps", "software"][..], true),
+        (&["--timestamps", "software", "--xdp", "generic", "--private"], true),
+        (&["--timestamps", "software", "--multi-buffer"], true),
+        (&[], false),
+    ] {
+        let lending = Lending::start("lendtimes", more);
+        let mut borrower = lending.borrow("reads", 0);
+        let (a, target) = (&lending.link.a.host, lending.link.b.socket(PORT));
+        let socket = a.run(|| UdpSocket::bind("0.0.0.0:0")).expect("the host").expect("a socket");
+        // Packets that come while the lender is stopped are lent when it goes on. If it had no CPU for too
+        // long before, they are the kernel's: then others are tried.
+        let round = |number: u8| {
+            let mut loans = Vec::new();
+            assert!(comes_true(|| {
+                let _ = socket.send_to(&[0], target);
+                borrower.receive(&mut loans, 64).expect("in step") > 0
+            }));
+            borrower.give_back(loans.drain(..));
+            lending.lender.signal(Signal::STOP);
+            assert!(comes_true(|| is_stopped(&lending.lender.pid())));
+            let sent = now();
+            (0..10).for_each(|_| drop(socket.send_to(&[number], target)));
+            std::thread::sleep(Duration::from_millis(100));
+            let goes_on = now();
+            lending.lender.signal(Signal::CONT);
+            let until = Instant::now() + Duration::from_secs(2);
+            let mut times = Vec::new();
+            while times.len() < 10 && Instant::now() < until {
+                borrower.wait(Some(Duration::from_millis(50))).expect("it is there");
+                borrower.receive(&mut loans, 64).expect("in step");
+                let of_round = loans.iter().filter(|loan| borrower.bytes(loan)[42] == number);
+                times.extend(of_round.map(|loan| (loan.stamped(), loan.time())));
+                borrower.give_back(loans.drain(..));
+            }
+            let mut all_during = !times.is_empty();
+            for (stamped, time) in &times {
+                let time = time.duration_since(UNIX_EPOCH).expect("after 1970");
+                let during = (sent - APART..goes_on).contains(&time);
+                assert!(*stamped == is_stamped && time >= sent - APART, "{more:?}: {time:?}");
+                assert!(is_stamped || !during, "{more:?}: {time:?}");
+                all_during &= during;
+            }
+            // The kernel may have had no CPU to receive them meanwhile, either.
+            if is_stamped { all_during } else { !times.is_empty() }
+        };
+        assert!((1..20).any(round), "{more:?}: none came, or none with its own time");
+        assert_eq!(lending.counter("lend.unstamped"), 0, "{more:?}");
+        drop(borrower);
+        lending.lender.object();
+    }
 }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, Layout};
+use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, Layout};
 use crate::memory::Memory;
 use crate::ring;
 use crate::wake::Sleeper;
@@ -107,6 +107,7 @@ pub struct Borrower {
     quota: u32,
     mirror: bool,
     group: u16,
+    device: Option<String>,
     sleeper: Sleeper,
     /// The socket has said that the lender is gone.
     gone: bool,
@@ -273,6 +274,11 @@ impl Borrower {
         self.mirror
     }
 
+    /// The device that the lender receives from, if it says so; lenders of version 2 do not.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
     /// The group whose borrowers share the packets out among themselves; of a mirror 0.
     pub fn group(&self) -> u16 {
         self.group
@@ -353,9 +359,15 @@ impl Loan {
         self.hash
     }
 
-    /// When the lender took it from its queue.
+    /// When the packet came, if it [is stamped](Self::stamped); else when the lender took its batch from
+    /// its queue.
     pub fn time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.time)
+    }
+
+    /// Whether its time is that of its packet alone (`cachelane lend --timestamps software`).
+    pub fn stamped(&self) -> bool {
+        u32::from(self.flags) & LOAN_STAMPED != 0
     }
 
     /// Whether the packet goes on in the next loan.

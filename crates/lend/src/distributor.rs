@@ -18,6 +18,7 @@
 //! no loan is ever booked to a namesake.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::vec::Drain;
@@ -26,7 +27,7 @@ use frames::{Accounting, Frame, FramePool, LaneCache, LoanTable, Packet, prefetc
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::hash::FlowHasher;
-use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, Loan};
+use crate::layout::{Ending, LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, Loan};
 use crate::lender::Tally;
 use crate::mailbox::{Mailbox, Post};
 use crate::spread::Spread;
@@ -133,6 +134,21 @@ impl Distributor {
     /// # Panics
     /// As [`lend`](Self::lend).
     pub fn lend_burst(&mut self, packets: &mut Vec<Packet>, cache: &mut LaneCache, more: bool) {
+        self.lend_timed(packets, &[], cache, more);
+    }
+
+    /// As [`lend_burst`](Self::lend_burst), of packets that came at these times, in nanoseconds since 1970.
+    /// Those without, and all if there are no times, came when the batch did: now.
+    ///
+    /// # Panics
+    /// As [`lend`](Self::lend).
+    pub fn lend_timed(
+        &mut self,
+        packets: &mut Vec<Packet>,
+        times: &[Option<NonZeroU64>],
+        cache: &mut LaneCache,
+        more: bool,
+    ) {
         self.calls += 1;
         if packets.is_empty() {
             return;
@@ -145,16 +161,21 @@ impl Distributor {
             self.tally.counts.unwanted.add(whole as u64);
             self.free.extend(packets.drain(..).map(|part| part.frame));
         } else {
-            let time = now();
+            let (now, count) = (now(), packets.len());
             // Another CPU wrote them, and each one's headers say who gets it.
             for packet in packets.iter() {
                 prefetch(packet.bytes(self.pool.area()));
             }
-            let mut parts = packets.drain(..);
+            let (mut parts, mut unstamped) = (packets.drain(..), 0);
             while let Some(first) = parts.next() {
-                self.lend_one(first, &mut parts, time);
+                let stamp = times.get(count - 1 - parts.len()).copied().flatten();
+                unstamped += u64::from(stamp.is_none());
+                self.lend_one(first, &mut parts, When::of(stamp, now));
             }
             drop(parts);
+            if !times.is_empty() {
+                self.tally.counts.unstamped.add(unstamped);
+            }
             self.publish();
             if !more || self.calls >= CALLS_ASLEEP {
                 self.wake();
@@ -226,7 +247,7 @@ impl Distributor {
 
     /// Lends a packet, of which the other parts follow.
     #[inline]
-    fn lend_one(&mut self, first: Packet, rest: &mut Drain<'_, Packet>, time: u64) {
+    fn lend_one(&mut self, first: Packet, rest: &mut Drain<'_, Packet>, when: When) {
         let others = match first.more {
             false => Some(0),
             true => rest.as_slice().iter().position(|part| !part.more).map(|last| last + 1),
@@ -245,9 +266,9 @@ impl Distributor {
             return self.free.extend(rest.take(others).map(|part| part.frame));
         }
         self.touched |= takers;
-        self.lend_part(first, takers, hash, time);
+        self.lend_part(first, takers, hash, when);
         for part in rest.take(others) {
-            self.lend_part(part, takers, hash, time);
+            self.lend_part(part, takers, hash, when);
         }
     }
 
@@ -269,10 +290,11 @@ impl Distributor {
 
     /// Lends one frame to borrowers that have room for it.
     #[inline]
-    fn lend_part(&mut self, part: Packet, takers: u64, hash: u32, time: u64) {
+    fn lend_part(&mut self, part: Packet, takers: u64, hash: u32, when: When) {
         if self.private {
-            return self.copy_part(part, takers, hash, time);
+            return self.copy_part(part, takers, hash, when);
         }
+        let When { time, flags } = when;
         let Packet { frame, offset, len, more } = part;
         let area = self.pool.area();
         let start = area.bytes(&frame).as_ptr().addr() - area.as_ptr().addr().get();
@@ -289,7 +311,7 @@ impl Distributor {
                 return self.free.push(frame);
             }
         };
-        let flags = (u32::from(more) * LOAN_MORE) | (u32::from(shared) * LOAN_SHARED);
+        let flags = flags | (u32::from(more) * LOAN_MORE) | (u32::from(shared) * LOAN_SHARED);
         let loan = Loan { addr: start as u64 + u64::from(offset), len, token, flags, hash, time };
         for slot in slots(takers) {
             if let Some(channel) = &mut self.channels[usize::from(slot)] {
@@ -299,9 +321,9 @@ impl Distributor {
     }
 
     /// Copies one frame for borrowers that have areas of their own, and room there; it is free then.
-    fn copy_part(&mut self, part: Packet, takers: u64, hash: u32, time: u64) {
+    fn copy_part(&mut self, part: Packet, takers: u64, hash: u32, When { time, flags }: When) {
         let bytes = part.bytes(self.pool.area());
-        let flags = u32::from(part.more) * LOAN_MORE;
+        let flags = flags | (u32::from(part.more) * LOAN_MORE);
         let loan = Loan { len: part.len, flags, hash, time, ..Loan::default() };
         for slot in slots(takers) {
             if let Some(channel) = &mut self.channels[usize::from(slot)] {
@@ -401,6 +423,24 @@ impl Drop for Distributor {
         self.release_all();
         self.pool.send_home(self.free.drain(..));
         self.reports.send(Report::Gone { distributor: self.index });
+    }
+}
+
+/// When a packet came, and what its loans' flags say of that.
+#[derive(Clone, Copy)]
+struct When {
+    time: u64,
+    flags: u32,
+}
+
+impl When {
+    /// By its stamp, or else with its batch.
+    #[inline]
+    fn of(stamp: Option<NonZeroU64>, now: u64) -> Self {
+        match stamp {
+            Some(time) => Self { time: time.get(), flags: LOAN_STAMPED },
+            None => Self { time: now, flags: 0 },
+        }
     }
 }
 

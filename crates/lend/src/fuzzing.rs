@@ -282,7 +282,7 @@ impl Rings {
         for at in 0..ready {
             let loan = peer.loans.peek(at);
             assert!(loan.len == 60 && loan.addr.is_multiple_of(FRAME_SIZE.into()), "{loan:?}");
-            assert_eq!(loan.flags & !(LOAN_MORE | LOAN_SHARED), 0);
+            assert_eq!(loan.flags & !(LOAN_MORE | LOAN_SHARED), 0, "it has no times");
             goes_on = loan.flags & LOAN_MORE != 0;
             let frame = (loan.addr / u64::from(FRAME_SIZE)) as u32;
             assert!(frame < FRAMES);

@@ -11,7 +11,7 @@ pub const MAGIC: u32 = u32::from_ne_bytes(*b"CLnd");
 /// The versions that this crate speaks, oldest and newest.
 pub const VERSIONS: (u16, u16) = (2, 3);
 
-/// The first version that has groups.
+/// The first version that has groups, and whose welcome names the device.
 pub const VERSION_GROUPS: u16 = 3;
 
 /// Bytes of a block that one side writes: two cache lines, since prefetchers fetch pairs.
@@ -28,6 +28,9 @@ pub const LOAN_MORE: u32 = 1;
 
 /// In [`Loan::flags`]: other borrowers have the frame too.
 pub const LOAN_SHARED: u32 = 2;
+
+/// In [`Loan::flags`]: its time is that of its packet alone.
+pub const LOAN_STAMPED: u32 = 4;
 
 /// What a borrower says first.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -82,7 +85,8 @@ pub struct Welcome {
     pub version_max: u16,
     /// 0.
     pub reserved: u32,
-    /// Why it was refused, for people: UTF-8, zeros after it.
+    /// With a refusal, why, for people; else the device that the lender receives from, if it says so. UTF-8,
+    /// zeros after it.
     pub reason: [u8; 96],
 }
 
@@ -130,11 +134,12 @@ pub struct Loan {
     pub len: u32,
     /// What goes back, in the channel that this came in.
     pub token: u32,
-    /// [`LOAN_MORE`], [`LOAN_SHARED`].
+    /// [`LOAN_MORE`], [`LOAN_SHARED`], [`LOAN_STAMPED`].
     pub flags: u32,
     /// The same for all packets of a flow, in both directions; by what borrowers share them out.
     pub hash: u32,
-    /// When the lender took it from its queue: nanoseconds since 1970 (`CLOCK_REALTIME`).
+    /// When the packet came, if it is stamped; else when the lender took its batch from the queue.
+    /// Nanoseconds since 1970 (`CLOCK_REALTIME`).
     pub time: u64,
 }
 

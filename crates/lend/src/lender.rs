@@ -85,6 +85,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// A welcome has room for so many bytes of a device's name, and a zero.
+const DEVICE_MOST: usize = 95;
+
 /// The control thread looks several times until then.
 const EVICT_AFTER_LEAST: Duration = Duration::from_millis(10);
 
@@ -94,6 +97,9 @@ const EVICT_AFTER_LEAST: Duration = Duration::from_millis(10);
 pub struct LenderOptions {
     /// The path of its socket.
     pub socket: PathBuf,
+    /// The device that it receives from, as borrowers are told; empty, the default, says nothing. At most 95
+    /// bytes.
+    pub device: String,
     /// Who may connect: the mode of the socket's file. The default is 0o600.
     pub mode: u32,
     /// The group of the socket's file; None leaves it as it is.
@@ -140,6 +146,7 @@ impl LenderOptions {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
+            device: String::new(),
             mode: 0o600,
             group: None,
             borrowers: LoanTable::BORROWERS,
@@ -163,6 +170,8 @@ impl LenderOptions {
             format!("{borrowers} borrowers: expected 1 to {most_borrowers}")
         } else if !(1..=most_quota).contains(&quota) {
             format!("a quota of {quota}: expected 1 to {most_quota}")
+        } else if self.device.len() > DEVICE_MOST {
+            format!("a device of {} bytes: expected at most {DEVICE_MOST}", self.device.len())
         } else if reserve >= frames {
             format!("a reserve of {reserve} of {frames} frames")
         } else if mode & !0o777 != 0 {

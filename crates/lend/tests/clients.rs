@@ -14,8 +14,9 @@ use std::process::{Command, Output, Stdio};
 
 use cachelane_lend::Distributor;
 use cachelane_lend::layout::{
-    BackHeader, Ending, GROUP_SHIFT, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED, Layout,
-    Loan, MAGIC, Mapped, OutHeader, Status, VERSION_GROUPS, VERSIONS, Welcome,
+    BackHeader, Ending, GROUP_SHIFT, HELLO_MIRROR, Hello, LINE, LOAN_MORE, LOAN_SHARED,
+    LOAN_STAMPED, Layout, Loan, MAGIC, Mapped, OutHeader, Status, VERSION_GROUPS, VERSIONS,
+    Welcome,
 };
 use common::Rig;
 use rustix::net::{
@@ -64,6 +65,7 @@ fn layout() -> Vec<(String, u64)> {
         ("GROUP_SHIFT", GROUP_SHIFT.into()),
         ("LOAN_MORE", LOAN_MORE.into()),
         ("LOAN_SHARED", LOAN_SHARED.into()),
+        ("LOAN_STAMPED", LOAN_STAMPED.into()),
         ("ASLEEP", Layout::ASLEEP as u64),
         ("WELCOME", Status::Welcome as u64),
         ("VERSION", Status::Version as u64),

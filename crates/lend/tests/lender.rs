@@ -3,8 +3,9 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 
-use cachelane_lend::layout::{LOAN_MORE, LOAN_SHARED, Loan};
+use cachelane_lend::layout::{LOAN_MORE, LOAN_SHARED, LOAN_STAMPED, Loan};
 use common::*;
 use frames::Packet;
 
@@ -143,6 +144,43 @@ fn what_is_over_the_quota_is_dropped_and_counted_at_that_borrower_alone() {
         rig.collect();
         rig.lend(0, 0..64);
         assert_eq!(slow.receive(0).len(), 8);
+        rig.close();
+    }
+}
+
+#[test]
+fn a_packet_that_came_at_a_time_says_so_and_others_have_that_of_their_batch() {
+    for private in [false, true] {
+        let mut rig = Rig::new(512, 1, |options| options.private = private);
+        let mut one = rig.connect("one", 64);
+        rig.collect();
+        let mut packets = rig.packets(0..6);
+        // Of two parts: they have the time of the first.
+        packets[2].more = true;
+        let times = [Some(1000), None, Some(3000), None, Some(5000)];
+        let times = times.map(|time| time.and_then(NonZeroU64::new));
+        let Rig { distributors, cache, .. } = &mut rig;
+        distributors[0].lend_timed(&mut packets, &times, cache, false);
+        let loans = one.receive(0);
+        let batch = loans[1].time;
+        let said: Vec<_> =
+            loans.iter().map(|loan| (loan.time, loan.flags & LOAN_STAMPED != 0)).collect();
+        let expected = [
+            (1000, true),
+            (batch, false),
+            (3000, true),
+            (3000, true),
+            (5000, true),
+            (batch, false),
+        ];
+        assert_eq!((said.as_slice(), rig.lender.counters().unstamped), (&expected[..], 2));
+        one.give_back(0, tokens(&loans));
+        rig.collect();
+        // Where none has one, none is missed.
+        rig.lend(0, 0..6);
+        assert!(one.receive(0).iter().all(|loan| loan.time > batch));
+        assert_eq!(rig.lender.counters().unstamped, 2);
+        drop(one);
         rig.close();
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cachelane_lend::layout::{Status, Welcome};
+use cachelane_lend::layout::{Hello, Status, Welcome};
 use cachelane_lend::{Distributor, ErrorKind, Lender, LenderOptions};
 use common::*;
 use frames::{Accounting, AreaOptions, FrameArea, FramePool, PoolOptions};
@@ -340,4 +340,20 @@ fn whoever_comes_when_the_threads_that_receive_have_ended_is_told_to_come_later(
     is(&refusal, Status::Closing, "the lender is about to end");
     assert!(borrower.is_closed(0) && borrower.is_closed(1));
     rig.close();
+}
+
+#[test]
+fn a_welcome_names_the_device_if_its_version_has_that() {
+    let rig = Rig::new(64, 1, |options| (options.quota, options.device) = (8, "eth7".into()));
+    for (version, expected) in [(2, ""), (3, "eth7")] {
+        let hello = Hello { version_max: version, ..hello("x", 0, false) };
+        let borrower = RawBorrower::connect(&rig.socket, &hello).unwrap();
+        assert_eq!((borrower.welcome.version, &*reason(&borrower.welcome)), (version, expected));
+    }
+    rig.close();
+    let long = LenderOptions::new("/nowhere").device("x".repeat(96));
+    let area = FrameArea::new(&AreaOptions::default().frames(2048).shared(true)).unwrap();
+    let pool = FramePool::new(area, &PoolOptions::default()).unwrap();
+    let refused = Lender::open(&pool, 1, &long).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
 }

@@ -53,6 +53,7 @@ mod options;
 mod program;
 mod ring;
 mod socket;
+mod stamp;
 mod sync;
 mod sys;
 mod umem;
@@ -70,4 +71,5 @@ pub use live::{
 pub use options::{BusyPoll, InForce, Mode, SocketOptions};
 pub use program::{Filter, Program, ProgramCounters, ProgramOptions, Vlans};
 pub use socket::{Outstanding, Socket, Statistics};
+pub use stamp::Stamps;
 pub use umem::{Umem, check_kernel};

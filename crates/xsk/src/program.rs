@@ -12,6 +12,7 @@ use derive_setters::Setters;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::lease::{Lease, Looks};
+use crate::stamp::Stamps;
 use crate::{Attach, Device, Error, ErrorKind, Hook, LEASE, Result, Socket};
 
 #[cfg(test)]
@@ -64,6 +65,8 @@ pub struct ProgramOptions {
     pub expression: Option<Arc<Expression>>,
     /// Packets may lie in several buffers: for sockets with multi-buffer.
     pub multi_buffer: bool,
+    /// Each packet that goes to a socket gets a stamp of when it came: [`Program::stamps`].
+    pub stamps: bool,
 }
 
 kit::counters! {
@@ -96,6 +99,7 @@ struct Loaded {
     sockets: Map,
     looks: Arc<Looks>,
     counts: Map,
+    stamps: Option<Stamps>,
 }
 
 impl Program {
@@ -165,6 +169,11 @@ impl Program {
         let counted = self.loaded.counters();
         let device = self.hook.device();
         counted.map_err(|error| Error::io(format!("{device}: cannot read the counters"), error))
+    }
+
+    /// Takes the stamps of its packets, if they get any. On some devices there is no room for them.
+    pub fn stamps(&self) -> Option<Stamps> {
+        self.loaded.stamps
     }
 
     /// Where it runs: [`Attach::Native`] or [`Attach::Generic`].
@@ -253,12 +262,14 @@ impl Loaded {
     fn new(options: &ProgramOptions, queues: u32) -> Result<Self> {
         options.check()?;
         let multi_buffer = options.multi_buffer;
+        let stamps = options.stamps.then(Stamps::new);
         let loaded = bpf::load(|storage| {
             let mut open = skel::XskSkelBuilder::default().open(storage)?;
             if let Some(constants) = &mut open.maps.rodata_data {
                 options.filters.iter().for_each(|filter| filter.tell(constants));
                 options.vlans.iter().for_each(|vlans| vlans.tell(constants));
                 constants.lease_ns = LEASE.as_nanos() as u64;
+                constants.seal = stamps.map_or(0, Stamps::seal);
             }
             open.maps.sockets.set_max_entries(queues)?;
             open.maps.looks.set_max_entries(queues)?;
@@ -286,6 +297,7 @@ impl Loaded {
                 sockets: Map::of(&skel.maps.sockets)?,
                 looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
                 counts: Map::of(&skel.maps.counts)?,
+                stamps,
             })
         });
         let loaded = loaded.map_err(|error| match error.is_permission() {

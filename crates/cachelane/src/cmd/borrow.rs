@@ -13,7 +13,7 @@ mod worker;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, usage};
@@ -21,7 +21,7 @@ use crate::packets::expression;
 use crate::packets::options::Place;
 use crate::packets::session::{Context, Session, Work};
 use connection::Connection;
-use pcap::Capture;
+use pcap::{Capture, FileArgs};
 use report::Report;
 use worker::{Task, Worker};
 
@@ -36,8 +36,8 @@ beyond that, and this command counts it. Without --mirror, the packets are share
 borrowers of the lender; each flow goes to one of them. Borrowers with the same --group share them \
 out among themselves, whatever borrowers of other groups get.
 
-It ends when the lender ends (exit code 0), is killed, or disconnects it (exit code 1), after --for, \
-or on SIGINT or SIGTERM. With --reconnect it waits for the lender instead, and goes on when it is \
+It ends when the lender ends (exit code 0), is killed, or disconnects it (exit code 1), after --for \
+or --count, or on SIGINT or SIGTERM. With --reconnect it waits for the lender instead, and goes on when it is \
 there again. SIGUSR1 logs the current figures.
 
 After --, a command that uses libpcap: tcpdump, tshark and others. It runs in place of this one, and finds the device `cachelane`, which is this lender, or any lender as cachelane:PATH. It gets every packet (a mirror), or with --share the packets of its share of the flows.
@@ -46,6 +46,7 @@ Examples:
   cachelane borrow /run/lend
   cachelane borrow /run/lend -- tcpdump -n -i cachelane port 53
   cachelane borrow /run/lend --mirror --pcap - | tcpdump -n -r -
+  cachelane borrow /run/lend --mirror --pcap all.pcap --rotate-size 100M --files 50
   cachelane borrow /run/lend --worker 4 --for 10s --json
   cachelane borrow /run/lend --mirror --pcap dns.pcap --filter 'port 53'
   cachelane borrow /run/lend --worker 4 --group 2 --reconnect")]
@@ -53,19 +54,13 @@ pub(crate) struct Args {
     /// The lender's Unix socket
     #[arg(value_name = "PATH")]
     socket: PathBuf,
-    /// Count packets and bytes, which is the default
-    #[arg(long, group = "task")]
-    count: bool,
-    /// Write packets to this capture file, with timestamps in nanoseconds; - for stdout
-    #[arg(long, value_name = "FILE", group = "task")]
-    pcap: Option<PathBuf>,
     /// Run this many workers, from 1 to 64, that read every byte; each has a connection of its own
     /// and a share of the flows
     #[arg(long, value_name = "N", group = "task", value_parser = clap::value_parser!(u16).range(1..=64))]
     worker: Option<u16>,
-    /// Most bytes of a packet that --pcap writes
-    #[arg(long, value_name = "BYTES", default_value_t = 262_144, requires = "pcap", value_parser = clap::value_parser!(u32).range(1..=262_144))]
-    snaplen: u32,
+    /// Stop after this many packets [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
     /// Name in the lender's tables, up to 48 bytes [default: count, pcap or worker-N]
     #[arg(long)]
     name: Option<String>,
@@ -92,6 +87,8 @@ pub(crate) struct Args {
     #[arg(long)]
     spin: bool,
     #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
     run: RunArgs,
     /// With a command: the packets of a share of the flows, which no other borrower gets
     #[arg(long, requires = "command", conflicts_with = "mirror")]
@@ -100,7 +97,7 @@ pub(crate) struct Args {
     #[arg(
         last = true,
         value_name = "COMMAND",
-        conflicts_with_all = ["task", "snaplen", "spin", "time", "interval", "json", "csv"]
+        conflicts_with_all = ["task", "count", "spin", "time", "interval", "json", "csv"]
     )]
     command: Vec<OsString>,
 }
@@ -110,7 +107,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if !args.command.is_empty() {
         match program::run(args)? {}
     }
-    let writes_to_stdout = args.pcap.as_deref() == Some(Path::new("-"));
+    args.file.check()?;
+    let writes_to_stdout = args.file.is_stdout();
     if writes_to_stdout && args.run.json {
         return Err(usage("--json prints where --pcap - writes packets (expected a file)".into()));
     }
@@ -129,8 +127,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");
     }
     // Only now: who is refused leaves the file as it is.
-    let capture = args.pcap.as_ref().map(|path| Capture::create(path, args.snaplen));
-    let mut capture = capture.transpose()?;
+    let mut capture = args.file.create(connections[0].borrower().device())?;
+    let files = capture.as_ref().map(Capture::made);
     let work = |connection| -> (Place, Work) {
         let task = match capture.take() {
             Some(capture) => Task::Capture(Box::new(capture)),
@@ -141,8 +139,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         (Place::default(), Box::new(move |context: &mut Context| worker.run(context)))
     };
     let threads: Vec<_> = connections.into_iter().map(work).collect();
-    let what = match (&args.pcap, args.worker) {
-        (Some(path), _) => format!("writing to {}", pcap::name(path)),
+    let what = match (args.file.name(), args.worker) {
+        (Some(name), _) => format!("writing to {name}"),
         (_, Some(1)) => "reading with 1 worker".into(),
         (_, Some(workers)) => format!("reading with {workers} workers"),
         _ => "counting".into(),
@@ -150,8 +148,8 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let socket = args.socket.display();
     let announcement =
         format!("{what} what {socket} lends: up to {quota} at a time, {channels} channel(s)");
-    let report = Report { args, quota, channels };
-    let session = Session::new(threads.len(), None, &args.run, quiet)?;
+    let report = Report { args, quota, channels, files };
+    let session = Session::new(threads.len(), args.count, &args.run, quiet)?;
     let outcome = session.run("borrow", threads, &announcement, &report, &args.run);
     report.finish(outcome)
 }
@@ -159,7 +157,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
 impl Args {
     /// What is done, as programs read it.
     fn task(&self) -> &'static str {
-        match (&self.pcap, self.worker) {
+        match (&self.file.path, self.worker) {
             (Some(_), _) => "pcap",
             (_, Some(_)) => "worker",
             _ => "count",

@@ -49,7 +49,7 @@ Examples:
   cachelane lend eth1 --socket /run/eth1.lend --socket-mode 0660 --socket-group dns
   cachelane lend eth1 --socket /run/eth1.lend --udp-port 53 --tcp-port 53,853 --vlan none,100-199
   cachelane lend eth1 --socket /run/eth1.lend --filter 'tcp and net 10.0.0.0/8'
-  cachelane borrow /run/eth1.lend --count
+  cachelane borrow /run/eth1.lend
   cachelane knob set lend.autorelease on")]
 pub(crate) struct Args {
     /// Device to receive from
@@ -70,9 +70,10 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let interfaces = vec![Interface::new(device, Some(&args.filter), false)];
     let mut plan = Plan::new(&args.common, interfaces, None, false)?;
     let (queues, sockets) = (plan.queues.len() as u32, &args.common.sockets);
+    plan.stamps = args.lend.stamps();
     plan.lent = Some(args.lend.frames(queues, sockets));
     let frames = plan.area().frames;
-    let options = args.lend.options(frames, queues, sockets)?;
+    let options = args.lend.options(frames, queues, sockets)?.device(args.interface.clone());
     let room = args.lend.room(frames, queues, &options);
     let then = vec![
         options::would_listen(&options),

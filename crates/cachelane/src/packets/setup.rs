@@ -50,6 +50,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) lent: Option<u32>,
     /// What packets have to match.
     expression: Option<Arc<Expression>>,
+    /// Packets that come get stamps.
+    pub(crate) stamps: bool,
 }
 
 /// All that was built.
@@ -106,7 +108,7 @@ impl<'a> Plan<'a> {
         // Where there are several devices, they receive the same.
         let filter = interfaces[0].receives.and_then(|filter| filter.filter.as_deref());
         let expression = expression::compile(filter)?;
-        Ok(Plan { args, interfaces, queues, places, split, lent: None, expression })
+        Ok(Plan { args, interfaces, queues, places, split, lent: None, expression, stamps: false })
     }
 
     /// The frames and their size.
@@ -197,7 +199,7 @@ impl<'a> Plan<'a> {
             if let Some(filter) = interface.receives {
                 let receive = if self.lent.is_some() { &[] } else { &sockets[..] };
                 let options = filter.program(self.expression.clone(), args.multi_buffer);
-                let program = program(device, filter, &options, receive)?;
+                let program = program(device, filter, &options.stamps(self.stamps), receive)?;
                 built.programs.push(Arc::new(Mutex::new(program)));
             } else if sockets.iter().any(|socket| socket.in_force().zero_copy) {
                 built.idle_programs.extend(idle_program(device)?);

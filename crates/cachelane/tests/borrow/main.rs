@@ -1,5 +1,6 @@
 //! `cachelane borrow` against a lender in this process.
 
+mod capture;
 #[path = "../common/mod.rs"]
 mod common;
 mod filter;
@@ -52,42 +53,8 @@ fn packets_do_not_go_to_a_terminal() {
 }
 
 #[test]
-fn root_a_full_disk_ends_it_with_an_error_and_with_json_says_so_in_the_end_object() {
-    let test = "root_a_full_disk_ends_it_with_an_error_and_with_json_says_so_in_the_end_object";
-    if !root(test) {
-        return;
-    }
-    let mut rig = Rig::new(|_| {});
-    let disk = rig.place.path().join("disk");
-    std::fs::create_dir(&disk).expect("a folder");
-    let (socket, disk) = (rig.socket.display(), disk.display());
-    let script = format!(
-        "mount -t tmpfs -o size=4096 tmpfs {disk} && \
-         exec {} borrow {socket} --json --pcap {disk}/packets",
-        common::PROGRAM
-    );
-    let mut command = std::process::Command::new("unshare");
-    command.args(["--mount", "sh", "-ec", &script]);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
-    let until = Instant::now() + SOON;
-    while child.try_wait().expect("its status").is_none() {
-        assert!(Instant::now() < until, "it does not end: {:?}", error(child));
-        rig.collect();
-        rig.lend(0, &flows(0..8, 1500));
-    }
-    let output = child.wait_with_output().expect("its output");
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let end = object(&output);
-    assert_eq!((&end["event"], &end["ended_by"]), (&"end".into(), &"error".into()), "{end}");
-    assert!(end["error"].as_str().is_some_and(|said| said.contains("No space left")), "{end}");
-    rig.settle();
-    rig.end();
-}
-
-#[test]
 fn packets_bytes_and_drops_are_counted_until_the_lender_ends() {
-    for more in [&[][..], &["--count", "--spin", "--name", "me", "--quota", "20"]] {
+    for more in [&[][..], &["--spin", "--name", "me", "--quota", "20"]] {
         let mut rig = Rig::new(|_| {});
         let child = rig.start(&[&["--json"], more].concat(), 1);
         let quota = if more.is_empty() { 32 } else { 20 };
@@ -113,6 +80,45 @@ fn packets_bytes_and_drops_are_counted_until_the_lender_ends() {
         expect("channels", 2);
         assert_eq!((&counted["task"], &counted["ended_by"]), (&"count".into(), &"lender".into()));
     }
+}
+
+#[test]
+fn it_stops_after_exactly_so_many_packets() {
+    let mut packets = flows(0..6, 100);
+    packets.push(vec![udp(6, 2048), vec![7; 100]]);
+    let bytes_of =
+        |packets: &[Vec<Vec<u8>>]| -> usize { packets.iter().flatten().map(Vec::len).sum() };
+    // In the middle of what was lent at once; a packet of two parts is one.
+    for (args, count) in [(&[][..], "6"), (&["--spin"], "7"), (&["--pcap", "x"], "17")] {
+        let mut rig = Rig::new(|_| {});
+        let mut child = rig.start(&[&["--json", "--count", count], args].concat(), 1);
+        let count: usize = count.parse().expect("a number");
+        assert!(comes_true(|| {
+            rig.lend(0, &packets);
+            rig.collect();
+            child.try_wait().expect("its status").is_some()
+        }));
+        let counted = object(&ends(child));
+        let (whole, rest) = (count / packets.len(), &packets[..count % packets.len()]);
+        let bytes = whole * bytes_of(&packets) + bytes_of(rest);
+        assert_eq!((&counted["packets"], &counted["ended_by"]), (&count.into(), &"count".into()));
+        assert_eq!(counted["bytes"], bytes, "{counted}");
+        rig.settle();
+        rig.end();
+    }
+    // Three workers together.
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--json", "--count", "1000", "--worker", "3"], 3);
+    assert!(comes_true(|| {
+        rig.collect();
+        rig.lend(0, &flows(0..20, 100));
+        rig.lend(1, &flows(20..40, 100));
+        child.try_wait().expect("its status").is_some()
+    }));
+    let counted = object(&ends(child));
+    assert_eq!((&counted["packets"], &counted["ended_by"]), (&1000.into(), &"count".into()));
+    rig.settle();
+    rig.end();
 }
 
 #[test]
@@ -224,9 +230,9 @@ fn people_get_a_summary_and_a_line_a_worker() {
 }
 
 /// A record of a capture file: its time, its length on the wire, its bytes.
-type Record = (Duration, u32, Vec<u8>);
+pub(crate) type Record = (Duration, u32, Vec<u8>);
 
-fn parse_pcap(bytes: &[u8]) -> (u32, Vec<Record>) {
+pub(crate) fn parse_pcap(bytes: &[u8]) -> (u32, Vec<Record>) {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     assert_eq!((word(0), word(4), word(20)), (0xa1b2_3c4d, 0x0004_0002, 1), "the header");
     let (mut at, mut records) = (24, Vec::new());
@@ -387,12 +393,20 @@ fn what_cannot_be_done_is_named_with_its_exit_code() {
     let rig = Rig::new(|options| options.accounting = Accounting::Ledgers);
     let lend = rig.socket.to_str().expect("text");
     let long = "x".repeat(49);
-    let cases: [(&[&str], i32, &[&str]); 11] = [
+    let cases: [(&[&str], i32, &[&str]); 19] = [
         (&["nowhere"], 1, &["nowhere: there is no such socket: is the lender running?"]),
         (&[lend, "--mirror"], 1, &[lend, "the lender refuses: "]),
         (&[lend, "--name", &long], 2, &[&long, "at most 48 bytes"]),
         (&[lend, "--json", "--pcap", "-"], 2, &["--json", "--pcap -"]),
-        (&[lend, "--count", "--pcap", "x"], 2, &["--count", "--pcap"]),
+        (&[lend, "--count", "0"], 2, &["--count", "0 is not in 1.."]),
+        (&[lend, "--rotate-size", "1M"], 2, &["--pcap <FILE>"]),
+        (&[lend, "--pcap", "x", "--files", "3"], 2, &["--rotate-size", "--rotate-time"]),
+        (&[lend, "--pcap", "x", "--rotate-time", "1h", "--files", "1"], 2, &["1 is not in 2.."]),
+        (&[lend, "--pcap", "x", "--rotate-size", "99"], 2, &["'99' is too small", "4K"]),
+        (&[lend, "--pcap", "x", "--rotate-time", "soon"], 2, &["--rotate-time", "500ms, 5s, 1h"]),
+        (&[lend, "--pcap", "-", "--rotate-size", "1M"], 2, &["--rotate-size", "--pcap -"]),
+        (&[lend, "--pcap", "x/", "--rotate-time", "1h"], 2, &["--pcap x/ is a folder"]),
+        (&[lend, "--pcap", "no/x", "--rotate-time", "1h"], 1, &["cannot write no/x_00001_"]),
         (&[lend, "--worker", "2", "--pcap", "x"], 2, &["--worker", "--pcap"]),
         (&[lend, "--worker", "0"], 2, &["0 is not in 1..=64"]),
         (&[lend, "--snaplen", "9"], 2, &["--pcap <FILE>"]),

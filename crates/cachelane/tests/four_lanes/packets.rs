@@ -90,7 +90,7 @@ fn root_a_thread_whose_cpu_goes_loses_no_frame() {
 /// A borrower in a process of its own, on one CPU.
 fn borrow(scene: &Scene, socket: &str, cpu: usize) -> Running {
     let mut command = Command::new("taskset");
-    command.args(["-c", &cpu.to_string(), PROGRAM, "borrow", socket, "--count", "--json"]);
+    command.args(["-c", &cpu.to_string(), PROGRAM, "borrow", socket, "--json"]);
     command.env("CACHELANE_RUNTIME_DIR", scene.place.path()).current_dir(scene.place.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Running(Some(command.spawn().expect("taskset runs")))

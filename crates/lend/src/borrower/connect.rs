@@ -152,16 +152,9 @@ impl Peer<'_> {
             return Err(self.odd("an answer that does not start as a lender's"));
         }
         if welcome.status != Status::Welcome as u16 {
-            let end = welcome.reason.iter().position(|&byte| byte == 0);
-            let reason = &welcome.reason[..end.unwrap_or(welcome.reason.len())];
-            let reason = String::from_utf8_lossy(reason);
-            let what = match &*reason {
-                "" => format!("the lender refuses, status {}", welcome.status),
-                // Somebody else's text, on its way to a terminal.
-                reason => {
-                    let reason: String = reason.chars().map(printable).collect();
-                    format!("the lender refuses: {reason}")
-                }
+            let what = match text(&welcome.reason) {
+                None => format!("the lender refuses, status {}", welcome.status),
+                Some(reason) => format!("the lender refuses: {reason}"),
             };
             let for_now = [Status::Full, Status::Quota, Status::Busy, Status::Closing];
             let kind = match for_now.iter().any(|status| *status as u16 == welcome.status) {
@@ -231,6 +224,7 @@ impl Peer<'_> {
             quota,
             mirror: welcome.flags & HELLO_MIRROR != 0,
             group: (welcome.flags >> GROUP_SHIFT) as u16,
+            device: text(&welcome.reason),
             sleeper: Sleeper::default(),
             gone: false,
         })
@@ -271,6 +265,13 @@ impl Peer<'_> {
     fn says(&self, what: impl AsRef<str>) -> String {
         format!("{}: {}", self.path.display(), what.as_ref())
     }
+}
+
+/// What a welcome says. It is somebody else's text, on its way to a terminal or into a file.
+fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let text: String = String::from_utf8_lossy(&bytes[..end]).chars().map(printable).collect();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// A number that no other borrower of this process has.

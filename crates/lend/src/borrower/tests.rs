@@ -96,7 +96,11 @@ impl Lender {
 
     /// Welcomes the borrower, hears that it has mapped, and says that it lends to it.
     fn take_in(&self) {
-        self.answer(&self.welcome(), &self.descriptors());
+        self.take_in_with(&self.welcome());
+    }
+
+    fn take_in_with(&self, welcome: &Welcome) {
+        self.answer(welcome, &self.descriptors());
         poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], None).unwrap();
         let Ok(Received::Message(Mapped { magic }, none)) = wire::receive(&self.socket) else {
             panic!("not mapped")

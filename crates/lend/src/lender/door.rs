@@ -195,14 +195,8 @@ impl Door {
 
     /// Says why not. A peer that does not listen misses it.
     pub(super) fn tell(&self, socket: Reaped<OwnedFd>, refusal: &Refusal) {
-        let mut welcome = Welcome { status: refusal.status as u16, ..blank() };
-        let text = refusal.reason.as_bytes();
-        // One byte stays 0, for those who read it as a C string.
-        let mut end = text.len().min(welcome.reason.len() - 1);
-        while !refusal.reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        welcome.reason[..end].copy_from_slice(&text[..end]);
+        let reason = field(&refusal.reason);
+        let welcome = Welcome { status: refusal.status as u16, reason, ..blank() };
         self.reaper.run(move || {
             take_hello(&socket);
             let _ = send(&socket, &welcome, &[]);
@@ -229,6 +223,18 @@ pub(super) const CLOSING: &str = "the lender is about to end";
 /// Takes what was peeked, if anything was: who is told something without is told of a reset first.
 pub(super) fn take_hello(socket: &Reaped<OwnedFd>) {
     let _ = receive::<Hello>(socket);
+}
+
+/// Text as a welcome has it, as much of it as there is room for.
+pub(super) fn field<const BYTES: usize>(text: &str) -> [u8; BYTES] {
+    // One byte stays 0, for those who read it as a C string.
+    let mut end = text.len().min(BYTES - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut bytes = [0; BYTES];
+    bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    bytes
 }
 
 /// A message that says which versions we speak, and nothing else.

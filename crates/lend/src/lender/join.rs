@@ -12,14 +12,16 @@ use rustix::io::Errno;
 
 use super::admission::{Refusal, Situation, Terms, UserSituation};
 use super::control::{ControlThread, PendingBorrower, Slot, SlotState};
-use super::door::{Guest, blank, take_hello};
+use super::door::{Guest, blank, field, take_hello};
 use super::eviction::Watched;
 use super::roster::BorrowerRecord;
 use super::status::ChannelTally;
 use super::users::{Charge, Peer};
 use super::waiting::Reckon;
 use crate::distributor::{Channel, Command, Copies, JoinedBorrower, Report};
-use crate::layout::{GROUP_SHIFT, HELLO_MIRROR, Layout, MAGIC, Mapped, Status, Welcome};
+use crate::layout::{
+    GROUP_SHIFT, HELLO_MIRROR, Layout, MAGIC, Mapped, Status, VERSION_GROUPS, Welcome,
+};
 use crate::memory::{Memory, Witness};
 use crate::reaper::Reaped;
 use crate::spread::Share;
@@ -280,6 +282,7 @@ impl ControlThread {
 
     fn welcome(&self, terms: &Terms, outfit: &Outfit) -> Welcome {
         let (area, layout) = (self.pool.area(), outfit.layout);
+        let says_device = terms.version >= VERSION_GROUPS;
         Welcome {
             version: terms.version,
             status: Status::Welcome as u16,
@@ -295,6 +298,7 @@ impl ControlThread {
             flags: (HELLO_MIRROR * u32::from(terms.mirror)) | u32::from(terms.group) << GROUP_SHIFT,
             out_len: layout.out_len() as u64,
             back_len: layout.back_len() as u64,
+            reason: field(if says_device { &self.options.device } else { "" }),
             ..blank()
         }
     }

@@ -52,6 +52,7 @@ kit::counters! {
         reclaimed: "loans", "Loans that ended with their borrower.";
         dropped: "packets", "Packets of borrowers that had their quota.";
         unwanted: "packets", "Packets received for nobody.";
+        unstamped: "packets", "Packets lent without a time of their own, where they are to have one.";
     }
 }
 

@@ -12,6 +12,7 @@ mod growth;
 mod idle;
 mod lending;
 mod libpcap;
+mod times;
 mod wire;
 
 use std::time::Duration;
@@ -44,6 +45,7 @@ impl Experiment for Lend {
             delivered::part(),
             crossover::part(),
             delays::part(),
+            times::part(),
             growth::part(),
             libpcap::part(),
         ]

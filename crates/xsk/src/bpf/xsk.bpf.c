@@ -37,6 +37,7 @@ const volatile __u64 udp_ports[1024];
 const volatile __u64 tcp_ports[1024];
 
 const volatile __u64 lease_ns; /* a socket not looked at for so long gets no packets */
+const volatile __u64 seal;     /* of stamps; 0: packets get none */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -216,6 +217,23 @@ static __always_inline int is_attended(__u32 queue)
 	return look && is_recent(*look, bpf_ktime_get_coarse_ns());
 }
 
+/*
+ * Writes in front of the packet when it came. Where there is no room it gets no stamp, which
+ * whoever takes stamps sees.
+ */
+static __always_inline void stamp(struct xdp_md *context)
+{
+	struct stamp *stamp;
+
+	if (bpf_xdp_adjust_meta(context, -(int)sizeof(*stamp)))
+		return;
+	stamp = (void *)(long)context->data_meta;
+	if ((void *)(stamp + 1) > (void *)(long)context->data)
+		return;
+	stamp->time = bpf_ktime_get_tai_ns();
+	stamp->sealed = stamp->time ^ seal;
+}
+
 static __always_inline int run(struct xdp_md *context)
 {
 	__u32 zero = 0;
@@ -234,6 +252,8 @@ static __always_inline int run(struct xdp_md *context)
 			action = XDP_PASS;
 		} else {
 			count->redirected++;
+			if (seal)
+				stamp(context);
 		}
 		break;
 	case NOT_CHOSEN:

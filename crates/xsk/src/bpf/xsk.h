@@ -14,4 +14,11 @@ struct counts {
 };
 _Static_assert(sizeof(struct counts) == 48, "struct counts has padding");
 
+/* In front of a packet that goes to a socket. */
+struct stamp {
+	__u64 time;   /* when it came: nanoseconds of CLOCK_TAI */
+	__u64 sealed; /* the time, exclusive or the seal */
+};
+_Static_assert(sizeof(struct stamp) == 16, "as crates/xsk/src/stamp.rs reads it");
+
 #endif

@@ -84,7 +84,7 @@ impl Connection {
     }
 
     /// Connects anew, and goes on trying until it `is_over`; whether it is connected.
-    pub(super) fn renew(&mut self, is_over: impl Fn() -> bool) -> anyhow::Result<bool> {
+    pub(super) fn renew(&mut self, is_over: impl FnMut() -> bool) -> anyhow::Result<bool> {
         self.dropped_before = self.dropped();
         // First: its memory counts for its user's share for as long as it is mapped.
         self.borrower = None;
@@ -100,7 +100,7 @@ impl Connection {
 fn connect(
     socket: &Path,
     options: &BorrowerOptions,
-    is_over: impl Fn() -> bool,
+    mut is_over: impl FnMut() -> bool,
 ) -> lend::Result<Option<Borrower>> {
     /// A lender that starts lets others in once its socket has its mode and group.
     const DENIALS: u32 = 20;

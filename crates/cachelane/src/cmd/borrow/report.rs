@@ -1,8 +1,11 @@
 //! How it goes and what came of it, as text and as JSON.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use serde_json::{Value, json};
 
-use super::{Args, pcap};
+use super::Args;
 use crate::describe;
 use crate::exit::Exit;
 use crate::figures::{rate_over, si};
@@ -16,6 +19,8 @@ pub(super) struct Report<'a> {
     pub(super) args: &'a Args,
     pub(super) quota: u32,
     pub(super) channels: usize,
+    /// Capture files so far.
+    pub(super) files: Option<Arc<AtomicU64>>,
 }
 
 impl Show for Report<'_> {
@@ -60,7 +65,7 @@ impl Report<'_> {
             false => self.summary(&outcome),
         };
         // Where packets go, nothing else does.
-        if self.args.pcap.as_deref().is_some_and(|path| path.as_os_str() == "-") {
+        if self.args.file.is_stdout() {
             text.lines().for_each(|line| tracing::info!("{line}"));
             return outcome.finish("", Exit::Ok);
         }
@@ -85,8 +90,9 @@ impl Report<'_> {
         if let Some(error) = &outcome.error {
             object["error"] = describe(error).into();
         }
-        if let Some(path) = &self.args.pcap {
+        if let Some(path) = &self.args.file.path {
             object["file"] = path.display().to_string().into();
+            object["files"] = self.files().into();
         }
         object
     }
@@ -122,10 +128,18 @@ impl Report<'_> {
         if total.reconnects > 0 {
             text += &format!("connected again {} times\n", total.reconnects);
         }
-        if let Some(path) = &self.args.pcap {
-            text += &format!("written to {}\n", pcap::name(path));
+        if let Some(name) = self.args.file.name() {
+            text += &match self.files() {
+                1 => format!("written to {name}\n"),
+                files => format!("written to {files} files, {name}\n"),
+            };
         }
         text
+    }
+
+    fn files(&self) -> u64 {
+        // Relaxed: the thread that counts them has ended.
+        self.files.as_ref().map_or(0, |files| files.load(Relaxed))
     }
 }
 

@@ -10,12 +10,15 @@ use lend::{Borrower, Loan};
 
 use super::connection::{Connection, Rested};
 use super::pcap::Capture;
-use crate::packets::idle::{LONGEST, Patience};
+use crate::packets::idle::{LONGEST, Patience, nap};
 use crate::packets::session::Context;
 use crate::run::Ended;
 
 /// The most loans that are handled in one go.
 const BATCH: usize = 256;
+
+/// How long a worker waits where others may have all that is left to take.
+const WAIT: Duration = Duration::from_millis(1);
 
 /// What is done with packets.
 pub(super) enum Task {
@@ -32,6 +35,18 @@ impl Task {
     fn is_closed(&self) -> bool {
         matches!(self, Task::Capture(capture) if capture.is_closed())
     }
+
+    /// What is to be done now and then.
+    fn turn(&mut self, now: Instant) -> anyhow::Result<()> {
+        if let Task::Capture(capture) = self { capture.turn(now) } else { Ok(()) }
+    }
+
+    /// Nothing more comes, of which so much was dropped.
+    fn finish(&mut self, dropped: u64) -> anyhow::Result<()> {
+        let Task::Capture(capture) = self else { return Ok(()) };
+        capture.lost(dropped);
+        capture.finish()
+    }
 }
 
 /// A connection, and what is done with what comes.
@@ -47,19 +62,43 @@ pub(super) struct Worker {
 impl Worker {
     /// Works until the lender ends and it is not to wait for another one, or it is told to end.
     pub(super) fn run(mut self, context: &mut Context) -> anyhow::Result<()> {
+        let worked = self.work_on(context);
+        let dropped = self.connection.dropped();
+        context.over_quota(dropped);
+        context.write_down([]);
+        // Also where something failed: what came before that is whole.
+        let finished = self.task.finish(dropped);
+        worked.and(finished)
+    }
+
+    fn work_on(&mut self, context: &mut Context) -> anyhow::Result<()> {
         let mut loans = Vec::with_capacity(BATCH);
         let mut patience = Patience::sparing();
         let mut looked = Instant::now();
         while !context.control.is_over() {
             let now = Instant::now();
-            self.connection.borrower().receive(&mut loans, BATCH)?;
+            self.task.turn(now)?;
+            let claimed = context.control.claim(BATCH);
+            if claimed == 0 {
+                // Other workers have claimed what is left, or leave some of it.
+                context.turn(now, []);
+                nap(WAIT);
+                continue;
+            }
+            self.connection.borrower().receive(&mut loans, claimed)?;
             let received = !loans.is_empty();
             if received {
                 self.sift(&mut loans, context);
-                self.work(&loans, context, now)?;
+                let packets = self.work(&loans, context, now)?;
                 self.connection.borrower().give_back(loans.drain(..));
+                context.control.settle(packets, claimed - packets);
+            } else {
+                context.control.settle(0, claimed);
             }
             context.turn(now, []);
+            if context.control.is_over() {
+                break;
+            }
             if self.task.is_closed() {
                 context.control.ends(Ended::Reader);
                 break;
@@ -80,11 +119,6 @@ impl Worker {
                     break;
                 }
             }
-        }
-        context.over_quota(self.connection.dropped());
-        context.write_down([]);
-        if let Task::Capture(capture) = &mut self.task {
-            capture.flush()?;
         }
         Ok(())
     }
@@ -117,8 +151,12 @@ impl Worker {
         if let Task::Capture(capture) = &mut self.task {
             capture.flush()?;
         }
-        let task = &self.task;
-        self.connection.renew(|| context.control.is_over() || task.is_closed())
+        let (task, mut turned) = (&mut self.task, Ok(()));
+        let connected = self.connection.renew(|| {
+            turned = task.turn(Instant::now());
+            turned.is_err() || context.control.is_over() || task.is_closed()
+        });
+        turned.and(connected)
     }
 
     /// Gives back what does not match the filter, which looks into the first part of a packet.
@@ -139,10 +177,15 @@ impl Worker {
         self.connection.borrower().give_back(others);
     }
 
-    /// Does what it is for with whole packets.
-    fn work(&mut self, loans: &[Loan], context: &mut Context, now: Instant) -> anyhow::Result<()> {
+    /// Does what it is for with whole packets; how many there were.
+    fn work(
+        &mut self,
+        loans: &[Loan],
+        context: &mut Context,
+        now: Instant,
+    ) -> anyhow::Result<usize> {
         if loans.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let packets = loans.iter().filter(|loan| !loan.more()).count();
         let bytes: usize = loans.iter().map(Loan::len).sum();
@@ -157,10 +200,12 @@ impl Worker {
                 for packet in loans.split_inclusive(|loan| !loan.more()) {
                     write(capture, borrower, packet)?;
                 }
+                // What is dropped comes after what there was room for.
+                capture.lost(self.connection.dropped());
             }
         }
         context.received(packets, bytes as u64, now);
-        Ok(())
+        Ok(packets)
     }
 }
 

@@ -7,7 +7,7 @@ use frames::Accounting;
 use lend::LenderOptions;
 
 use super::pace::Pace;
-use crate::args::{Choice, duration, name_of, of_name};
+use crate::args::{Choice, choice, duration, name_of, of_name};
 use crate::exit::usage;
 use crate::packets::options::SocketArgs;
 
@@ -50,6 +50,11 @@ pub(super) struct LendArgs {
     /// each at once, which costs more CPU time
     #[arg(long, value_name = "TIME", default_value = "8ms", value_parser = duration)]
     delay: Duration,
+    /// What time a packet has for its borrowers: batch (when this command took it from its queue, one time
+    /// for a batch) or software (when the kernel received it: its time is written in front of it, where the
+    /// device has room for that)
+    #[arg(long, value_name = "KIND", default_value = "batch", value_parser = choice(TIMESTAMPS))]
+    timestamps: Timestamps,
     /// Time for which a borrower that shares flows may have its quota and return nothing, while packets for
     /// it are dropped; then it is disconnected, and others get its flows. 0s leaves it alone for ever
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
@@ -63,6 +68,16 @@ pub(super) struct LendArgs {
 /// The values of the knob.
 pub(super) const ACCOUNTING: Choice<Accounting> =
     &[("off", Accounting::Counters), ("on", Accounting::Ledgers)];
+
+/// What time a packet has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timestamps {
+    Batch,
+    Software,
+}
+
+const TIMESTAMPS: Choice<Timestamps> =
+    &[("batch", Timestamps::Batch), ("software", Timestamps::Software)];
 
 /// More than that can never be.
 const BORROWERS: u8 = 64;
@@ -105,6 +120,11 @@ impl LendArgs {
             ),
             false => format!("to up to {} borrowers with a quota of {quota}", options.borrowers),
         }
+    }
+
+    /// Whether each packet has a time of its own.
+    pub(super) fn stamps(&self) -> bool {
+        self.timestamps == Timestamps::Software
     }
 
     /// How a thread rests between packets.

@@ -68,6 +68,9 @@ impl Beside for Status {
             counts.evicted,
             borrowers.len()
         ));
+        if counts.unstamped > 0 {
+            report.lines.push(format!("lent with the time of their batch: {}", counts.unstamped));
+        }
         report.lines.extend(borrowers.iter().map(line));
         let refused = named(counters::named(Refusals::FIELDS, self.lender.refusals().values()));
         let offences = named(counters::named(Offences::FIELDS, self.lender.offences().values()));

@@ -1,12 +1,13 @@
 //! One queue's thread: receives, lends, takes back.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use frames::LaneCache;
 use lend::Distributor;
 use rustix::event::PollFlags;
-use xsk::{Packet, Socket};
+use xsk::{Packet, Socket, Stamps};
 
 use super::pace::{Pace, Rest};
 use crate::packets::idle::{self, Patience};
@@ -28,6 +29,9 @@ pub(super) struct Thread {
     /// Whether the queue's packets come to the socket.
     inserted: bool,
     packets: Vec<Packet>,
+    /// When packets came, if each has a time of its own.
+    stamps: Option<Stamps>,
+    times: Vec<Option<NonZeroU64>>,
     pace: Pace,
 }
 
@@ -41,7 +45,19 @@ impl Thread {
         args: &SocketArgs,
     ) -> Thread {
         let sockets = Sockets::new(vec![socket], cache, args);
-        Thread { sockets, distributor, program, inserted: false, packets: Vec::new(), pace }
+        let stamps = program.lock().stamps();
+        let (packets, times) = (Vec::new(), Vec::new());
+        Thread { sockets, distributor, program, inserted: false, packets, stamps, times, pace }
+    }
+
+    /// Lends what was received.
+    fn lend(&mut self, more: bool) {
+        let Thread { sockets, packets, times, .. } = self;
+        times.clear();
+        if let Some(stamps) = self.stamps {
+            stamps.take(packets, sockets.cache.pool().area(), times);
+        }
+        self.distributor.lend_timed(packets, times, &mut sockets.cache, more);
     }
 
     /// Has the queue's packets come here while somebody borrows, and go to the kernel else.
@@ -75,7 +91,7 @@ impl Handler for Thread {
             self.pace.came(packets);
             // A full batch: there are mostly more.
             let full = self.packets.len() >= self.sockets.batch;
-            self.distributor.lend_burst(&mut self.packets, &mut self.sockets.cache, full);
+            self.lend(full);
             context.control.settle(packets, 0);
         }
         Ok(packets + returned)

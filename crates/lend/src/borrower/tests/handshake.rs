@@ -30,6 +30,15 @@ fn a_hello_says_what_is_asked_for_and_the_welcome_says_what_is_given() {
     let in_group = BorrowerOptions::default().group(513);
     let (_, hello) = with(&in_group, serve);
     assert_eq!((hello.version_min, hello.version_max, hello.flags), (3, 3, 513 << 16));
+    assert_eq!(borrower.device(), None, "a lender of version 2 does not say");
+    let (borrower, ()) = with(&options, |socket| {
+        let lender = Lender::new(socket);
+        let mut welcome = Welcome { version: 3, ..lender.welcome() };
+        // Somebody's text: nothing in it moves a cursor.
+        welcome.reason[..7].copy_from_slice(b"eth\x1b[2m");
+        lender.take_in_with(&welcome);
+    });
+    assert_eq!(borrower.expect("welcome").device(), Some("eth?[2m"));
     let (unnamed, hello) = with(&BorrowerOptions::default(), serve);
     assert!(unnamed.is_ok() && hello.name[0] != 0, "the process's name");
 }

@@ -21,7 +21,7 @@ use crate::bench::claim::Claim;
 use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 
 /// What is told of the delays.
-const QUANTILES: [(&str, f64); 2] = [("median", 0.5), ("99th percentile", 0.99)];
+pub(super) const QUANTILES: [(&str, f64); 2] = [("median", 0.5), ("99th percentile", 0.99)];
 
 /// Where the time is, in the packets of `xsk send --pattern seq`: behind the headers of Ethernet, IPv4
 /// and UDP, and eight bytes more.
@@ -118,8 +118,7 @@ fn reader(mut borrower: Borrower, cpu: usize, is_over: &AtomicBool) -> anyhow::R
         borrower.receive(&mut loans, 256)?;
         let now = now();
         for loan in &loans {
-            let stamp = borrower.bytes(loan).get(STAMP..).and_then(|rest| rest.first_chunk::<8>());
-            let sent = u64::from_be_bytes(*stamp.context("a packet without a stamp")?);
+            let sent = sent(borrower.bytes(loan))?;
             // What came before does not count.
             if sent >= since {
                 delays.push(now.saturating_sub(sent));
@@ -128,6 +127,12 @@ fn reader(mut borrower: Borrower, cpu: usize, is_over: &AtomicBool) -> anyhow::R
         borrower.give_back(loans.drain(..));
     }
     Ok(delays)
+}
+
+/// When a packet was made.
+pub(super) fn sent(packet: &[u8]) -> anyhow::Result<u64> {
+    let stamp = packet.get(STAMP..).and_then(|rest| rest.first_chunk::<8>());
+    Ok(u64::from_be_bytes(*stamp.context("a packet without a stamp")?))
 }
 
 fn now() -> u64 {
