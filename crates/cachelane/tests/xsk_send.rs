@@ -277,6 +277,28 @@ fn root_latency_is_measured_where_packets_come_back() {
     assert_eq!((number(&sent, "/latency/back"), number(&sent, "/latency/lost")), (0, 5));
 }
 
+/// Packets that come long after one another are seen to, whenever they are taken.
+#[test]
+fn root_gaps_are_measured_by_when_packets_came() {
+    if !root("root_gaps_are_measured_by_when_packets_came") {
+        return;
+    }
+    let scene = Scene::new("sendgaps");
+    let link = scene.link("a", "b");
+    let args = ["xsk", "drop", &link.b.device, "--udp-port", "9", "--gaps", "--json"];
+    let receiver = scene.start(&link.b.host, &args, "receiving");
+    let start = Instant::now();
+    send(&scene, &link, 20, &["--rate", "50", "--burst", "1"]);
+    let took = start.elapsed().as_secs_f64() * 1e6;
+    assert!(comes_true(|| scene.counter(&receiver, "xsk.rx_packets") >= 20));
+    let got = receiver.object();
+    assert_eq!(number(&got, "/without_time"), 0, "{got:#}");
+    let at = |name: &str| got["gaps_us"][name].as_f64().expect("a number");
+    // 19 gaps of 20 ms: a machine that is late makes one longer and the next shorter.
+    assert!(at("max") >= 19_000.0 && at("max") <= took, "{got:#}");
+    assert!(at("median") > 1_000.0, "{got:#}");
+}
+
 #[test]
 fn root_intervals_are_lines_of_a_csv_file() {
     if !root("root_intervals_are_lines_of_a_csv_file") {

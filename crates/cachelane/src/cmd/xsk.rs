@@ -12,6 +12,7 @@ mod search;
 mod send;
 mod sender;
 mod template;
+mod times;
 mod values;
 
 use crate::exit::Exit;

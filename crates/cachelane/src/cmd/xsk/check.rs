@@ -6,12 +6,12 @@ use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use frames::FrameArea;
-use hdrhistogram::Histogram;
 use serde_json::Value;
 use xsk::Packet;
 
 use super::maker::Streams;
 use super::probe::{self, NoProbe, Probe, monotonic};
+use super::times::{LONGEST, Times};
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,21 +52,16 @@ impl Tally {
 pub(super) struct Checker {
     tally: Tally,
     streams: HashMap<u32, Stream>,
-    latency: Histogram<u64>,
+    latency: Times,
     /// The payload as it is sent, from any offset.
     fill: Vec<u8>,
     /// Streams that alone are looked at, each with so many flows; none: all.
     ours: Option<(Streams, u32)>,
 }
 
-/// The longest delay that is taken for one, and not for another host's clock.
-const LONGEST: Duration = Duration::from_secs(60);
-
 impl Checker {
     pub(super) fn new() -> Checker {
-        let digits = 2;
-        let longest = LONGEST.as_nanos() as u64;
-        let latency = Histogram::new_with_max(longest, digits).expect("both are in range");
+        let latency = Times::default();
         let fill = probe::fill(0, 256 + (64 << 10)).collect();
         Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill, ours: None }
     }
@@ -111,8 +106,10 @@ impl Checker {
                 self.tally.reordered += stream.seen.reordered - before.reordered;
                 self.tally.duplicated += stream.seen.duplicated - before.duplicated;
                 let took = nanoseconds.saturating_sub(probe.nanoseconds);
-                if took < LONGEST.as_nanos() as u64 {
-                    self.latency.saturating_record(took);
+                let took = Duration::from_nanos(took);
+                // A longer one is rather of another host's clock.
+                if took < LONGEST {
+                    self.latency.add(took, 1);
                 }
             }
             Err(NoProbe::Corrupt) => self.tally.corrupt += 1,
@@ -122,27 +119,7 @@ impl Checker {
 
     /// How long packets took, for people and in microseconds for programs, if any could be told.
     pub(super) fn delays(&self) -> Option<(String, Value)> {
-        const QUANTILES: [(&str, f64); 6] = [
-            ("median", 0.5),
-            ("p90", 0.9),
-            ("p99", 0.99),
-            ("p99_9", 0.999),
-            ("p99_99", 0.9999),
-            ("max", 1.0),
-        ];
-        if self.latency.is_empty() {
-            return None;
-        }
-        let at = |quantile| Duration::from_nanos(self.latency.value_at_quantile(quantile));
-        let [median, _, most, _, rare, worst] = QUANTILES.map(|(_, quantile)| at(quantile));
-        let text = format!(
-            "median {median:.1?}, 99 % below {most:.1?}, 99.99 % below {rare:.1?}, at most \
-             {worst:.1?}"
-        );
-        let value = |(name, quantile): (&str, f64)| {
-            (name.to_owned(), Value::from(at(quantile).as_secs_f64() * 1e6))
-        };
-        Some((text, Value::Object(QUANTILES.into_iter().map(value).collect())))
+        (!self.latency.is_empty()).then(|| (self.latency.text(), self.latency.object()))
     }
 
     fn probe(&self, parts: &[&[u8]]) -> Result<Probe, NoProbe> {

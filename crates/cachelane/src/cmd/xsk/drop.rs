@@ -1,15 +1,17 @@
 //! `cachelane xsk drop`: receives packets, counts them, and throws them away.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use frames::Frame;
+use frames::{Frame, FrameArea};
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 use serde_json::json;
-use xsk::{Device, Packet};
+use xsk::{Device, Packet, Stamps};
 
 use super::check::{Checker, check};
+use super::times::Times;
 use crate::exit::Exit;
 use crate::packets::idle;
 use crate::packets::job::{Beside, Job, Report};
@@ -30,6 +32,7 @@ code is 1 if any packet was lost, reordered, duplicated or corrupt.
 
 Examples:
   cachelane xsk drop eth1 --udp-port 9 --for 10s
+  cachelane xsk drop eth1 --udp-port 9 --gaps --for 10s
   cachelane xsk drop eth1 --udp-port 9 --check --count 1000000 --json
   cachelane xsk drop eth1 --queues 0-3 --cpus lane:0 --xdp native")]
 pub(super) struct Args {
@@ -40,6 +43,9 @@ pub(super) struct Args {
     /// duplicated or corrupt
     #[arg(long)]
     check: bool,
+    /// Measure the time between one packet and the next of a queue, by when the kernel received them
+    #[arg(long)]
+    gaps: bool,
     /// Threads, among which the queues are shared out [default: one for each queue]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -54,13 +60,18 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let device = Device::find(&args.interface)?;
     let announcement = format!("receiving {} on {device}, ", args.filter.what());
     let interfaces = vec![Interface::new(device, Some(&args.filter), false)];
-    let plan = Plan::new(&args.common, interfaces, args.threads, false)?;
+    let mut plan = Plan::new(&args.common, interfaces, args.threads, false)?;
+    plan.stamps = args.gaps;
     let then = vec!["would count those packets and throw them away".to_owned()];
     let Some(mut built) = plan.build("receiving", then)? else { return Ok(Exit::Ok) };
     let checker = args.check.then(|| Arc::new(Mutex::new(Checker::new())));
+    let stamps = built.programs.first().and_then(|program| program.lock().stamps());
+    let gaps = stamps.map(|_| Arc::new(Mutex::new(Gaps::default())));
     let receiver = |cache| {
         let sockets = Sockets::new(Vec::new(), cache, &args.common.sockets);
-        Receiver::new(sockets, checker.clone())
+        let mut receiver = Receiver::new(sockets, checker.clone());
+        receiver.watch = stamps.zip(gaps.clone()).map(|(stamps, gaps)| Watch::new(stamps, gaps));
+        receiver
     };
     let mut receivers: Vec<_> = built.caches.drain(..).map(receiver).collect();
     let threads = receivers.len();
@@ -71,15 +82,23 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "drop",
         announcement: announcement + &plan.queues_text(),
-        beside: &checker,
+        beside: &Found { checker, gaps },
     };
     built.run(&plan, receivers.into_iter().map(Handler::work).collect(), job, quiet)
 }
 
-/// What a checker found, if there is one.
-impl Beside for Option<Arc<Mutex<Checker>>> {
+/// What was looked for.
+struct Found {
+    checker: Option<Arc<Mutex<Checker>>>,
+    gaps: Option<Arc<Mutex<Gaps>>>,
+}
+
+impl Beside for Found {
     fn add_to(&self, report: &mut Report) {
-        if let Some(checker) = self {
+        if let Some(gaps) = &self.gaps {
+            gaps.lock().add_to(report);
+        }
+        if let Some(checker) = &self.checker {
             add_check(report, &checker.lock());
         }
     }
@@ -120,17 +139,75 @@ fn add_check(report: &mut Report, checker: &Checker) {
     report.findings = !tally.is_clean();
 }
 
+/// The times between packets.
+#[derive(Debug, Default)]
+struct Gaps {
+    times: Times,
+    /// Packets of which it is not known when they came.
+    unknown: u64,
+}
+
+impl Gaps {
+    fn add_to(&self, report: &mut Report) {
+        let Gaps { times, unknown } = self;
+        if !times.is_empty() {
+            report.lines.push(format!("between packets: {}", times.text()));
+            report.fields["gaps_us"] = times.object();
+        }
+        if *unknown > 0 {
+            report.lines.push(format!("{unknown} packets came without a time"));
+        }
+        report.fields["without_time"] = (*unknown).into();
+    }
+}
+
+/// Looks when packets come, on the sockets of one thread.
+struct Watch {
+    stamps: Stamps,
+    gaps: Arc<Mutex<Gaps>>,
+    /// When the latest packet of each socket came.
+    latest: Vec<Option<u64>>,
+    times: Vec<Option<NonZeroU64>>,
+}
+
+impl Watch {
+    fn new(stamps: Stamps, gaps: Arc<Mutex<Gaps>>) -> Watch {
+        Watch { stamps, gaps, latest: Vec::new(), times: Vec::new() }
+    }
+
+    fn look(&mut self, socket: usize, packets: &mut [Packet], area: &FrameArea) {
+        self.stamps.take(packets, area, &mut self.times);
+        self.latest.resize(self.latest.len().max(socket + 1), None);
+        let (latest, mut gaps) = (&mut self.latest[socket], self.gaps.lock());
+        let mut is_first = true;
+        for (time, packet) in self.times.drain(..).zip(packets) {
+            if std::mem::replace(&mut is_first, !packet.more) {
+                match time.map(NonZeroU64::get) {
+                    Some(now) => {
+                        if let Some(before) = latest.replace(now) {
+                            gaps.times.add(Duration::from_nanos(now.saturating_sub(before)), 1);
+                        }
+                    }
+                    None => gaps.unknown += 1,
+                }
+            }
+        }
+    }
+}
+
 /// One thread's part: some queues.
 pub(super) struct Receiver {
     sockets: Sockets,
     checker: Option<Arc<Mutex<Checker>>>,
+    watch: Option<Watch>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
 }
 
 impl Receiver {
     pub(super) fn new(sockets: Sockets, checker: Option<Arc<Mutex<Checker>>>) -> Receiver {
-        Receiver { sockets, checker, packets: Vec::new(), frames: Vec::new() }
+        let (packets, frames) = (Vec::new(), Vec::new());
+        Receiver { sockets, checker, watch: None, packets, frames }
     }
 }
 
@@ -148,6 +225,9 @@ impl Handler for Receiver {
                 continue;
             }
             let cache = &mut self.sockets.cache;
+            if let Some(watch) = &mut self.watch {
+                watch.look(socket, &mut self.packets, cache.pool().area());
+            }
             if let Some(checker) = &self.checker {
                 check(&mut checker.lock(), &self.packets, cache.pool().area());
             }

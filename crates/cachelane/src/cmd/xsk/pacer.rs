@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::times::Times;
 use crate::packets::job::Report;
 
 /// Says how many packets are due, so that in the long run so many a second are sent.
@@ -19,7 +19,8 @@ pub(super) struct Pacer {
     sent: u64,
     /// Those that were skipped.
     skipped: u64,
-    pub(super) lateness: Lateness,
+    /// How late packets were.
+    pub(super) lateness: Times,
 }
 
 /// How far a sender that was held up may catch up.
@@ -28,7 +29,7 @@ const ARREARS: Duration = Duration::from_millis(10);
 impl Pacer {
     /// A rate in packets a second; 0 means as fast as possible.
     pub(super) fn new(rate: f64, now: Instant) -> Pacer {
-        let lateness = Lateness::new();
+        let lateness = Times::default();
         Pacer { rate: (rate > 0.0).then_some(rate), from: now, sent: 0, skipped: 0, lateness }
     }
 
@@ -84,52 +85,6 @@ fn due_after(time: Duration, rate: f64) -> f64 {
     time.as_secs_f64() * rate + 1.0
 }
 
-/// How late packets were, in nanoseconds.
-#[derive(Debug)]
-pub(super) struct Lateness(Histogram<u64>);
-
-impl Lateness {
-    pub(super) fn new() -> Lateness {
-        /// A longer time counts as this one.
-        const LONGEST: Duration = Duration::from_secs(60);
-        let all = Histogram::new_with_max(LONGEST.as_nanos() as u64, 2);
-        Lateness(all.expect("both are in range"))
-    }
-
-    /// So many packets were at most so late.
-    pub(super) fn add(&mut self, late: Duration, packets: usize) {
-        let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-        self.0.saturating_record_n(late, packets as u64);
-    }
-
-    pub(super) fn join(&mut self, other: &Lateness) {
-        // Both have the same range.
-        let _ = self.0.add(&other.0);
-    }
-
-    fn at(&self, quantile: f64) -> Duration {
-        Duration::from_nanos(self.0.value_at_quantile(quantile))
-    }
-
-    /// For people.
-    pub(super) fn text(&self) -> String {
-        let [median, most, worst] = [0.5, 0.99, 1.0].map(|quantile| self.at(quantile));
-        format!("late: median {median:.1?}, 99 % below {most:.1?}, at most {worst:.1?}")
-    }
-
-    /// For programs, in microseconds.
-    pub(super) fn object(&self) -> Value {
-        let [median, p99, max] = [0.5, 0.99, 1.0].map(|at| self.at(at).as_secs_f64() * 1e6);
-        json!({"median": median, "p99": p99, "max": max})
-    }
-}
-
-impl Default for Lateness {
-    fn default() -> Lateness {
-        Lateness::new()
-    }
-}
-
 /// How well all threads kept their rate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pacing(Arc<Mutex<Option<Sum>>>);
@@ -140,7 +95,7 @@ struct Sum {
     due: f64,
     sent: u64,
     skipped: u64,
-    lateness: Lateness,
+    lateness: Times,
 }
 
 impl Pacing {
@@ -151,7 +106,7 @@ impl Pacing {
         // Up to one packet of each thread may not be due yet.
         let error = (*sent as f64 - due.floor()) / due.floor().max(1.0) * 100.0;
         report.lines.push(format!(
-            "rate: {rate} a second asked, {error:+.3} % off; {}; {skipped} not sent in time",
+            "rate: {rate} a second asked, {error:+.3} % off; late: {}; {skipped} not sent in time",
             lateness.text()
         ));
         report.fields["pacing"] = json!({
@@ -181,11 +136,8 @@ mod tests {
             sent += due;
         }
         assert!((2999..=3001).contains(&sent), "{sent}");
-        let worst = pacer.lateness.at(1.0);
-        assert!(
-            (Duration::from_micros(200)..Duration::from_micros(303)).contains(&worst),
-            "{worst:?}"
-        );
+        let worst = pacer.lateness.object()["max"].as_f64().expect("a number");
+        assert!((200.0..303.0).contains(&worst), "{worst}");
         let pacing = Pacing::default();
         pacer.end(start + Duration::from_secs(3), &pacing);
         let mut report = Report { fields: json!({}), ..Report::default() };

@@ -12,7 +12,7 @@ use serde_json::json;
 use xsk::Packet;
 
 use super::super::maker::{Make, write_parts};
-use super::super::pacer::Lateness;
+use super::super::times::Times;
 use super::super::values::Rate;
 use super::capture::{Chunk, Recorded};
 use crate::packets::job::{Beside, Report};
@@ -96,7 +96,7 @@ struct State {
     until: usize,
     noted: usize,
     is_over: bool,
-    lateness: Lateness,
+    lateness: Times,
     counts: Counts,
     frames: Vec<Frame>,
 }
@@ -105,7 +105,7 @@ struct State {
 #[derive(Clone, Default)]
 pub(super) struct Replayed {
     path: PathBuf,
-    counts: Arc<Mutex<(Counts, Option<Lateness>)>>,
+    counts: Arc<Mutex<(Counts, Option<Times>)>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -146,7 +146,7 @@ impl Replay {
             until: 0,
             noted: 0,
             is_over: false,
-            lateness: Lateness::new(),
+            lateness: Times::default(),
             counts: Counts::default(),
             frames: Vec::new(),
         };
@@ -294,7 +294,7 @@ impl Beside for Replayed {
             }
         }
         if let Some(lateness) = lateness {
-            report.lines.push(lateness.text());
+            report.lines.push(format!("late: {}", lateness.text()));
             report.fields["late_us"] = lateness.object();
         }
     }
