@@ -452,7 +452,7 @@ fn extension(at: u32) -> String {
         at @ libc::SKF_AD_OFF.. => {
             // Each stands for a word.
             let number = (at - libc::SKF_AD_OFF) as usize;
-            let name = NAMES.get(number / 4).filter(|_| number % 4 == 0);
+            let name = NAMES.get(number / 4).filter(|_| number.is_multiple_of(4));
             *name.unwrap_or(&"something that is not known here")
         }
         libc::SKF_NET_OFF.. => "an offset from the network header",

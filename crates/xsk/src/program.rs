@@ -293,7 +293,7 @@ impl Loaded {
             }
             Ok(Self {
                 program: bpf::Program::of(program)?,
-                answers: answers,
+                answers,
                 sockets: Map::of(&skel.maps.sockets)?,
                 looks: Arc::new(Looks::map(skel.maps.looks.as_fd(), queues)?),
                 counts: Map::of(&skel.maps.counts)?,
