@@ -67,10 +67,11 @@ impl Cli {
     /// Reads the arguments.
     fn read() -> Result<Cli, clap::Error> {
         // What follows belongs to a command of the user's.
-        let mut own = env::args_os().take_while(|arg| arg != "--");
-        let command = match own.any(|arg| arg == "--help-all") {
-            true => Cli::command(),
-            false => help::short(Cli::command()),
+        let own = || env::args_os().skip(1).take_while(|arg| arg != "--");
+        let has = |wanted: &[&str]| own().any(|arg| wanted.iter().any(|one| arg == *one));
+        let command = match has(&["-h", "--help", "help"]) && !has(&["--help-all"]) {
+            true => help::short(Cli::command()),
+            false => Cli::command(),
         };
         Cli::from_arg_matches(&command.try_get_matches()?)
     }

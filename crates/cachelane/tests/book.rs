@@ -125,15 +125,15 @@ fn anchors(page: &Page) -> BTreeSet<String> {
 #[test]
 fn the_page_of_commands_is_what_their_help_says() {
     let mut page = "# Commands\n\n\
-        What `cachelane COMMAND --help` prints, for all commands. `cachelane man DIR` writes the same as manual\n\
-        pages. What the options are good for is on the pages of the mechanisms.\n"
+        What `cachelane COMMAND --help-all` prints, for all commands. `cachelane man DIR` writes the same as\n\
+        manual pages, with every option by example. What the options are good for is on the pages of the mechanisms.\n"
         .to_owned();
     describe(&[], &mut page);
     is_as_written("docs/reference/commands.md", &page);
 }
 
 fn describe(command: &[&str], page: &mut String) {
-    let help = said(&[command, &["--help"]].concat());
+    let help = said(&[command, &["--help-all"]].concat());
     let name = [&["cachelane"], command].concat().join(" ");
     *page += &format!("\n## {name}\n\n```text\n{}\n```\n", help.trim_end());
     let (_, rest) = help.split_once("\nCommands:\n").unwrap_or_default();

@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         tracing::warn!("--quota {asked}: the lender gives {quota} at most");
     }
     // Only now: who is refused leaves the file as it is.
-    let mut capture = args.file.create(connections[0].borrower().device())?;
+    let mut capture = args.file.create(first.device(), args.filter.as_deref())?;
     let files = capture.as_ref().map(Capture::made);
     let work = |connection| -> (Place, Work) {
         let task = match capture.take() {

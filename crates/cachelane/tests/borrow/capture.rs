@@ -223,7 +223,8 @@ fn says(program: &str, args: &[&str]) -> String {
 #[test]
 fn wireshark_finds_the_device_the_host_and_the_losses_in_a_pcapng_file() {
     let mut rig = Rig::new(|options| options.device = "eth7".into());
-    let child = rig.start(&["--json", "--pcap", "x.pcapng", "--snaplen", "200"], 1);
+    let args = ["--json", "--pcap", "x.pcapng", "--snaplen", "200", "--filter", "greater 1"];
+    let child = rig.start(&args, 1);
     rig.lend(0, &flows(0..8, 100));
     rig.settle();
     // At once more than its quota: what comes then tells of it.
@@ -265,6 +266,7 @@ fn wireshark_finds_the_device_the_host_and_the_losses_in_a_pcapng_file() {
         "Capture length = 200",
         "Time precision = nanoseconds (9)",
         "Name = eth7",
+        "Filter string = greater 1",
         "Number of stat entries = 1",
         "Number of packets = 42",
         &format!("Capture application: cachelane {version}"),

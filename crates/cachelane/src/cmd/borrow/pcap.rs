@@ -101,12 +101,18 @@ impl FileArgs {
         Some(if self.rotation().is_on() { name(&files::pattern(path)) } else { name(path) })
     }
 
-    /// Begins the first file, if packets are to be written, with what this device receives.
-    pub(super) fn create(&self, device: Option<&str>) -> anyhow::Result<Option<Capture>> {
+    /// Begins the first file, if packets are to be written, with what this device receives and a filter
+    /// leaves of it.
+    pub(super) fn create(
+        &self,
+        device: Option<&str>,
+        filter: Option<&str>,
+    ) -> anyhow::Result<Option<Capture>> {
         let Some(path) = &self.path else { return Ok(None) };
         let is_pcapng = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("pcapng"));
         let by_name = if is_pcapng { Format::Pcapng } else { Format::Pcap };
-        let origin = Origin { snaplen: self.snaplen, device: device.map(str::to_owned) };
+        let [device, filter] = [device, filter].map(|text| text.map(str::to_owned));
+        let origin = Origin { snaplen: self.snaplen, device, filter };
         let format = self.format.unwrap_or(by_name);
         Capture::create(path, self.rotation(), format, origin).map(Some)
     }

@@ -36,7 +36,7 @@ use stage::{Stage, Staged};
 
 /// Find the highest rate without loss, for each size of packets
 #[derive(clap::Args, Debug)]
-#[command(after_long_help = "\
+#[command(mut_arg("count", |count| count.hide(true)), after_long_help = "\
 It measures what is between sending and receiving: a cable, a switch, a forwarding host. Either \
 another host sends the packets back (`xsk forward`), or they come to another device of this host \
 (--receive). A trial sends packets at a rate and counts those that do not come; halving what is \

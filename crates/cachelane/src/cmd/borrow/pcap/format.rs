@@ -22,6 +22,8 @@ pub(super) struct Origin {
     pub(super) snaplen: u32,
     /// The lender's, if it says which.
     pub(super) device: Option<String>,
+    /// The expression that they match.
+    pub(super) filter: Option<String>,
 }
 
 /// What a file says of all its packets.
@@ -153,6 +155,7 @@ mod pcapng {
     const APPLICATION: u16 = 4;
     const NAME: u16 = 2;
     const RESOLUTION: u16 = 9;
+    const FILTER: u16 = 11;
     const LOST: u16 = 4;
     const BEGAN: u16 = 2;
     const ENDED: u16 = 3;
@@ -193,6 +196,10 @@ mod pcapng {
             }
             // Ten to the power of minus nine seconds.
             option(to, RESOLUTION, &[9]);
+            if let Some(filter) = &origin.filter {
+                // 0: as people write it, not compiled.
+                option(to, FILTER, &[&[0], filter.as_bytes()].concat());
+            }
             words(to, [0]);
         });
     }

@@ -97,7 +97,7 @@ fn create(
     format: Format,
     snaplen: u32,
 ) -> anyhow::Result<Capture> {
-    let origin = Origin { snaplen, device: Some("eth7".into()) };
+    let origin = Origin { snaplen, device: Some("eth7".into()), filter: None };
     Capture::create(path, rotation, format, origin)
 }
 

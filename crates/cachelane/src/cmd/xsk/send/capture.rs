@@ -326,7 +326,10 @@ mod tests {
         .concat()
     }
 
-    fn all(bytes: &[u8]) -> anyhow::Result<Vec<(Vec<u8>, u64, bool, bool)>> {
+    /// Bytes, a time, whether it was cut, and whether it is not of Ethernet.
+    type Read = (Vec<u8>, u64, bool, bool);
+
+    fn all(bytes: &[u8]) -> anyhow::Result<Vec<Read>> {
         let mut found = Vec::new();
         Reading::default().all(bytes, |chunk| {
             let mut from = 0;
