@@ -277,6 +277,47 @@ fn root_latency_is_measured_where_packets_come_back() {
     assert_eq!((number(&sent, "/latency/back"), number(&sent, "/latency/lost")), (0, 5));
 }
 
+/// A receiver knows the flows that either engine sends, also one that does not come at all.
+#[test]
+fn root_what_happens_to_a_flow_is_seen() {
+    if !root("root_what_happens_to_a_flow_is_seen") {
+        return;
+    }
+    let scene = Scene::new("sendbyflow");
+    let link = scene.link("a", "b");
+    let mac = link.b.mac.to_string();
+    let to = ["--dst-mac", &mac, "--pattern", "seq", "--sport", "100-149", "--dport", "9-12"];
+    for more in [
+        &["--engine", "socket"][..],
+        &["--engine", "socket", "--order", "random"],
+        &["--engine", "socket", "--flows", "150", "--src", "10.0.0.0/30"],
+        &["--engine", "live", "--rate", "100000"],
+    ] {
+        let args = ["xsk", "drop", &link.b.device, "--udp-port", "9-11", "--check", "--json"];
+        let receiver = scene.start(&link.b.host, &args, "receiving");
+        send(&scene, &link, 1000, &[&to[..], more].concat());
+        // Those to port 12 are not received.
+        let all_came = || scene.counter(&receiver, "xsk.rx_packets") >= 700;
+        assert!(comes_true(all_came), "{more:?}");
+        let output = receiver.end(rustix::process::Signal::INT);
+        let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let is_limited = more.contains(&"--flows");
+        let (seen, lost) = if is_limited { (150, 0) } else { (150, 50) };
+        let flows = |name: &str| number(&got, &format!("/check/flows/{name}"));
+        assert_eq!(
+            (flows("seen"), flows("reordered"), flows("duplicated")),
+            (seen, 0, 0),
+            "{got:#}"
+        );
+        assert_eq!(number(&got, "/check/corrupt") + number(&got, "/check/other"), 0, "{got:#}");
+        let whole = flows("lost");
+        // Drawn flows are not all there among the last packets that came.
+        let is_close = if more.contains(&"random") { whole >= 45 } else { whole == lost };
+        assert!(is_close && (number(&got, "/check/lost") > 0) == (lost > 0), "{more:?}: {got:#}");
+        assert_eq!(output.status.code(), Some(i32::from(lost > 0)), "{more:?}");
+    }
+}
+
 /// Packets that come long after one another are seen to, whenever they are taken.
 #[test]
 fn root_gaps_are_measured_by_when_packets_came() {

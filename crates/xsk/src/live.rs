@@ -50,12 +50,9 @@ pub struct LivePackets {
     /// The ports of the first one.
     pub first: [u16; 2],
     /// The stream of their probes (22 bytes behind the UDP header: a magic number, the packet's number
-    /// in the stream, a time, the stream, and a guard that makes their sum zero); none: they carry
-    /// none.
-    pub probes: Option<u32>,
-    /// Which flow the first one is: each flow has a stream of its own, that of the first flow and those
-    /// after it. None: all have one.
-    pub position: Option<u32>,
+    /// in the stream, a time, the stream in 48 bits, and a guard that makes their sum zero); none: they
+    /// carry none.
+    pub probes: Option<u64>,
     /// Packets a second, at least [`LIVE_SLOWEST`]; 0: as many as can be.
     pub rate: f64,
 }
@@ -151,8 +148,7 @@ impl LiveSender {
         })?;
         let begin = || -> io::Result<Link> {
             let [source, target] = packets.first;
-            let position = packets.position.unwrap_or(0);
-            let state = State { source, target, position, ..State::default() };
+            let state = State { source, target, ..State::default() };
             maps.state.set(&0_u32, &state)?;
             sent.attach_tracepoint(c"xdp_devmap_xmit")
         };
@@ -202,7 +198,7 @@ impl LiveStop {
 
 /// Writes into a program what is fixed at its load.
 fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
-    let LivePackets { packet, udp, fixed, sources, targets, probes, position, rate, .. } = packets;
+    let LivePackets { packet, udp, fixed, sources, targets, probes, rate, .. } = packets;
     let varies = udp + UDP + if probes.is_some() { PROBE as usize } else { 0 };
     // Whole words: behind a short packet is nothing to write into.
     let words = varies.div_ceil(8).min(packet.len() / 8).min(HEAD_WORDS as usize);
@@ -210,7 +206,6 @@ fn set(constants: &mut skel::types::rodata, packets: &LivePackets) {
         *word = u64::from_ne_bytes(*bytes);
     }
     (constants.words, constants.udp) = (words as u32, *udp as u32);
-    constants.by_flow = position.is_some();
     (constants.fixed, constants.sources, constants.targets) = (*fixed, *sources, *targets);
     constants.probes = probes.is_some();
     constants.stream = probes.unwrap_or_default();

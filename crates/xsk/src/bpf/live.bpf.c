@@ -38,8 +38,7 @@ const volatile __u32 fixed;	       /* what the UDP checksum covers, without the 
 const volatile __u16 sources[2];       /* the first and the last UDP port that frames come from */
 const volatile __u16 targets[2];       /* and that they go to */
 const volatile bool probes;	       /* frames carry a probe */
-const volatile __u32 stream;	       /* in which they are: that of the first flow */
-const volatile bool by_flow;	       /* each flow has its stream */
+const volatile __u64 stream;	       /* in which they are, in 48 bits */
 const volatile __u64 gap;	       /* GAP_PARTS of a nanosecond between two frames; 0: none */
 
 struct {
@@ -83,19 +82,12 @@ static __always_inline __u32 sum_of(__u64 number)
 
 static __always_inline void next_ports(struct live_state *now)
 {
-	now->position++;
 	if (now->source < sources[1]) {
 		now->source++;
 		return;
 	}
 	now->source = sources[0];
-	if (now->target < targets[1]) {
-		now->target++;
-		return;
-	}
-	now->target = targets[0];
-	now->position = 0;
-	now->number += by_flow;
+	now->target = now->target < targets[1] ? now->target + 1 : targets[0];
 }
 
 /* Ports, and the checksum over them. */
@@ -112,15 +104,15 @@ static __always_inline void write_ports(__u8 *header, const struct live_state *n
 static __always_inline void write_probe(__u8 *probe, struct live_state *now)
 {
 	__u64 first = (__u64)MAGIC << 48 | (now->number & 0xffffffffffff);
-	__u64 nanoseconds = now->nanoseconds;
-	__u32 in = stream + (by_flow ? now->position : 0);
-	__u16 guard = ~fold(sum_of(first) + sum_of(nanoseconds) + sum_of(in));
+	__u64 second = now->nanoseconds << 16 | stream >> 32;
+	__u32 third = stream;
+	__u16 guard = ~fold(sum_of(first) + sum_of(second) + sum_of(third));
 
 	*(__be64 *)probe = bpf_cpu_to_be64(first);
-	*(__be64 *)(probe + 8) = bpf_cpu_to_be64(nanoseconds);
-	*(__be32 *)(probe + 16) = bpf_htonl(in);
+	*(__be64 *)(probe + 8) = bpf_cpu_to_be64(second);
+	*(__be32 *)(probe + 16) = bpf_htonl(third);
 	*(__be16 *)(probe + 20) = bpf_htons(guard);
-	now->number += !by_flow;
+	now->number++;
 }
 
 static long is_due(__u32 number, const __u64 *due)
@@ -161,8 +153,10 @@ int cachelane_make(struct xdp_md *context)
 		if (word < words)
 			((__u64 *)data)[word] = head[word];
 	}
-	if (sources[0] != sources[1] || targets[0] != targets[1])
+	if (sources[0] != sources[1] || targets[0] != targets[1]) {
 		write_ports(data + udp, now);
+		next_ports(now);
+	}
 	if (probes) {
 		if (data + udp + 8 + PROBE > end)
 			return XDP_DROP;
@@ -173,7 +167,6 @@ int cachelane_make(struct xdp_md *context)
 		now->left--;
 		write_probe(data + udp + 8, now);
 	}
-	next_ports(now);
 	return bpf_redirect(device, 0);
 }
 

@@ -16,14 +16,14 @@ enum live_size {
 
 /* Where the next frame goes on. Only the thread that runs the program has it. */
 struct live_state {
-	__u64 number;	   /* of the next probe in its stream */
+	__u64 number;	   /* of the next probe */
 	__u64 nanoseconds; /* when this batch of frames was begun */
 	__u64 due;	   /* when the next frame is, in nanoseconds, where there is a rate */
 	__u32 due_parts;   /* and so many GAP_PARTS */
 	__u32 left;	   /* frames of this batch */
 	__u16 source;	   /* the next frame's UDP ports */
 	__u16 target;
-	__u32 position; /* the next frame's flow, which has a stream of its own */
+	__u32 padding;
 };
 _Static_assert(sizeof(struct live_state) == 40, "struct live_state has padding");
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use xsk::Packet;
 
 use super::maker::Streams;
-use super::probe::{self, NoProbe, Probe, monotonic};
+use super::probe::{self, NoProbe, Probe, Stream, monotonic};
 use super::times::{LONGEST, Times};
 
 /// What was found so far.
@@ -20,7 +20,7 @@ pub(super) struct Tally {
     pub(super) probes: u64,
     /// Numbers missing between the first and the last that came.
     pub(super) lost: u64,
-    /// Came after one with a higher number.
+    /// Came after one of their flow with a higher number.
     pub(super) reordered: u64,
     /// Came again.
     pub(super) duplicated: u64,
@@ -51,24 +51,33 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Checker {
     tally: Tally,
-    streams: HashMap<u32, Stream>,
+    streams: HashMap<Stream, Track>,
     latency: Times,
     /// The payload as it is sent, from any offset.
     fill: Vec<u8>,
-    /// Streams that alone are looked at, each with so many flows; none: all.
-    ours: Option<(Streams, u32)>,
+    /// Streams that alone are looked at; none: all.
+    ours: Option<Streams>,
+    /// Flows that are followed so far.
+    followed: usize,
 }
 
 impl Checker {
     pub(super) fn new() -> Checker {
         let latency = Times::default();
         let fill = probe::fill(0, 256 + (64 << 10)).collect();
-        Checker { tally: Tally::default(), streams: HashMap::new(), latency, fill, ours: None }
+        Checker {
+            tally: Tally::default(),
+            streams: HashMap::new(),
+            latency,
+            fill,
+            ours: None,
+            followed: 0,
+        }
     }
 
-    /// One that looks at the packets of these streams alone, with so many flows each.
-    pub(super) fn of(streams: Streams, flows: u32) -> Checker {
-        Checker { ours: Some((streams, flows)), ..Checker::new() }
+    /// One that looks at the packets of these streams alone.
+    pub(super) fn of(streams: Streams) -> Checker {
+        Checker { ours: Some(streams), ..Checker::new() }
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -78,35 +87,37 @@ impl Checker {
     /// Looks at all flows.
     pub(super) fn flows(&self) -> FlowTally {
         let mut all = FlowTally::default();
-        for Stream { seen, .. } in self.streams.values() {
-            all.flows += 1;
-            all.lost += u64::from(seen.lost > 0);
-            all.reordered += u64::from(seen.reordered > 0);
-            all.duplicated += u64::from(seen.duplicated > 0);
+        for flow in self.streams.values().flat_map(|track| &track.flows) {
+            all.flows += u64::from(flow.next > 0);
+            all.lost += u64::from(flow.lost > 0);
+            all.reordered += u64::from(flow.reordered);
+            all.duplicated += u64::from(flow.duplicated);
         }
         all
     }
 
     /// Looks at one packet, in the parts in which it came, at this time of the monotonic clock.
     pub(super) fn packet(&mut self, parts: &[&[u8]], nanoseconds: u64) {
-        let ours = |stream| self.ours.is_none_or(|(ours, flows)| ours.have(stream, flows));
         match self.probe(parts) {
-            Ok(probe) if !ours(probe.stream) => self.tally.other += 1,
+            Ok(probe) if !self.ours.is_none_or(|ours| ours.have(probe.stream)) => {
+                self.tally.other += 1;
+            }
             Ok(probe) => {
                 let streams = self.streams.len();
-                let stream = match self.streams.entry(probe.stream) {
+                let track = match self.streams.entry(probe.stream) {
                     Entry::Occupied(there) => there.into_mut(),
-                    Entry::Vacant(_) if streams == FOLLOWED => return self.tally.other += 1,
-                    Entry::Vacant(free) => free.insert(Stream::at(probe.number, window(streams))),
+                    Entry::Vacant(_) if streams == STREAMS => return self.tally.other += 1,
+                    Entry::Vacant(free) => {
+                        let flows = probe.stream.flows() as usize;
+                        // Of too many flows, the order of all is what is looked at.
+                        let flows = if self.followed + flows > FOLLOWED { 1 } else { flows };
+                        self.followed += flows;
+                        free.insert(Track::new(probe.stream, probe.number, flows))
+                    }
                 };
                 self.tally.probes += 1;
-                let before = stream.seen;
-                stream.see(probe.number);
-                self.tally.lost = self.tally.lost + stream.seen.lost - before.lost;
-                self.tally.reordered += stream.seen.reordered - before.reordered;
-                self.tally.duplicated += stream.seen.duplicated - before.duplicated;
-                let took = nanoseconds.saturating_sub(probe.nanoseconds);
-                let took = Duration::from_nanos(took);
+                track.see(probe.number, &mut self.tally);
+                let took = Duration::from_nanos(probe.took(nanoseconds));
                 // A longer one is rather of another host's clock.
                 if took < LONGEST {
                     self.latency.add(took, 1);
@@ -190,83 +201,96 @@ fn payload(frame: &[u8]) -> Option<Payload<'_>> {
     Some(Payload { bytes: frame.get(inner + header..)?, len: len.checked_sub(header)? })
 }
 
-/// The most flows that are followed, so that nobody can use up the memory.
+/// The most streams, and flows of all of them, that are followed, so that nobody can use up the memory.
+const STREAMS: usize = 1024;
 const FOLLOWED: usize = 1 << 21;
 
-/// How many numbers back a late packet is told from one that came again, the first streams the
-/// farthest: where there are many, each has few packets in a time.
-fn window(streams: usize) -> u64 {
-    match streams {
-        0..16 => WINDOW,
-        16..4096 => 1024,
-        _ => 256,
-    }
-}
-
-/// The largest of them.
+/// How many numbers back a late packet is told from one that came again.
 const WINDOW: u64 = 1 << 16;
 
-/// The numbers of one stream.
+/// What came of one stream.
 #[derive(Debug)]
-struct Stream {
+struct Track {
+    stream: Stream,
     /// One past the highest number so far.
     next: u64,
-    /// Which of the last numbers came: a bit each, at the number modulo how many there are.
+    /// Which of the last [`WINDOW`] numbers came: a bit each, at the number modulo the window.
     came: Box<[u64]>,
-    seen: Seen,
+    /// What came of each flow, or of all if that is one.
+    flows: Vec<Flow>,
 }
 
-/// What was seen of a stream.
+/// What came of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    lost: u64,
-    reordered: u64,
-    duplicated: u64,
+struct Flow {
+    /// One past its highest number so far; 0: none came.
+    next: u64,
+    lost: u32,
+    reordered: bool,
+    duplicated: bool,
 }
 
-impl Stream {
+impl Track {
     /// A stream whose first packet is this one. Earlier ones are not missed.
-    fn at(first: u64, window: u64) -> Stream {
-        let came = vec![u64::MAX; window as usize / 64].into_boxed_slice();
-        Stream { next: first, came, seen: Seen::default() }
+    fn new(stream: Stream, first: u64, flows: usize) -> Track {
+        let came = vec![u64::MAX; WINDOW as usize / 64].into_boxed_slice();
+        Track { stream, next: first, came, flows: vec![Flow::default(); flows] }
     }
 
-    fn see(&mut self, number: u64) {
-        let window = self.came.len() as u64 * 64;
+    fn see(&mut self, number: u64, tally: &mut Tally) {
         if number >= self.next {
             let missing = number - self.next;
-            for lost in number.saturating_sub(missing.min(window))..number {
+            // Those from before the window are lost, of whichever flow they were.
+            for lost in number.saturating_sub(missing.min(WINDOW))..number {
                 self.mark(lost, false);
+                let flow = self.flow(lost);
+                flow.lost = flow.lost.saturating_add(1);
             }
             self.mark(number, true);
-            self.seen.lost += missing;
+            tally.lost += missing;
             self.next = number + 1;
-        } else if self.next - number > window || !self.has(number) {
+            self.flow(number).next = number + 1;
+        } else if self.next - number > WINDOW || !self.has(number) {
             // One from before the window is taken for late: it cannot be told.
-            if self.next - number <= window {
+            if self.next - number <= WINDOW {
                 self.mark(number, true);
             }
-            self.seen.reordered += 1;
-            self.seen.lost = self.seen.lost.saturating_sub(1);
+            tally.lost = tally.lost.saturating_sub(1);
+            let flow = self.flow(number);
+            flow.lost = flow.lost.saturating_sub(1);
+            // One that others of its flow did not overtake is in order.
+            if flow.next > number {
+                flow.reordered = true;
+                tally.reordered += 1;
+            } else {
+                flow.next = number + 1;
+            }
         } else {
-            self.seen.duplicated += 1;
+            tally.duplicated += 1;
+            self.flow(number).duplicated = true;
         }
     }
 
+    /// The flow of the packet of this number.
+    fn flow(&mut self, number: u64) -> &mut Flow {
+        let flow = if self.flows.len() == 1 { 0 } else { self.stream.flow(number) };
+        &mut self.flows[flow as usize]
+    }
+
     fn has(&self, number: u64) -> bool {
-        let (word, bit) = self.place(number);
+        let (word, bit) = place(number);
         self.came[word] & bit != 0
     }
 
     fn mark(&mut self, number: u64, came: bool) {
-        let (word, bit) = self.place(number);
+        let (word, bit) = place(number);
         self.came[word] = if came { self.came[word] | bit } else { self.came[word] & !bit };
     }
+}
 
-    fn place(&self, number: u64) -> (usize, u64) {
-        let at = number as usize % (self.came.len() * 64);
-        (at / 64, 1 << (at % 64))
-    }
+fn place(number: u64) -> (usize, u64) {
+    let at = number % WINDOW;
+    ((at / 64) as usize, 1 << (at % 64))
 }
 
 #[cfg(test)]
@@ -302,9 +326,13 @@ mod tests {
     }
 
     fn packet(template: &Template, stream: u32, number: u64) -> Vec<u8> {
+        packet_of(template, Stream::new(stream, 1, false), number)
+    }
+
+    fn packet_of(template: &Template, stream: Stream, number: u64) -> Vec<u8> {
         let mut bytes = template.bytes().to_vec();
         let probe = Probe { stream, number, nanoseconds: 1_000 };
-        template.stamp(&mut bytes, number, &template.flows().next(), Some(&probe));
+        template.stamp(&mut bytes, number, template.flows().next(), Some(&probe));
         bytes
     }
 
@@ -337,23 +365,56 @@ mod tests {
         }
     }
 
+    /// Flow 3 does not come at all, flow 5 loses one, and what comes late of others is in order by flow, but
+    /// for one.
     #[test]
     fn what_happened_is_known_by_flow() {
         let template = template(64);
-        let mut checker = Checker::new();
-        for stream in 0..5000 {
-            for number in [0, 1, 2, 3] {
-                let missing = stream == 7 && number == 2;
-                let number = if stream == 4999 && number == 3 { 1 } else { number };
-                if !missing {
-                    checker.packet(&[&packet(&template, stream, number)], 2_000);
+        for is_drawn in [false, true] {
+            let stream = Stream::new(1, 10, is_drawn);
+            let mut checker = Checker::new();
+            let mut see = |number| {
+                checker.packet(&[&packet_of(&template, stream, number)], 2_000);
+            };
+            let of = |flow: u32, from: u64| (from..).find(|number| stream.flow(*number) == flow);
+            let one = of(5, 500).expect("one of it");
+            let (late, later) = (of(7, 600).expect("one"), of(7, 601 + 20).expect("one more"));
+            let mut away = 0;
+            for number in 0..1000 {
+                let flow = stream.flow(number);
+                away += u64::from(flow == 3);
+                if flow != 3 && number != one && number != late {
+                    see(number);
+                }
+                if number == later {
+                    // Behind others of its flow.
+                    see(late);
                 }
             }
+            // All of a flow behind all of the others, but in order.
+            let second = 1000..1100;
+            second.clone().filter(|number| stream.flow(*number) != 6).for_each(&mut see);
+            second.filter(|number| stream.flow(*number) == 6).for_each(&mut see);
+            see(1099);
+            let Tally { lost, reordered, duplicated, .. } = checker.tally();
+            assert_eq!((lost, reordered, duplicated), (away + 1, 1, 1), "{is_drawn}");
+            let flows = FlowTally { flows: 10, lost: 2, reordered: 1, duplicated: 1 };
+            assert_eq!(checker.flows(), flows, "{is_drawn}");
         }
-        let expected = FlowTally { flows: 5000, lost: 1, reordered: 0, duplicated: 1 };
-        assert_eq!(checker.flows(), expected);
-        let Tally { lost, duplicated, .. } = checker.tally();
-        assert_eq!((lost, duplicated), (1, 1));
+    }
+
+    /// Streams without end are not followed without end.
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let template = template(64);
+        let mut checker = Checker::new();
+        for id in 0..3_000 {
+            let stream = Stream::new(id, 1 << 20, false);
+            checker.packet(&[&packet_of(&template, stream, 1 << 47)], 2_000);
+            checker.packet(&[&packet_of(&template, stream, 1)], 2_000);
+        }
+        assert!(checker.streams.len() <= STREAMS && checker.followed <= FOLLOWED + STREAMS);
+        assert_eq!(checker.tally().other, 2 * (3_000 - STREAMS as u64));
     }
 
     #[test]

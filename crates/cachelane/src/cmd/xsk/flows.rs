@@ -3,6 +3,8 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::probe::FLOWS;
+
 /// In which order flows get packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Order {
@@ -12,19 +14,15 @@ pub(super) enum Order {
     Random,
 }
 
-/// The flow of a packet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow<'a> {
-    /// A number for each thing that varies.
-    pub(super) digits: &'a [u64],
-    /// Which flow it is.
-    pub(super) position: u32,
-    /// Which packet of that flow it is.
-    pub(super) number: u64,
+/// Which of so many flows a packet is of, where they are drawn: sender and receiver come to the same.
+pub(super) fn drawn(number: u64, seed: u32, flows: u32) -> u32 {
+    // As splitmix64 makes numbers: https://prng.di.unimi.it/splitmix64.c
+    let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(seed) << 32);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    // The upper half of it, as a share of the flows.
+    (((mixed ^ mixed >> 31) >> 32) * u64::from(flows) >> 32) as u32
 }
-
-/// More flows than this are not told apart: all are flow 0.
-const KNOWN: u128 = 1 << 20;
 
 /// The flows of packets. One is a number for each thing that varies, from 0 to below its count; the
 /// first of them changes fastest.
@@ -35,13 +33,15 @@ pub(super) struct Flows {
     next: Vec<u64>,
     /// How many flows there are, if that is below all that there could be.
     limit: Option<u64>,
-    /// Which one `next` is, and how often all flows have had a packet.
+    /// Which one `next` is in turn, where there is a limit.
     at: u64,
-    round: u64,
-    random: Option<SmallRng>,
-    /// How many are told apart, and how many packets each has had, where they are drawn.
+    /// Where they are drawn: by the packet's number and this seed, or each thing by itself where there are
+    /// too many to be told apart.
+    seed: Option<u32>,
+    number: u64,
+    random: SmallRng,
+    /// How many are told apart.
     known: u32,
-    drawn: Vec<u32>,
 }
 
 impl Flows {
@@ -54,19 +54,17 @@ impl Flows {
             next: zeros,
             limit: None,
             at: 0,
-            round: 0,
-            random: None,
+            seed: None,
+            number: 0,
+            random: SmallRng::seed_from_u64(1),
             known: 1,
-            drawn: Vec::new(),
         };
         flows.limit = limit.filter(|limit| u128::from(*limit) < flows.all());
-        if flows.count() <= KNOWN {
+        if flows.count() <= u128::from(FLOWS) {
             flows.known = flows.count() as u32;
         }
         if order == Order::Random && flows.vary() {
-            flows.random = Some(SmallRng::seed_from_u64(1));
-            flows.drawn = vec![0; flows.known as usize];
-            flows.draw();
+            flows.seed = Some(0);
         }
         flows
     }
@@ -82,7 +80,7 @@ impl Flows {
     }
 
     pub(super) fn is_random(&self) -> bool {
-        self.random.is_some()
+        self.seed.is_some()
     }
 
     pub(super) fn is_limited(&self) -> bool {
@@ -94,17 +92,23 @@ impl Flows {
         self.limit.map_or_else(|| self.all(), u128::from)
     }
 
+    /// How many are told apart: one, if they are more than [`FLOWS`].
+    pub(super) fn known(&self) -> u32 {
+        self.known
+    }
+
     /// Whether there is more than one.
     #[inline]
     pub(super) fn vary(&self) -> bool {
         self.limit != Some(1) && self.counts.iter().any(|count| *count > 1)
     }
 
-    /// Those of one of so many threads: from another one on than those of the others.
-    pub(super) fn of_thread(mut self, thread: usize, threads: usize) -> Flows {
-        if self.random.is_some() {
-            self.random = Some(SmallRng::seed_from_u64(1 + thread as u64));
-            self.draw();
+    /// Those of one of so many threads, which begins with another one than the others, or draws them by
+    /// this seed.
+    pub(super) fn of_thread(mut self, thread: usize, threads: usize, seed: u32) -> Flows {
+        if self.seed.is_some() {
+            self.seed = Some(seed);
+            self.random = SmallRng::seed_from_u64(seed.into());
         } else {
             // Below 2^127, as there are at most 65,536 threads; more flows than that would take
             // longer than anybody waits.
@@ -115,41 +119,26 @@ impl Flows {
         self
     }
 
-    /// How many are told apart.
-    pub(super) fn known(&self) -> u32 {
-        self.known
-    }
-
     /// The next one.
     #[inline]
-    pub(super) fn next(&mut self) -> Flow<'_> {
-        self.now.copy_from_slice(&self.next);
-        let (at, round) = (self.at, self.round);
-        if self.random.is_some() {
-            self.draw();
-        } else {
-            self.count_on();
+    pub(super) fn next(&mut self) -> &[u64] {
+        if let Some(seed) = self.seed {
+            self.draw(seed);
+            self.number += 1;
+            return &self.next;
         }
-        let (position, number) = match self.known {
-            1 => {
-                self.round = round + 1;
-                (0, round)
-            }
-            _ if self.random.is_some() => {
-                let number = &mut self.drawn[at as usize];
-                *number += 1;
-                (at as u32, u64::from(*number) - 1)
-            }
-            _ => (at as u32, round),
-        };
-        Flow { digits: &self.now, position, number }
+        self.now.copy_from_slice(&self.next);
+        self.count_on();
+        &self.now
     }
 
     fn count_on(&mut self) {
-        self.at += 1;
-        if self.limit == Some(self.at) {
-            (self.at, self.round) = (0, self.round + 1);
-            return self.next.fill(0);
+        if let Some(limit) = self.limit {
+            self.at += 1;
+            if self.at == limit {
+                self.at = 0;
+                return self.next.fill(0);
+            }
         }
         for (digit, count) in self.next.iter_mut().zip(&self.counts) {
             *digit += 1;
@@ -158,22 +147,19 @@ impl Flows {
             }
             *digit = 0;
         }
-        (self.at, self.round) = (0, self.round + 1);
     }
 
-    fn draw(&mut self) {
-        let Some(random) = &mut self.random else { return };
-        if let Some(limit) = self.limit {
-            self.at = random.random_range(0..limit);
-            return self.set(self.at.into());
+    fn draw(&mut self, seed: u32) {
+        if self.known > 1 {
+            let drawn = drawn(self.number, seed, self.known);
+            return self.set(drawn.into());
         }
-        let mut each = 1_u64;
-        self.at = 0;
+        if let Some(limit) = self.limit {
+            let drawn = self.random.random_range(0..limit);
+            return self.set(drawn.into());
+        }
         for (digit, count) in self.next.iter_mut().zip(&self.counts) {
-            *digit = random.random_range(0..*count);
-            // Too large a number is not used: so many flows are not told apart.
-            self.at = self.at.wrapping_add(digit.wrapping_mul(each));
-            each = each.wrapping_mul(*count);
+            *digit = self.random.random_range(0..*count);
         }
     }
 
@@ -191,10 +177,11 @@ impl Flows {
 mod tests {
     use std::collections::{HashMap, HashSet};
 
+    use super::super::probe::Stream;
     use super::*;
 
     fn take(flows: &mut Flows, many: usize) -> Vec<Vec<u64>> {
-        (0..many).map(|_| flows.next().digits.to_vec()).collect()
+        (0..many).map(|_| flows.next().to_vec()).collect()
     }
 
     #[test]
@@ -206,8 +193,8 @@ mod tests {
         let again = take(&mut flows, 14);
         assert_eq!(again[6..12], all);
         for thread in 0..3 {
-            let mut flows = Flows::new(&[3, 1, 2], None, Order::Counting).of_thread(thread, 3);
-            assert_eq!(flows.next().digits, all[2 * thread], "{thread}");
+            let mut flows = Flows::new(&[3, 1, 2], None, Order::Counting).of_thread(thread, 3, 0);
+            assert_eq!(flows.next(), all[2 * thread], "{thread}");
         }
         assert!(!Flows::new(&[1, 1], None, Order::Random).vary());
     }
@@ -218,7 +205,7 @@ mod tests {
         let first = [[0, 0], [1, 0], [2, 0], [0, 1]];
         assert_eq!(flows.count(), 4);
         assert_eq!(take(&mut flows, 8), [first, first].concat());
-        let mut second = Flows::new(&[3, 2], Some(4), Order::Counting).of_thread(1, 2);
+        let mut second = Flows::new(&[3, 2], Some(4), Order::Counting).of_thread(1, 2, 0);
         assert_eq!(take(&mut second, 3), [[2, 0], [0, 1], [0, 0]]);
         // More than there are.
         assert_eq!(Flows::new(&[3, 2], Some(7), Order::Counting).count(), 6);
@@ -238,10 +225,9 @@ mod tests {
         assert_eq!(one.iter().collect::<HashSet<_>>().len(), 100);
     }
 
-    /// A flow has one position, and its packets count up from 0, or from 1 where its thread began behind
-    /// it.
+    /// The number of a packet says which flow it is of, whichever thread sends it and in which order.
     #[test]
-    fn packets_are_numbered_by_flow() {
+    fn a_stream_knows_the_flow_of_each_number() {
         for (limit, order) in [
             (None, Order::Counting),
             (Some(7), Order::Counting),
@@ -249,28 +235,20 @@ mod tests {
             (Some(7), Order::Random),
         ] {
             for thread in 0..2 {
-                let mut flows = Flows::new(&[3, 4], limit, order).of_thread(thread, 2);
-                let mut seen: HashMap<Vec<u64>, (u32, u64)> = HashMap::new();
-                for _ in 0..1000 {
-                    let Flow { digits, position, number } = flows.next();
-                    let (digits, next) = (digits.to_vec(), number + 1);
-                    match seen.insert(digits, (position, next)) {
-                        None => assert!(number == 0 || (number == 1 && thread == 1), "{number}"),
-                        Some(before) => assert_eq!(before, (position, number)),
-                    }
+                let flows = Flows::new(&[3, 4], limit, order);
+                let stream = Stream::new(77 + thread, flows.known(), flows.is_random());
+                let mut flows = flows.of_thread(thread as usize, 2, stream.id());
+                let mut seen: HashMap<Vec<u64>, u32> = HashMap::new();
+                for number in 0..1000 {
+                    let flow = *seen.entry(flows.next().to_vec()).or_insert(stream.flow(number));
+                    assert_eq!(flow, stream.flow(number), "{limit:?} {order:?} {number}");
                 }
-                let positions: HashSet<u32> =
-                    seen.values().map(|(position, _)| *position).collect();
+                let positions: HashSet<u32> = seen.values().copied().collect();
                 assert_eq!((positions.len(), seen.len()), (seen.len(), flows.known() as usize));
             }
         }
-        // One flow, and too many, are numbered as they come.
-        for counts in [&[1, 1], &[1 << 20, 1 << 20]] {
-            let mut flows = Flows::new(counts, None, Order::Counting);
-            for expected in 0..5 {
-                let Flow { position, number, .. } = flows.next();
-                assert_eq!((position, number), (0, expected));
-            }
-        }
+        // Too many are one.
+        assert_eq!(Flows::new(&[1 << 20, 2], None, Order::Counting).known(), 1);
+        assert_eq!(Flows::new(&[1 << 20], None, Order::Counting).known(), FLOWS);
     }
 }

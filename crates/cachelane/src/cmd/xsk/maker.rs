@@ -9,7 +9,7 @@ use xsk::Packet;
 
 use super::flows::Flows;
 use super::pacer::{Pacer, Pacing};
-use super::probe::{Probe, monotonic};
+use super::probe::{Probe, Stream, monotonic};
 use super::template::Template;
 
 /// Something that makes packets.
@@ -42,8 +42,7 @@ pub(super) trait Make: Send {
 pub(super) struct Templated {
     template: Arc<Template>,
     flows: Flows,
-    /// The stream of the first flow's probes; others have those that follow.
-    stream: u32,
+    stream: Stream,
     /// The next packet's number in this thread.
     pub(super) number: u64,
     /// How many packets are waited for at the rate.
@@ -65,10 +64,11 @@ impl Templated {
         rate: f64,
         renews: bool,
     ) -> Templated {
+        let stream = streams.of_thread(thread, template);
         Templated {
             template: Arc::clone(template),
-            flows: template.flows().of_thread(thread, threads),
-            stream: streams.of_thread(thread),
+            flows: template.flows().of_thread(thread, threads, stream.id()),
+            stream,
             number: 0,
             burst: Templated::usual_burst(rate),
             pacer: Pacer::new(rate, Instant::now()),
@@ -127,14 +127,12 @@ impl Templated {
     /// Writes the next packet where one was; its length.
     #[inline]
     fn write(&mut self, bytes: &mut [u8], nanoseconds: u64) -> usize {
-        let flow = self.flows.next();
-        let stream = self.stream.wrapping_add(flow.position);
-        let probe = Probe { stream, number: flow.number, nanoseconds };
+        let probe = Probe { stream: self.stream, number: self.number, nanoseconds };
         let probe = self.template.probes().then_some(&probe);
         if self.renews {
             self.template.renew(bytes, self.number);
         }
-        let len = self.template.stamp(bytes, self.number, &flow, probe);
+        let len = self.template.stamp(bytes, self.number, self.flows.next(), probe);
         self.number += 1;
         len
     }
@@ -165,26 +163,30 @@ impl Templated {
     }
 }
 
-/// Numbers of the streams of packets: each thread has one for each flow.
+/// The streams of a run: one for each thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streams {
     first: u32,
-    each: u32,
+    threads: u32,
 }
 
 impl Streams {
+    const IDS: u32 = 1 << Stream::IDS;
+
     pub(super) fn new(threads: usize) -> Streams {
-        Streams { first: random(), each: u32::MAX / threads.max(1) as u32 }
+        Streams { first: random::<u32>() % Self::IDS, threads: threads as u32 }
     }
 
-    /// The one of a thread's first flow.
-    pub(super) fn of_thread(self, thread: usize) -> u32 {
-        self.first.wrapping_add(self.each.wrapping_mul(thread as u32))
+    /// The one of a thread that sends packets of this template.
+    pub(super) fn of_thread(self, thread: usize, template: &Template) -> Stream {
+        let flows = template.flows();
+        let id = self.first.wrapping_add(thread as u32) % Self::IDS;
+        Stream::new(id, flows.known(), flows.is_random() && flows.known() > 1)
     }
 
-    /// Whether a stream is one of them, where there are so many flows.
-    pub(super) fn have(self, stream: u32, flows: u32) -> bool {
-        stream.wrapping_sub(self.first) % self.each < flows
+    /// Whether a stream is one of them.
+    pub(super) fn have(self, stream: Stream) -> bool {
+        stream.id().wrapping_sub(self.first) % Self::IDS < self.threads
     }
 }
 

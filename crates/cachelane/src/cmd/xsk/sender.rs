@@ -203,9 +203,9 @@ impl Echoes {
         Echoes { checker: Arc::new(Mutex::new(Checker::new())), sent: Arc::default() }
     }
 
-    /// Begins anew, for packets of these streams, with so many flows each.
-    pub(super) fn renew(&self, streams: Streams, flows: u32) {
-        *self.checker.lock() = Checker::of(streams, flows);
+    /// Begins anew, for packets of these streams.
+    pub(super) fn renew(&self, streams: Streams) {
+        *self.checker.lock() = Checker::of(streams);
         self.sent.store(0, Relaxed);
     }
 

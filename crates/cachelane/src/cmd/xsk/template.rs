@@ -8,8 +8,8 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use xsk::LivePackets;
 
-use super::flows::{Flow, Flows, Order};
-use super::probe::{self, Probe, fold};
+use super::flows::{Flows, Order};
+use super::probe::{self, Probe, Stream, fold};
 use super::values::{Sizes, Span, Tags};
 use crate::exit::usage;
 use crate::packets::values::Ports;
@@ -435,7 +435,7 @@ impl Template {
     }
 
     /// The same packets for the kernel to make: those of one of so many threads.
-    pub(super) fn live(&self, thread: usize, threads: usize, stream: u32) -> LivePackets {
+    pub(super) fn live(&self, thread: usize, threads: usize, stream: Stream) -> LivePackets {
         let port = |digit: usize, at: usize| {
             let bytes = self.bytes();
             let first = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -447,8 +447,8 @@ impl Template {
         let (bytes, inner) = (self.bytes(), self.inner);
         let (sources, targets) = (port(SPORT, inner), port(DPORT, inner + 2));
         let stored = u16::from_be_bytes([bytes[inner + 6], bytes[inner + 7]]);
-        let mut flows = self.flows().of_thread(thread, threads);
-        let Flow { digits, position, .. } = flows.next();
+        let mut flows = self.flows().of_thread(thread, threads, stream.id());
+        let digits = flows.next();
         let first = [sources[0] + digits[SPORT] as u16, targets[0] + digits[DPORT] as u16];
         LivePackets {
             packet: bytes.to_vec(),
@@ -457,8 +457,7 @@ impl Template {
             sources,
             targets,
             first,
-            probes: self.probes.then_some(stream),
-            position: (self.flows.known() > 1).then_some(position),
+            probes: self.probes.then_some(stream.bits()),
             rate: 0.0,
         }
     }
@@ -484,7 +483,7 @@ impl Template {
         &self,
         frame: &mut [u8],
         number: u64,
-        flow: &Flow<'_>,
+        flow: &[u64],
         probe: Option<&Probe>,
     ) -> usize {
         let body = self.body(number);
@@ -494,7 +493,7 @@ impl Template {
         }
         let mut sums = body.fixed;
         for field in &self.fields {
-            let value = (field.first + flow.digits[field.digit]).to_be_bytes();
+            let value = (field.first + flow[field.digit]).to_be_bytes();
             let bytes = &value[8 - field.width..];
             frame[field.at..][..field.width].copy_from_slice(bytes);
             for (sum, is_in) in sums.iter_mut().zip(field.sums) {
@@ -531,7 +530,8 @@ fn payload(pattern: Pattern, len: usize) -> Vec<u8> {
             bytes
         }
         Pattern::Seq => {
-            let empty = Probe { stream: 0, number: 0, nanoseconds: 0 }.bytes();
+            let stream = Stream::new(0, 1, false);
+            let empty = Probe { stream, number: 0, nanoseconds: 0 }.bytes();
             empty.into_iter().chain(probe::fill(probe::LEN, len - probe::LEN)).collect()
         }
     }
@@ -689,9 +689,10 @@ mod tests {
                 for number in 0..20_000_u64 {
                     // Sparse numbers, so that every word of the probe changes.
                     let sparse = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
-                    let probe =
-                        Probe { stream: sparse as u32, number: sparse, nanoseconds: !sparse };
-                    let len = template.stamp(&mut frame, number, &flows.next(), Some(&probe));
+                    let stream = Stream::new(sparse as u32, 1 + number as u32, true);
+                    let nanoseconds = !sparse >> 16;
+                    let probe = Probe { stream, number: sparse, nanoseconds };
+                    let len = template.stamp(&mut frame, number, flows.next(), Some(&probe));
                     assert_eq!(len, lengths[number as usize % lengths.len()]);
                     if number % 17 == 0 {
                         let (said, payload) = check(&frame[..len]);
@@ -719,7 +720,7 @@ mod tests {
         let mut flows = template.flows();
         let kinds: HashSet<String> = (0..60)
             .map(|number| {
-                let len = template.stamp(&mut frame, number, &flows.next(), None);
+                let len = template.stamp(&mut frame, number, flows.next(), None);
                 check(&frame[..len]).0
             })
             .collect();
@@ -740,9 +741,9 @@ mod tests {
         let v4 = recipe("10.0.0.1", "10.0.0.2");
         let template = Template::new(&v4).expect("packets");
         assert_eq!(template.not_live(), None);
-        let live = template.live(1, 2, 9);
+        let live = template.live(1, 2, Stream::new(9, 6, false));
         assert_eq!((live.sources, live.targets), ([1000, 1002], [65534, 65535]));
-        assert_eq!((live.first, live.udp, live.probes), ([1000, 65535], 34, Some(9)));
+        assert_eq!((live.first, live.udp), ([1000, 65535], 34));
         let parse = |s: &str| s.parse().unwrap();
         for (recipe, option) in [
             (Recipe { kind: Kind::TcpSyn, ..v4.clone() }, "--packet"),
@@ -756,7 +757,10 @@ mod tests {
         }
         let tagged = Recipe { tags: "1".parse().unwrap(), ..v4 };
         let tagged = Template::new(&tagged).expect("packets");
-        assert_eq!((tagged.not_live(), tagged.live(0, 1, 9).udp), (None, 38));
+        assert_eq!(
+            (tagged.not_live(), tagged.live(0, 1, Stream::new(9, 1, false)).udp),
+            (None, 38)
+        );
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Stage {
         time: Duration,
     ) -> anyhow::Result<Option<Found>> {
         let streams = Streams::new(self.threads);
-        self.echoes.renew(streams, template.flows().known());
+        self.echoes.renew(streams);
         let trial = Arc::new(Trial {
             template: Arc::clone(template),
             rate: rate.unwrap_or(0.0) / self.threads as f64,

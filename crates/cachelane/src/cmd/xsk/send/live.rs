@@ -102,7 +102,7 @@ pub(super) fn run(
     let (threads, stops) = (places.len(), Stops::default());
     let streams = Streams::new(threads);
     let sender = |number: usize| {
-        let stream = streams.of_thread(number);
+        let stream = streams.of_thread(number, template);
         let rate = rate(args, template) / threads as f64;
         let packets = LivePackets { rate, ..template.live(number, threads, stream) };
         let (device, stops) = (device.clone(), Arc::clone(&stops.all));
