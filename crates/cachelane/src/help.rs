@@ -296,7 +296,6 @@ fn shorten(command: Command, path: &str) -> Command {
     let command = command
         .mut_args(|arg| shown(arg, said))
         .mut_subcommands(|below| below.hide(true))
-        .disable_help_subcommand(true)
         .long_about(None::<&str>)
         .after_long_help(None::<&str>);
     // With the two options for help, which are not there yet.

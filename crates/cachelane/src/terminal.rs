@@ -75,7 +75,8 @@ pub(crate) fn command_line() -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,".contains(c);
         if word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
-    let words = std::env::args().skip(1).map(quote);
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = words.map(quote);
     std::iter::once("cachelane".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 

@@ -240,16 +240,18 @@ fn root_latency_is_measured_where_packets_come_back() {
     if !root("root_latency_is_measured_where_packets_come_back") {
         return;
     }
+    /// Fewer than a veth's queue has room for, so that none is lost where others have the CPU.
+    const ALL: u64 = 200;
     let scene = Scene::new("sendlatency");
     let link = scene.link("a", "b");
     let (mac, host) = (link.b.mac.to_string(), &link.b.host);
     let measure = |more: &[&str]| {
         let to = ["--latency", "--dst-mac", &mac, "--dst", "198.18.0.2"];
-        send(&scene, &link, 500, &[&to[..], more].concat())
+        send(&scene, &link, ALL, &[&to[..], more].concat())
     };
     let check = |sent: &Value, packets| {
         let both = (number(sent, "/latency/sent"), number(sent, "/latency/back"));
-        assert_eq!(both, (500, 500), "{sent:#}");
+        assert_eq!(both, (ALL, ALL), "{sent:#}");
         for bad in ["lost", "reordered", "duplicated", "corrupt"] {
             assert_eq!(number(sent, &format!("/latency/{bad}")), 0, "{bad}: {sent:#}");
         }
@@ -261,17 +263,24 @@ fn root_latency_is_measured_where_packets_come_back() {
     };
     let reflect = ["xsk", "forward", &link.b.device, "--udp-port", "9,1000-1999"];
     let forward = scene.start(host, &reflect, "forwarding");
-    check(&measure(&[]), 500);
-    check(&measure(&["--size", "imix", "--burst", "1"]), 500);
-    check(&measure(&["--dport", "1000-1099", "--src", "198.18.1.0/25"]), 500);
+    check(&measure(&[]), ALL);
+    check(&measure(&["--size", "imix", "--burst", "1"]), ALL);
+    // There is room to send, however many frames the ring would take.
+    check(&measure(&["--ring", "4096"]), ALL);
+    check(&measure(&["--dport", "1000-1099", "--src", "198.18.1.0/25"]), ALL);
     drop(forward);
     // Any host answers a ping; one that comes to another hardware address is of no use.
     host.ip(["addr", "add", "198.18.0.2/15", "dev", &link.b.device]).expect("an address");
     let own = link.a.mac.to_string();
     host.ip(["neigh", "add", "198.18.0.1", "lladdr", &own, "dev", &link.b.device]).expect("ip");
-    check(&measure(&["--packet", "icmp-echo", "--size", "64,1000"]), 500);
+    check(&measure(&["--packet", "icmp-echo", "--size", "64,1000"]), ALL);
+    // What others send to the same port is not ours, and does not keep it.
+    let own = link.a.mac.to_string();
+    let other = ["xsk", "send", &link.b.device, "--dst-mac", &own, "--rate", "200"];
+    let other = scene.start(host, &[&other[..], &["--pattern", "seq"]].concat(), "sending");
     let args = ["xsk", "send", &link.a.device, "--latency", "--count", "5", "--json"];
     let output = scene.run(&link.a.host, &args);
+    drop(other);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let sent: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((number(&sent, "/latency/back"), number(&sent, "/latency/lost")), (0, 5));
@@ -295,25 +304,26 @@ fn root_what_happens_to_a_flow_is_seen() {
     ] {
         let args = ["xsk", "drop", &link.b.device, "--udp-port", "9-11", "--check", "--json"];
         let receiver = scene.start(&link.b.host, &args, "receiving");
-        send(&scene, &link, 1000, &[&to[..], more].concat());
+        // Fewer than a veth's queue has room for.
+        let sent = send(&scene, &link, 240, &[&to[..], more].concat());
+        assert_eq!(number(&sent, "/tx/packets"), 240, "{sent:#}");
         // Those to port 12 are not received.
-        let all_came = || scene.counter(&receiver, "xsk.rx_packets") >= 700;
+        let least = if more.contains(&"random") { 120 } else { 190 };
+        let all_came = || scene.counter(&receiver, "xsk.rx_packets") >= least;
         assert!(comes_true(all_came), "{more:?}");
         let output = receiver.end(rustix::process::Signal::INT);
         let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let is_limited = more.contains(&"--flows");
         let (seen, lost) = if is_limited { (150, 0) } else { (150, 50) };
         let flows = |name: &str| number(&got, &format!("/check/flows/{name}"));
-        assert_eq!(
-            (flows("seen"), flows("reordered"), flows("duplicated")),
-            (seen, 0, 0),
-            "{got:#}"
-        );
+        assert_eq!((flows("reordered"), flows("duplicated")), (0, 0), "{got:#}");
         assert_eq!(number(&got, "/check/corrupt") + number(&got, "/check/other"), 0, "{got:#}");
-        let whole = flows("lost");
-        // Drawn flows are not all there among the last packets that came.
-        let is_close = if more.contains(&"random") { whole >= 45 } else { whole == lost };
-        assert!(is_close && (number(&got, "/check/lost") > 0) == (lost > 0), "{more:?}: {got:#}");
+        // Of flows that are drawn, some have no packet.
+        let is_right = match more.contains(&"random") {
+            true => (80..150).contains(&flows("seen")) && (20..50).contains(&flows("lost")),
+            false => (flows("seen"), flows("lost")) == (seen, lost),
+        };
+        assert!(is_right && (number(&got, "/check/lost") > 0) == (lost > 0), "{more:?}: {got:#}");
         assert_eq!(output.status.code(), Some(i32::from(lost > 0)), "{more:?}");
     }
 }
@@ -485,6 +495,8 @@ fn root_what_cannot_be_sent_is_refused_with_what_can() {
         (&["--src", "10.0.0.9-10.0.0.1"], 2, &["10.0.0.9-10.0.0.1", "198.18.0.0/22"]),
         (&["--engine", "live", "--dst", "10.0.0.0/24"], 2, &["--dst", "--engine socket"]),
         (&["--latency", "--packet", "arp"], 2, &["--latency", "icmp-echo over IPv4"]),
+        (&["--burst", "1000", "--rate", "5k"], 2, &["--burst 1000", "--batch, which is 128"]),
+        (&["--size", "30000", "--multi-buffer", "--ring", "8"], 2, &["--size 30000"]),
         (&["--latency", "--engine", "live"], 2, &["--latency", "--engine socket"]),
         (&["--latency", "--packet", "icmp-echo", "--dst", "fd00::1"], 2, &["expected IPv4"]),
         (&["--pcap", "/nowhere"], 1, &["--pcap /nowhere", "No such file"]),

@@ -52,6 +52,8 @@ pub(crate) struct Plan<'a> {
     expression: Option<Arc<Expression>>,
     /// Packets that come get stamps.
     pub(crate) stamps: bool,
+    /// Sockets send frames of their own beside those that they receive into.
+    pub(crate) shares: bool,
 }
 
 /// All that was built.
@@ -108,7 +110,17 @@ impl<'a> Plan<'a> {
         // Where there are several devices, they receive the same.
         let filter = interfaces[0].receives.and_then(|filter| filter.filter.as_deref());
         let expression = expression::compile(filter)?;
-        Ok(Plan { args, interfaces, queues, places, split, lent: None, expression, stamps: false })
+        Ok(Plan {
+            args,
+            interfaces,
+            queues,
+            places,
+            split,
+            lent: None,
+            expression,
+            stamps: false,
+            shares: false,
+        })
     }
 
     /// The frames and their size.
@@ -116,6 +128,13 @@ impl<'a> Plan<'a> {
         let nodes = self.places.iter().map(|place| place.node).collect();
         let sockets = self.queues.len() * self.interfaces.len();
         self.args.memory.area(sockets, self.lent).nodes(nodes)
+    }
+
+    /// How many frames each socket has to receive into: where it sends others, half of its part at most.
+    pub(crate) fn fill(&self) -> u32 {
+        let ring = self.args.sockets.ring;
+        let part = self.area().frames / (self.queues.len() as u32).max(1);
+        if self.shares { ring.min(part / 2) } else { ring }
     }
 
     /// The threads of an interface's sockets, by their queues.
@@ -191,7 +210,7 @@ impl<'a> Plan<'a> {
             for (queue, thread) in self.threads(number) {
                 let mut socket = bind(&umem, interface, queue, args)?;
                 if interface.receives.is_some() {
-                    socket.fill(&mut built.caches[thread], args.ring as usize);
+                    socket.fill(&mut built.caches[thread], self.fill() as usize);
                 }
                 built.in_force.push(format!("queue {queue} of {device}: {}", socket.in_force()));
                 sockets.push(socket);

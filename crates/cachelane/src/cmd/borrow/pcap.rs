@@ -158,6 +158,8 @@ pub(super) struct Capture {
     untold: u64,
     /// In all files.
     lost_in_all: u64,
+    /// The file is whole, and nothing follows in it.
+    is_finished: bool,
 }
 
 /// The file, as people read it.
@@ -188,6 +190,7 @@ impl Capture {
             lost: 0,
             untold: 0,
             lost_in_all: 0,
+            is_finished: false,
         };
         capture.begun();
         Ok(capture)
@@ -241,6 +244,9 @@ impl Capture {
 
     /// Completes the last file.
     pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return Ok(());
+        }
         let &mut Capture { format, began, written, lost, .. } = self;
         let statistics = Statistics { began, ended: SystemTime::now(), written, lost };
         let ended = self.sink.record(|to| format.end(to, &statistics));
@@ -269,6 +275,7 @@ impl Capture {
     /// A file has begun.
     fn begun(&mut self) {
         (self.began, self.written, self.lost) = (SystemTime::now(), 0, 0);
+        self.is_finished = false;
         // A time that is too long for the system is for ever.
         self.due = self.rotation.time.and_then(|time| Instant::now().checked_add(time));
         if self.rotation.is_on() {

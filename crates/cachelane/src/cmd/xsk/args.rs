@@ -79,6 +79,7 @@ impl FlowArgs {
         };
         let own = || device.mac().map(|mac| Span::one(Mac(mac)));
         Ok(Recipe {
+            option: "--size",
             kind,
             sizes,
             source_mac: self.src_mac.map_or_else(own, Ok)?,

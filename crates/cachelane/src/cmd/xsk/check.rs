@@ -212,8 +212,12 @@ const WINDOW: u64 = 1 << 16;
 #[derive(Debug)]
 struct Track {
     stream: Stream,
+    /// The number of the one that came first, before which none is missed.
+    first: u64,
     /// One past the highest number so far.
     next: u64,
+    /// So many steps it may still take to note which flows have lost packets: numbers may be anything.
+    credit: u64,
     /// Which of the last [`WINDOW`] numbers came: a bit each, at the number modulo the window.
     came: Box<[u64]>,
     /// What came of each flow, or of all if that is one.
@@ -233,31 +237,38 @@ struct Flow {
 impl Track {
     /// A stream whose first packet is this one. Earlier ones are not missed.
     fn new(stream: Stream, first: u64, flows: usize) -> Track {
-        let came = vec![u64::MAX; WINDOW as usize / 64].into_boxed_slice();
-        Track { stream, next: first, came, flows: vec![Flow::default(); flows] }
+        let came = vec![0; WINDOW as usize / 64].into_boxed_slice();
+        Track { stream, first, next: first, credit: 0, came, flows: vec![Flow::default(); flows] }
     }
 
     fn see(&mut self, number: u64, tally: &mut Tally) {
+        /// What one packet may cost, on average and at most.
+        const STEPS: u64 = 256;
+        const SAVED: u64 = 1 << 20;
+        self.credit = (self.credit + STEPS).min(SAVED);
         if number >= self.next {
             let missing = number - self.next;
-            // Those from before the window are lost, of whichever flow they were.
-            for lost in number.saturating_sub(missing.min(WINDOW))..number {
-                self.mark(lost, false);
+            self.clear(number - missing.min(WINDOW), number);
+            // Which flow the others were of is not looked at.
+            let known = missing.min(WINDOW).min(self.credit);
+            self.credit -= known;
+            for lost in number - known..number {
                 let flow = self.flow(lost);
                 flow.lost = flow.lost.saturating_add(1);
             }
-            self.mark(number, true);
+            self.mark(number);
             tally.lost += missing;
             self.next = number + 1;
             self.flow(number).next = number + 1;
         } else if self.next - number > WINDOW || !self.has(number) {
             // One from before the window is taken for late: it cannot be told.
             if self.next - number <= WINDOW {
-                self.mark(number, true);
+                self.mark(number);
             }
-            tally.lost = tally.lost.saturating_sub(1);
+            let was_missed = number >= self.first;
+            tally.lost = tally.lost.saturating_sub(u64::from(was_missed));
             let flow = self.flow(number);
-            flow.lost = flow.lost.saturating_sub(1);
+            flow.lost = flow.lost.saturating_sub(u32::from(was_missed));
             // One that others of its flow did not overtake is in order.
             if flow.next > number {
                 flow.reordered = true;
@@ -282,9 +293,24 @@ impl Track {
         self.came[word] & bit != 0
     }
 
-    fn mark(&mut self, number: u64, came: bool) {
+    fn mark(&mut self, number: u64) {
         let (word, bit) = place(number);
-        self.came[word] = if came { self.came[word] | bit } else { self.came[word] & !bit };
+        self.came[word] |= bit;
+    }
+
+    /// These have not come, at most a window of them.
+    fn clear(&mut self, from: u64, to: u64) {
+        let mut number = from;
+        while number < to {
+            let (word, bit) = place(number);
+            if bit == 1 && to - number >= 64 {
+                self.came[word] = 0;
+                number += 64;
+            } else {
+                self.came[word] &= !bit;
+                number += 1;
+            }
+        }
     }
 }
 
@@ -302,6 +328,7 @@ mod tests {
 
     fn recipe(size: usize) -> Recipe {
         Recipe {
+            option: "--size",
             kind: Kind::Udp,
             sizes: size.to_string().parse().unwrap(),
             source_mac: "02:00:00:00:00:01".parse().unwrap(),
@@ -356,6 +383,9 @@ mod tests {
             (&[0, 3, 1, 2], (0, 2, 0)),
             (&[0, 1, 1, 2, 0], (0, 0, 2)),
             (&[0, 3, 1, 1], (1, 1, 1)),
+            (&[1, 0], (0, 1, 0)),
+            (&[5, 3, 4, 3, 7], (1, 2, 1)),
+            (&[0, 70, 5, 69, 5], (67, 2, 1)),
             (&[0, 200_000], (199_999, 0, 0)),
             (&[0, 200_000, 199_999, 199_999], (199_998, 1, 1)),
             (&[0, 200_000, 3], (199_998, 1, 0)),

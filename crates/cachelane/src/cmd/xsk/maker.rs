@@ -35,7 +35,7 @@ pub(super) trait Make: Send {
     }
 
     /// Writes down what came of it.
-    fn end(&mut self, now: Instant);
+    fn end(&mut self);
 }
 
 /// Packets of a template.
@@ -71,7 +71,7 @@ impl Templated {
             stream,
             number: 0,
             burst: Templated::usual_burst(rate),
-            pacer: Pacer::new(rate, Instant::now()),
+            pacer: Pacer::new(rate),
             pacing: Pacing::default(),
             renews,
             frames: Vec::new(),
@@ -118,8 +118,8 @@ impl Make for Templated {
         self.pacer.wait(now, self.burst)
     }
 
-    fn end(&mut self, now: Instant) {
-        self.pacer.end(now, &self.pacing);
+    fn end(&mut self) {
+        self.pacer.end(&self.pacing);
     }
 }
 

@@ -14,7 +14,10 @@ use crate::packets::job::Report;
 pub(super) struct Pacer {
     /// Packets a second; none means all that can be sent.
     rate: Option<f64>,
-    from: Instant,
+    /// When the first was due: when it was first asked.
+    from: Option<Instant>,
+    /// When the last ones were made.
+    last: Option<Instant>,
     /// Packets that were due since `from`, and have been sent or skipped.
     sent: u64,
     /// Those that were skipped.
@@ -28,15 +31,16 @@ const ARREARS: Duration = Duration::from_millis(10);
 
 impl Pacer {
     /// A rate in packets a second; 0 means as fast as possible.
-    pub(super) fn new(rate: f64, now: Instant) -> Pacer {
-        let lateness = Times::default();
-        Pacer { rate: (rate > 0.0).then_some(rate), from: now, sent: 0, skipped: 0, lateness }
+    pub(super) fn new(rate: f64) -> Pacer {
+        let (rate, lateness) = ((rate > 0.0).then_some(rate), Times::default());
+        Pacer { rate, from: None, last: None, sent: 0, skipped: 0, lateness }
     }
 
     /// How many packets are due, at most `most`.
     pub(super) fn due(&mut self, now: Instant, most: usize) -> usize {
         let Some(rate) = self.rate else { return most };
-        let due = due_after(now.saturating_duration_since(self.from), rate) - self.sent as f64;
+        let from = *self.from.get_or_insert(now);
+        let due = due_after(now.saturating_duration_since(from), rate) - self.sent as f64;
         let limit = (rate * ARREARS.as_secs_f64()).max(most as f64);
         if due > limit {
             // What could not be sent in time is not made up for.
@@ -51,6 +55,7 @@ impl Pacer {
     pub(super) fn sent(&mut self, packets: usize, now: Instant) {
         if let Some(at) = self.at(self.sent).filter(|_| packets > 0) {
             self.lateness.add(now.saturating_duration_since(at), packets);
+            self.last = Some(now);
         }
         self.sent += packets as u64;
     }
@@ -63,13 +68,15 @@ impl Pacer {
 
     /// When the packet of this number is due.
     fn at(&self, number: u64) -> Option<Instant> {
-        Some(self.from + Duration::from_secs_f64(number as f64 / self.rate?))
+        Some(self.from? + Duration::from_secs_f64(number as f64 / self.rate?))
     }
 
-    /// What came of it by now.
-    pub(super) fn end(&self, now: Instant, pacing: &Pacing) {
-        let Some(rate) = self.rate else { return };
-        let due = due_after(now.saturating_duration_since(self.from), rate);
+    /// What came of it by the time of the last packet.
+    pub(super) fn end(&self, pacing: &Pacing) {
+        let (Some(rate), Some(from), Some(last)) = (self.rate, self.from, self.last) else {
+            return;
+        };
+        let due = due_after(last.saturating_duration_since(from), rate);
         let mut all = pacing.0.lock();
         let all = all.get_or_insert_with(Sum::default);
         all.rate += rate;
@@ -127,7 +134,7 @@ mod tests {
     #[test]
     fn packets_are_due_at_the_rate_and_how_late_they_are_is_known() {
         let start = Instant::now();
-        let mut pacer = Pacer::new(1000.0, start);
+        let mut pacer = Pacer::new(1000.0);
         let mut sent = 0;
         for step in 0..10_000_u32 {
             let now = start + Duration::from_micros(u64::from(step) * 300);
@@ -139,7 +146,7 @@ mod tests {
         let worst = pacer.lateness.object()["max"].as_f64().expect("a number");
         assert!((200.0..303.0).contains(&worst), "{worst}");
         let pacing = Pacing::default();
-        pacer.end(start + Duration::from_secs(3), &pacing);
+        pacer.end(&pacing);
         let mut report = Report { fields: json!({}), ..Report::default() };
         pacing.add_to(&mut report);
         let error = report.fields["pacing"]["error_percent"].as_f64().expect("a number");
@@ -148,7 +155,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_everything_is_due() {
-        let mut pacer = Pacer::new(0.0, Instant::now());
+        let mut pacer = Pacer::new(0.0);
         assert_eq!(pacer.due(Instant::now(), 64), 64);
         assert_eq!(pacer.wait(Instant::now(), 64), Duration::ZERO);
     }
@@ -156,7 +163,8 @@ mod tests {
     #[test]
     fn a_sender_that_was_held_up_does_not_flood_and_says_what_it_skipped() {
         let start = Instant::now();
-        let mut pacer = Pacer::new(100_000.0, start);
+        let mut pacer = Pacer::new(100_000.0);
+        assert_eq!(pacer.due(start, 64), 1);
         let late = start + Duration::from_secs(5);
         let mut burst = 0;
         loop {

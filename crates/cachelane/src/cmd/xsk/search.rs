@@ -19,7 +19,7 @@ use super::args::{FlowArgs, check_mtu, comes_back};
 use super::drop::Receiver;
 use super::maker::Make;
 use super::sender::{Echo, Flight, Sender};
-use super::template::{Kind, Pattern, Template};
+use super::template::{Kind, Pattern, Recipe, Template};
 use super::values::{Rate, Sizes};
 use crate::args::duration;
 use crate::exit::{Exit, usage};
@@ -125,6 +125,13 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     if let Some(path) = &args.trials.html {
         out::check_writable(path).with_context(|| format!("--html {}", path.display()))?;
     }
+    if let Some(sizes) = &args.trials.sizes
+        && (sizes.is_imix || sizes.each.iter().any(|(_, many)| *many > 1))
+    {
+        return Err(usage(format!(
+            "--sizes {sizes}: each size is searched (expected such as 64,512)"
+        )));
+    }
     if let Some(count) = args.common.count {
         return Err(usage(format!("--count {count}: a search has trials (expected --trial TIME)")));
     }
@@ -141,7 +148,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         }
         None => vec![Interface::new(device, Some(&filter), true)],
     };
-    let plan = Plan::new(&args.common, interfaces, None, is_split)?;
+    let mut plan = Plan::new(&args.common, interfaces, None, is_split)?;
+    plan.shares = !is_split;
     let then = vec![format!("would search {what}")];
     let Some(mut built) = plan.build("searching", then)? else { return Ok(Exit::Ok) };
     let stage = Stage::new(plan.queues.len());
@@ -149,7 +157,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let mut threads = if is_split {
         split(args, &mut built, &stage)
     } else {
-        reflected(args, &mut built, &stage)
+        reflected(args, plan.fill() as usize, &mut built, &stage)
     };
     threads.push(searcher(args, &stage, templates, &results));
     let mut places = plan.places.clone();
@@ -171,15 +179,15 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     exit
 }
 
-type Made = (Arc<Template>, super::template::Recipe);
+type Made = (Arc<Template>, Recipe);
 
 /// The packets of each size.
 fn templates(args: &Args, device: &Device, to: Option<&Device>) -> anyhow::Result<Vec<Made>> {
     let TrialArgs { sizes, .. } = &args.trials;
     let is_tagged = args.flows.vlan.is_some();
-    let recipe = |size: u32| {
-        let sizes = Sizes::one(size);
-        args.flows.recipe(device, Kind::Udp, sizes, Pattern::Seq)
+    let recipe = |size: u32| -> anyhow::Result<Recipe> {
+        let recipe = args.flows.recipe(device, Kind::Udp, Sizes::one(size), Pattern::Seq)?;
+        Ok(Recipe { option: "--sizes", ..recipe })
     };
     let fits = |size: usize| {
         let frame = args.common.memory.frame_size as usize;
@@ -222,8 +230,7 @@ fn describe(args: &Args, device: &Device, templates: &[Made]) -> String {
 }
 
 /// Threads that each send and receive on a queue.
-fn reflected(args: &Args, built: &mut Built, stage: &Arc<Stage>) -> Vec<Work> {
-    let fill = args.common.sockets.ring as usize;
+fn reflected(args: &Args, fill: usize, built: &mut Built, stage: &Arc<Stage>) -> Vec<Work> {
     let sockets = take(&mut built.sockets).into_iter().flatten().zip(take(&mut built.caches));
     let thread = |(thread, (socket, cache))| {
         let echo = Echo { echoes: stage.echoes.clone(), fill, packets: Vec::new() };

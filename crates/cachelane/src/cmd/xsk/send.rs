@@ -37,7 +37,7 @@ in the cache. The default addresses are of the ranges that are reserved for meas
 What is a range gives flows: with --sport 1000-1999 --dst 198.18.0.0/24 there are 256,000. Ports \
 change from packet to packet, then addresses, then hardware addresses, then VLANs.
 
-With a rate, the end says how far off it was, and how late packets were. Packets that are due \
+With a rate, sockets say at the end how far off it was, and how late packets were. Packets that are due \
 together in 200 microseconds are sent at once; --burst 1 sends each when it is due, and keeps a \
 CPU busy for that. What a sender could not send within 10 ms, since it had no CPU, is not made up \
 for, and counted.
@@ -161,7 +161,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     }
     check_frame(args, &template)?;
     let interfaces = vec![Interface::new(device, comes_back.as_ref(), true)];
-    let plan = Plan::new(&args.common, interfaces, None, false)?;
+    let mut plan = Plan::new(&args.common, interfaces, None, false)?;
+    plan.shares = args.latency;
     let then = vec![format!("would send {what}")];
     let Some(mut built) = plan.build("sending", then)? else { return Ok(Exit::Ok) };
     write_everywhere(&built.pool, &template)?;
@@ -179,8 +180,11 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         Box::new(maker) as Box<dyn Make>
     });
     let echoes = args.latency.then(Echoes::new);
+    if let Some(echoes) = &echoes {
+        echoes.renew(streams);
+    }
     let echo = || {
-        let fill = args.common.sockets.ring as usize;
+        let fill = plan.fill() as usize;
         echoes.clone().map(|echoes| Echo { echoes, fill, packets: Vec::new() })
     };
     let threads = senders(&mut built, makers, args.packets.burst.map_or(batch, |_| burst), echo);
@@ -219,7 +223,8 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
     let timing = packets.rate.map_or(Timing::Recorded(args.replay.speed), Timing::Rate);
     let most = longest(&device, true)?;
     let frame = args.common.memory.frame_size as usize;
-    let most = if sockets.multi_buffer { most } else { most.min(frame) };
+    let parts = if sockets.multi_buffer { sockets.ring as usize } else { 1 };
+    let most = most.min(frame.saturating_mul(parts));
     let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
     let how = match timing {
         Timing::Recorded(1.0) => "as they were recorded".to_owned(),
@@ -277,6 +282,16 @@ fn check_frame(args: &Args, template: &Template) -> anyhow::Result<()> {
             "--size {size}: a frame has {frame} bytes (expected --frame-size 4096, or \
              --multi-buffer)"
         )));
+    }
+    let (parts, ring) = (size.div_ceil(frame as usize), args.common.sockets.ring as usize);
+    if parts > ring {
+        return Err(usage(format!(
+            "--size {size}: a packet of {parts} frames does not fit into --ring {ring}"
+        )));
+    }
+    if let Some(burst) = args.packets.burst.filter(|burst| *burst > args.common.sockets.batch) {
+        let batch = args.common.sockets.batch;
+        return Err(usage(format!("--burst {burst}: expected at most --batch, which is {batch}")));
     }
     if (frame as usize) < template.head() {
         return Err(usage(format!("--frame-size {frame}: expected 2048 or 4096")));

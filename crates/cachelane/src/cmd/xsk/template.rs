@@ -88,6 +88,8 @@ impl Kind {
 /// What packets have in common, and what varies.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
+    /// The option that gives sizes.
+    pub(super) option: &'static str,
     pub(super) kind: Kind,
     /// Bytes of the Ethernet frame without its check sequence.
     pub(super) sizes: Sizes,
@@ -189,7 +191,7 @@ impl Recipe {
 
     /// The sizes of packets, as they are sent.
     fn sizes(&self) -> anyhow::Result<Vec<usize>> {
-        let [least, most] = self.range();
+        let ([least, most], option) = (self.range(), self.option);
         let family = match (self.kind, self.source.first) {
             (Kind::Arp, _) => "ARP",
             (_, IpAddr::V4(_)) => "IPv4",
@@ -202,10 +204,10 @@ impl Recipe {
         let size = |&(size, _): &(u32, u32)| match size as usize {
             size if size < least && self.sizes.is_imix => Ok(least),
             size if size < least => Err(usage(format!(
-                "--size {size}: {what}{kind}{family}{tags} needs at least {least} bytes"
+                "{option} {size}: {what}{kind}{family}{tags} needs at least {least} bytes"
             ))),
             size if size > most => Err(usage(format!(
-                "--size {size}: a packet of {family}{tags} has at most {most} bytes"
+                "{option} {size}: a packet of {family}{tags} has at most {most} bytes"
             ))),
             size => Ok(size),
         };
@@ -547,6 +549,7 @@ mod tests {
 
     fn recipe(source: &str, target: &str) -> Recipe {
         Recipe {
+            option: "--size",
             kind: Kind::Udp,
             sizes: "128".parse().unwrap(),
             source_mac: "02:00:00:00:00:01".parse().unwrap(),

@@ -24,7 +24,7 @@ use crate::bench::experiment::{Absent, Measure, Part, Step, Time};
 pub(super) const QUANTILES: [(&str, f64); 2] = [("median", 0.5), ("99th percentile", 0.99)];
 
 /// Where the time is, in the packets of `xsk send --pattern seq`: behind the headers of Ethernet, IPv4
-/// and UDP, and eight bytes more.
+/// and UDP, and eight bytes more: the lower 48 bits of the monotonic clock.
 const STAMP: usize = 14 + 20 + 8 + 8;
 
 pub(super) fn part() -> Part<Ground> {
@@ -131,8 +131,13 @@ fn reader(mut borrower: Borrower, cpu: usize, is_over: &AtomicBool) -> anyhow::R
 
 /// When a packet was made.
 pub(super) fn sent(packet: &[u8]) -> anyhow::Result<u64> {
-    let stamp = packet.get(STAMP..).and_then(|rest| rest.first_chunk::<8>());
-    Ok(u64::from_be_bytes(*stamp.context("a packet without a stamp")?))
+    const LOW: u64 = (1 << 48) - 1;
+    let stamp = packet.get(STAMP..).and_then(|rest| rest.first_chunk::<6>());
+    let stamp = stamp.context("a packet without a stamp")?;
+    let low = stamp.iter().fold(0, |time, byte| time << 8 | u64::from(*byte));
+    // The latest time until now that ends so.
+    let now = now();
+    Ok(now - (now.wrapping_sub(low) & LOW))
 }
 
 fn now() -> u64 {

@@ -162,6 +162,9 @@ mod pcapng {
     const RECEIVED: u16 = 4;
     const DROPPED: u16 = 5;
 
+    /// Bytes of the longest option.
+    const LONGEST: usize = u16::MAX as usize;
+
     /// Bytes of a packet's block beside the packet.
     const PACKET_BESIDE: usize = 8 + 20 + 4;
     /// Bytes of an option with a number of 64 bits, and of the last option.
@@ -196,7 +199,8 @@ mod pcapng {
             }
             // Ten to the power of minus nine seconds.
             option(to, RESOLUTION, &[9]);
-            if let Some(filter) = &origin.filter {
+            // One that is too long for an option is left out.
+            if let Some(filter) = origin.filter.as_ref().filter(|filter| filter.len() < LONGEST) {
                 // 0: as people write it, not compiled.
                 option(to, FILTER, &[&[0], filter.as_bytes()].concat());
             }

@@ -15,7 +15,12 @@ pub(super) struct Bisection {
     tried: u32,
     /// No lower rate is tried.
     least: f64,
+    /// Trials in a row that passed, in which less was sent than was asked.
+    short: u32,
 }
+
+/// So often a sender may be held up.
+const SHORT: u32 = 3;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +35,7 @@ pub(super) enum Next {
 pub(super) enum Highest {
     /// This rate passes, and one slightly higher does not.
     Found(f64),
-    /// This one passes, and is as high as it may be, or as the sender can send.
+    /// This one passes, and is as high as it may be, or as the sender could send.
     AtLeast(f64),
     /// Not even a rate of about this passes.
     Below(f64),
@@ -39,15 +44,18 @@ pub(super) enum Highest {
 impl Bisection {
     /// To be as exact as this share; `most` is the highest rate to try, and `least` about the lowest.
     pub(super) fn new(precision: f64, most: Option<f64>, least: f64, tries: u32) -> Bisection {
-        Bisection { passed: None, failed: None, precision, most, tries, tried: 0, least }
+        Bisection { passed: None, failed: None, precision, most, tries, tried: 0, least, short: 0 }
     }
 
     /// What to do next.
     pub(super) fn next(&self) -> Next {
+        if let Some(passed) = self.passed.filter(|_| self.short >= SHORT) {
+            return Next::Over(Highest::AtLeast(passed));
+        }
         let Some(failed) = self.failed else {
             return match self.passed {
-                Some(passed) => Next::Over(Highest::AtLeast(passed)),
-                None => Next::Try(self.most),
+                Some(passed) if self.short == 0 => Next::Over(Highest::AtLeast(passed)),
+                _ => Next::Try(self.most),
             };
         };
         match self.passed {
@@ -66,11 +74,10 @@ impl Bisection {
         if has_passed {
             self.tried = 0;
             self.passed = Some(self.passed.map_or(sent, |passed| passed.max(sent)));
-            // A sender that cannot do what was asked passes at less. So it would at more.
-            if let Some(asked) = asked.filter(|asked| sent < asked * (1.0 - self.precision)) {
-                let failed = self.failed.map_or(asked, |failed| failed.min(asked));
-                self.failed = Some(failed.min(sent / (1.0 - self.precision)));
-            }
+            // A sender that was held up says nothing of what was asked, so it is asked again; one that is
+            // too slow stays so.
+            let is_short = asked.is_some_and(|asked| sent < asked * (1.0 - self.precision));
+            self.short = if is_short { self.short + 1 } else { 0 };
             return;
         }
         self.tried += 1;
@@ -87,6 +94,21 @@ impl Bisection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sender_that_is_held_up_is_asked_again_and_one_that_is_slow_is_said_to_be() {
+        // It does a million, not ten.
+        let fast = Bisection::new(0.01, Some(1e7), 10.0, 1);
+        assert_eq!(search(1e9, 1e6, fast), (Highest::AtLeast(1e6), SHORT));
+        let mut bisection = Bisection::new(0.01, None, 10.0, 1);
+        bisection.tell(None, 1e6, false);
+        assert_eq!(bisection.next(), Next::Try(Some(250_000.0)));
+        bisection.tell(Some(250_000.0), 225_000.0, true);
+        let Next::Try(Some(rate)) = bisection.next() else { panic!("{:?}", bisection.next()) };
+        assert!(rate > 600_000.0, "{rate}");
+        bisection.tell(Some(rate), rate, true);
+        assert!(matches!(bisection.next(), Next::Try(Some(next)) if next > rate));
+    }
 
     /// Searches where a device passes this rate, and a sender sends at most that one.
     fn search(device: f64, sender: f64, mut bisection: Bisection) -> (Highest, u32) {

@@ -10,12 +10,13 @@ use trial::bench::{Case, Curve, Host, Line, Point};
 use trial::report::Page;
 
 use super::super::template::Template;
+use super::super::values::Rate;
 use super::Args;
 use super::bisection::Highest;
 use super::stage::Found;
 use crate::figures::si;
 use crate::packets::job::{Beside, Report};
-use crate::terminal::table;
+use crate::terminal::{command_line, table};
 
 /// What was found, for all who look.
 #[derive(Clone, Debug)]
@@ -26,8 +27,8 @@ struct State {
     sizes: Vec<Size>,
     /// The size that is being searched, and the rate that is tried; none: as fast as can be.
     now: Option<(usize, Option<f64>)>,
-    /// Whether the highest rate to try was given.
-    has_most: bool,
+    /// The highest rate to try, where it was given.
+    most: Rate,
     from: String,
     to: Option<String>,
     loss: f64,
@@ -67,23 +68,25 @@ impl Size {
     }
 
     /// What the rate ends at, for programs.
-    fn limit(&self, has_most: bool) -> &'static str {
+    fn limit(&self, most: Rate) -> &'static str {
+        // As near as what was sent may be to what was asked.
+        let most = most.packets(self.bytes as f64) * 0.95;
         match self.highest {
             Some(Highest::Found(_) | Highest::Below(_)) => "loss",
-            Some(Highest::AtLeast(_)) if has_most => "max-rate",
+            Some(Highest::AtLeast(rate)) if most > 0.0 && rate >= most => "max-rate",
             Some(Highest::AtLeast(_)) => "sender",
             None => "unfinished",
         }
     }
 
     /// The same for people.
-    fn words(&self, has_most: bool) -> &'static str {
-        match self.limit(has_most) {
-            "loss" if self.best().is_some() => "packets are lost above",
-            "loss" => "packets are lost at any rate",
-            "max-rate" => "not above --max-rate",
-            "sender" => "this host sends no faster",
-            _ => "not finished",
+    fn words(&self, most: Rate) -> String {
+        match (self.limit(most), self.highest) {
+            (_, Some(Highest::Below(rate))) => format!("packets are lost even at {}pps", si(rate)),
+            ("loss", _) => "packets are lost above".into(),
+            ("max-rate", _) => "not above --max-rate".into(),
+            ("sender", _) => "this host sends no faster".into(),
+            _ => "not finished".into(),
         }
     }
 
@@ -91,7 +94,7 @@ impl Size {
         self.best()?.latency.as_ref()?[quantile].as_f64()
     }
 
-    fn object(&self, has_most: bool) -> Value {
+    fn object(&self, most: Rate) -> Value {
         let best = self.best();
         let trial = |Trial { asked, found, has_passed }: &Trial| {
             json!({
@@ -108,14 +111,14 @@ impl Size {
             "pps": best.map(|found| found.rate),
             "bits_per_second": best.map(|found| self.bits(found.rate, 0)),
             "cable_bits_per_second": best.map(|found| self.bits(found.rate, CABLE)),
-            "limit": self.limit(has_most),
+            "limit": self.limit(most),
             "loss_percent": best.map(|found| found.loss() * 100.0),
             "latency_us": best.and_then(|found| found.latency.clone()),
             "trials": self.trials.iter().map(trial).collect::<Vec<_>>(),
         })
     }
 
-    fn row(&self, has_most: bool) -> [String; 7] {
+    fn row(&self, most: Rate) -> [String; 7] {
         let micros =
             |quantile| self.latency(quantile).map_or("-".into(), |us| format!("{us:.1} us"));
         let rates = self.best().map_or(["-".into(), "-".into()], |found| {
@@ -123,7 +126,7 @@ impl Size {
             [format!("{}pps", si(found.rate)), format!("{}bit/s", si(bits))]
         });
         let [rate, bits] = rates;
-        let limit = self.words(has_most).to_owned();
+        let limit = self.words(most);
         [self.bytes.to_string(), rate, bits, micros("median"), micros("p99"), micros("max"), limit]
     }
 }
@@ -138,7 +141,7 @@ impl Results {
         Results(Arc::new(Mutex::new(State {
             sizes: templates.iter().map(size).collect(),
             now: None,
-            has_most: args.trials.max_rate.packets(1.0) > 0.0,
+            most: args.trials.max_rate,
             from: args.interface.clone(),
             to: args.receive.clone(),
             loss: args.trials.loss,
@@ -166,7 +169,7 @@ impl Results {
         let mut state = self.0.lock();
         state.now = None;
         state.sizes[size].highest = Some(highest);
-        let [bytes, rate, bits, .., limit] = state.sizes[size].row(state.has_most);
+        let [bytes, rate, bits, .., limit] = state.sizes[size].row(state.most);
         tracing::info!("{bytes} bytes: {rate}, {bits} on a cable; {limit}");
     }
 
@@ -184,11 +187,11 @@ impl Results {
         for size in &state.sizes {
             let bytes = size.bytes;
             let Some(best) = size.best() else {
-                notes.push(format!("{bytes} bytes: {}", size.words(state.has_most)));
+                notes.push(format!("{bytes} bytes: {}", size.words(state.most)));
                 continue;
             };
-            if size.limit(state.has_most) != "loss" {
-                notes.push(format!("{bytes} bytes: {}", size.words(state.has_most)));
+            if size.limit(state.most) != "loss" {
+                notes.push(format!("{bytes} bytes: {}", size.words(state.most)));
             }
             let micros = |quantile| size.latency(quantile).map(|us| us / 1e6);
             for (line, (name, unit, value)) in lines.iter_mut().zip([
@@ -237,7 +240,7 @@ impl Results {
             .map(|(name, value)| (name.to_owned(), value))
             .to_vec(),
             notes,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command_line(),
             ..Page::default()
         }
     }
@@ -264,12 +267,12 @@ impl Beside for Results {
     fn add_to(&self, report: &mut Report) {
         let state = self.0.lock();
         let tried = state.sizes.iter().filter(|size| !size.trials.is_empty());
-        let rows: Vec<_> = tried.map(|size| size.row(state.has_most)).collect();
+        let rows: Vec<_> = tried.map(|size| size.row(state.most)).collect();
         let names = ["size", "highest rate", "on a cable", "median", "99 %", "at most", "limit"];
         if !rows.is_empty() {
             report.lines.extend(table(names, &rows).lines().map(str::to_owned));
         }
-        let objects = state.sizes.iter().map(|size| size.object(state.has_most));
+        let objects = state.sizes.iter().map(|size| size.object(state.most));
         report.fields["results"] = objects.collect();
         report.findings |=
             state.sizes.iter().any(|size| matches!(size.highest, Some(Highest::Below(_))));

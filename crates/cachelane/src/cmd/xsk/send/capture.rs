@@ -7,13 +7,17 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use anyhow::{Context as _, anyhow, bail};
-use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use pcap_parser::{
+    Block, Linktype, OptionCode, PcapBlockOwned, PcapError, PcapNGOption, create_reader,
+};
 
 use crate::exit::usage;
 
 /// Packets that were read together.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
+    /// It is the first of its file.
+    pub(super) begins: bool,
     pub(super) bytes: Vec<u8>,
     pub(super) packets: Vec<Recorded>,
 }
@@ -104,7 +108,7 @@ impl Capture {
     fn read_all(mut self, times: u64, to: &SyncSender<anyhow::Result<Chunk>>) {
         let (mut over, mut done) = (false, 0);
         while !over && (times == 0 || done < times) {
-            let mut read = Reading::default();
+            let mut read = Reading { is_again: done > 0, ..Reading::default() };
             let next = |chunk| to.send(Ok(chunk)).is_ok();
             let result = match &mut self.file {
                 Some(file) => read.all(file, next),
@@ -133,6 +137,10 @@ struct Reading {
     packets: u64,
     /// A link type that is not Ethernet.
     other: i32,
+    /// The section's byte order.
+    is_big: bool,
+    /// It was read before, so that what is to be said of it has been said.
+    is_again: bool,
 }
 
 /// Where packets of a file were recorded.
@@ -163,7 +171,9 @@ impl Reading {
                 }
                 Err(PcapError::Eof) => break,
                 Err(PcapError::UnexpectedEof) => {
-                    tracing::warn!("the capture file ends within packet {}", self.packets + 1);
+                    if !self.is_again {
+                        tracing::warn!("the capture file ends within packet {}", self.packets + 1);
+                    }
                     break;
                 }
                 Err(PcapError::Incomplete(_)) => {
@@ -203,11 +213,14 @@ impl Reading {
                 let data = &packet.data[..packet.data.len().min(packet.caplen as usize)];
                 self.packet(0, Some(time), data, packet.origlen)?;
             }
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
+            PcapBlockOwned::NG(Block::SectionHeader(section)) => {
+                self.interfaces.clear();
+                self.is_big = section.big_endian();
+            }
             PcapBlockOwned::NG(Block::InterfaceDescription(one)) => {
-                let units = one.ts_resolution().filter(|units| *units > 0);
+                let units = units(one.if_tsresol);
                 let units = units.context("it has an interface with an unknown unit of time")?;
-                let offset = one.ts_offset();
+                let offset = self.offset(&one.options);
                 self.interfaces.push(Interface { link: one.linktype, units, offset });
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
@@ -222,6 +235,14 @@ impl Reading {
             PcapBlockOwned::NG(_) => {}
         }
         Ok(())
+    }
+
+    /// Seconds that are to be added to times. The crate reads them in one byte order only.
+    fn offset(&self, options: &[PcapNGOption<'_>]) -> i64 {
+        let option = options.iter().find(|option| option.code == OptionCode::IfTsoffset);
+        let bytes = option.and_then(|option| option.value.first_chunk::<8>()).copied();
+        let read = if self.is_big { i64::from_be_bytes } else { i64::from_le_bytes };
+        bytes.map_or(0, read)
     }
 
     fn packet(
@@ -246,6 +267,7 @@ impl Reading {
         if is_other {
             self.other = one.link.0;
         }
+        self.chunk.begins |= self.packets == 1;
         self.chunk.bytes.extend_from_slice(data);
         self.chunk.packets.push(Recorded {
             end: self.chunk.bytes.len(),
@@ -254,6 +276,15 @@ impl Reading {
             is_other,
         });
         Ok(())
+    }
+}
+
+/// Units of time in a second, as an interface says it: a power of ten, or of two. (The crate reads no
+/// powers of two.)
+fn units(resolution: u8) -> Option<u64> {
+    match resolution {
+        power @ ..0x80 => 10_u64.checked_pow(power.into()),
+        power => 1_u64.checked_shl(u32::from(power & 0x7f)),
     }
 }
 
@@ -364,6 +395,42 @@ mod tests {
             (b"two".to_vec(), 5_002_000_000, false, false),
         ];
         assert_eq!(all(&pcapng()).expect("packets"), expected);
+    }
+
+    /// In either byte order, in powers of two, and with seconds to be added.
+    #[test]
+    fn times_are_those_of_the_interface() {
+        for is_big in [false, true] {
+            let word =
+                |number: u32| if is_big { number.to_be_bytes() } else { number.to_le_bytes() };
+            let half =
+                |number: u16| if is_big { number.to_be_bytes() } else { number.to_le_bytes() };
+            let long =
+                |number: i64| if is_big { number.to_be_bytes() } else { number.to_le_bytes() };
+            let block = |kind, body: &[u8]| {
+                let len = word(12 + body.len() as u32);
+                [&word(kind)[..], &len, body, &len].concat()
+            };
+            let section = [&word(0x1a2b_3c4d)[..], &half(1), &half(0), &[0xff; 8]].concat();
+            let interface = [
+                &[half(1), half(0)].concat()[..],
+                &word(0),
+                &[half(9), half(1)].concat(),
+                &[0x94, 0, 0, 0],
+                &[half(14), half(8)].concat(),
+                &long(100),
+                &word(0),
+            ];
+            // Three seconds and a half, in parts of 2^20.
+            let packet = [word(0), word(0), word(7 << 19), word(4), word(4)].concat();
+            let bytes = [
+                block(0x0a0d_0d0a, &section),
+                block(1, &interface.concat()),
+                block(6, &[packet, b"abcd".to_vec()].concat()),
+            ];
+            let found = all(&bytes.concat()).expect("a packet");
+            assert_eq!(found, [(b"abcd".to_vec(), 103_500_000_000, false, false)], "{is_big}");
+        }
     }
 
     #[test]

@@ -45,12 +45,8 @@ impl Recording {
     /// How late a packet is that was recorded at this time; none if it is not due.
     fn late(&mut self, nanoseconds: u64, now: Instant) -> Option<Duration> {
         let (from, first) = *self.from.get_or_insert((now, nanoseconds));
-        if nanoseconds < first {
-            // The file begins anew.
-            self.from = Some((now, nanoseconds));
-            return Some(Duration::ZERO);
-        }
-        let late = now.checked_duration_since(self.at(from, nanoseconds - first))?;
+        let since = nanoseconds.saturating_sub(first);
+        let late = now.checked_duration_since(self.at(from, since))?;
         if late > ARREARS {
             self.from = Some((now, nanoseconds));
         }
@@ -64,10 +60,8 @@ impl Recording {
     }
 
     fn wait(&self, nanoseconds: u64, now: Instant) -> Duration {
-        let Some((from, first)) = self.from.filter(|(_, first)| nanoseconds >= *first) else {
-            return Duration::ZERO;
-        };
-        self.at(from, nanoseconds - first).saturating_duration_since(now)
+        let Some((from, first)) = self.from else { return Duration::ZERO };
+        self.at(from, nanoseconds.saturating_sub(first)).saturating_duration_since(now)
     }
 }
 
@@ -180,6 +174,10 @@ impl Replay {
                 }
             };
             (state.at, state.until, state.noted) = (0, 0, 0);
+            if state.chunk.begins && matches!(self.timing, Timing::Recorded(_)) {
+                // The file begins anew, and so do its times.
+                state.recording.from = None;
+            }
             self.schedule();
         }
         Ok(true)
@@ -266,7 +264,7 @@ impl Make for Replay {
         self.state.is_over
     }
 
-    fn end(&mut self, _: Instant) {
+    fn end(&mut self) {
         let has_times = !matches!(self.timing, Timing::Rate(Rate::Unlimited));
         let lateness = std::mem::take(&mut self.state.lateness);
         *self.outcome.counts.lock() = (self.state.counts, has_times.then_some(lateness));
@@ -318,9 +316,35 @@ mod tests {
         assert_eq!(recording.late(3_000_000, after(101_000)), Some(Duration::from_millis(100)));
         assert_eq!(recording.late(4_000_000, after(101_400)), None);
         assert_eq!(recording.late(4_000_000, after(101_500)), Some(Duration::ZERO));
-        // And again from the beginning.
-        assert_eq!(recording.late(1_000_000, after(101_600)), Some(Duration::ZERO));
-        assert_eq!(recording.late(2_000_000, after(101_700)), None);
+    }
+
+    /// A short file over and over keeps its times each time.
+    #[test]
+    fn each_pass_of_a_file_has_its_times() {
+        let (to, chunks) = std::sync::mpsc::sync_channel(4);
+        let recorded =
+            |nanoseconds, end| Recorded { end, nanoseconds, is_cut: false, is_other: false };
+        for _ in 0..3 {
+            let packets = vec![recorded(1_000, 60), recorded(4_001_000, 120)];
+            to.send(Ok(Chunk { bytes: vec![0; 120], packets, begins: true })).expect("room");
+        }
+        let (timing, outcome) = (Timing::Recorded(1.0), Replayed::default());
+        let mut replay = Replay::new(chunks, timing, [None; 2], 1514, outcome);
+        let start = Instant::now();
+        for pass in 0..3 {
+            let now = start + Duration::from_millis(4 * pass);
+            assert_eq!(replay.due(now, 8).expect("a packet"), 1, "{pass}");
+            replay.state.at += 1;
+            assert_eq!(replay.due(now, 8).expect("none"), 0, "{pass}");
+            assert_eq!(replay.wait(now), Duration::from_millis(4), "{pass}");
+            assert_eq!(
+                replay.due(now + Duration::from_millis(4), 8).expect("a packet"),
+                1,
+                "{pass}"
+            );
+            replay.state.at += 1;
+        }
+        assert_eq!(replay.state.lateness.object()["max"], 0.0);
     }
 
     #[test]
