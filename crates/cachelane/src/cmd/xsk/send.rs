@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use frames::{AlienFree, FramePool};
 use kit::Mac;
+use serde_json::Value;
 use xsk::Device;
 
 use super::args::{FlowArgs, check_mtu, comes_back, longest};
@@ -100,8 +101,9 @@ struct PacketArgs {
     packet: Kind,
     /// Size of a packet in bytes: its Ethernet frame without the checksum. A list such as 64,590,1514 or
     /// 64:7,590:4,1514 (with how many of each) sends them in turn; imix is 60:7,590:4,1514:1
-    #[arg(long, value_name = "SIZES", default_value = "64")]
-    size: Sizes,
+    /// [default: 64, or what headers and pattern need]
+    #[arg(long, value_name = "SIZES")]
+    size: Option<Sizes>,
     /// What the payload holds
     #[arg(long, value_enum, default_value = "zeros")]
     pattern: Pattern,
@@ -151,6 +153,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     }
     let PacketArgs { packet, size, pattern, flows, .. } = &args.packets;
     let pattern = if args.latency { Pattern::Seq } else { *pattern };
+    let size = size.clone().unwrap_or_default();
     let recipe = flows.recipe(&device, *packet, size.clone(), pattern)?;
     check_mtu("--size", size.largest() as usize, &device, flows.vlan.is_some())?;
     let comes_back = args.latency.then(|| comes_back(&recipe)).transpose()?;
@@ -192,7 +195,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}"),
-        beside: &Sent { sizes: args.packets.size.clone(), pacing, echoes: echoes.clone() },
+        beside: &Sent { size: said_size(&size, &template), pacing, echoes: echoes.clone() },
     };
     built.run(&plan, threads, job, quiet)
 }
@@ -255,19 +258,25 @@ fn replay(args: &Args, path: &Path, device: Device, quiet: bool) -> anyhow::Resu
     built.run(&plan, threads, job, quiet)
 }
 
+/// One size as a number, or several as they are written.
+fn said_size(sizes: &Sizes, template: &Template) -> Value {
+    match sizes.is_one() {
+        true => template.bytes().len().into(),
+        false => sizes.to_string().into(),
+    }
+}
+
 /// What came of packets that were made.
 struct Sent {
-    sizes: Sizes,
+    /// For programs.
+    size: Value,
     pacing: Pacing,
     echoes: Option<Echoes>,
 }
 
 impl Beside for Sent {
     fn add_to(&self, report: &mut Report) {
-        report.fields["size"] = match self.sizes.is_one() {
-            true => self.sizes.largest().into(),
-            false => self.sizes.to_string().into(),
-        };
+        report.fields["size"] = self.size.clone();
         self.pacing.add_to(report);
         if let Some(echoes) = &self.echoes {
             echoes.add_to(report);
@@ -306,7 +315,7 @@ fn describe(args: &Args, recipe: &Recipe, template: &Template) -> String {
         many => format!("{}flows", si(many as f64)),
     };
     let sizes = match recipe.sizes.is_one() {
-        true => format!("{} bytes", recipe.sizes.largest()),
+        true => format!("{} bytes", template.bytes().len()),
         false => format!("sizes {}", recipe.sizes),
     };
     let tags = match recipe.tags.0.is_empty() {

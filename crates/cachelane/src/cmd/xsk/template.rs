@@ -202,7 +202,7 @@ impl Recipe {
         let what = if self.probes() { "pattern seq over " } else { "" };
         let tags = if self.tags.0.is_empty() { "" } else { " with --vlan" };
         let size = |&(size, _): &(u32, u32)| match size as usize {
-            size if size < least && self.sizes.is_imix => Ok(least),
+            size if size < least && self.sizes.grows => Ok(least),
             size if size < least => Err(usage(format!(
                 "{option} {size}: {what}{kind}{family}{tags} needs at least {least} bytes"
             ))),
@@ -786,6 +786,8 @@ mod tests {
         let plain = Recipe { pattern: Pattern::Zeros, ..v4.clone() };
         assert!(refused(&sized(59, &plain)).contains("--size 59: IPv4 needs at least 60"));
         assert!(Template::new(&sized(64, &v4)).is_ok());
+        let default = Recipe { sizes: Sizes::default(), ..v6.clone() };
+        assert_eq!(Template::new(&default).expect("a packet").bytes().len(), 84);
         let imix = Recipe { sizes: "imix".parse().unwrap(), ..v6.clone() };
         assert_eq!(Template::new(&imix).expect("packets").lengths().min(), Some(84));
         let mixed = recipe("10.0.0.1", "fd00::2");

@@ -181,8 +181,16 @@ impl fmt::Display for Tags {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) each: Vec<(u32, u32)>,
-    /// The mix of the Internet, whose small packets are as small as they can be.
+    /// The mix of the Internet.
     pub(super) is_imix: bool,
+    /// Sizes that are too small for what packets hold are as small as they can be.
+    pub(super) grows: bool,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { grows: true, ..Sizes::one(64) }
+    }
 }
 
 /// Most packets in a turn of sizes.
@@ -190,7 +198,7 @@ const TURN: u32 = 1000;
 
 impl Sizes {
     pub(super) fn one(size: u32) -> Sizes {
-        Sizes { each: vec![(size, 1)], is_imix: false }
+        Sizes { each: vec![(size, 1)], is_imix: false, grows: false }
     }
 
     pub(super) fn largest(&self) -> u32 {
@@ -222,7 +230,11 @@ impl FromStr for Sizes {
 
     fn from_str(s: &str) -> Result<Self, String> {
         if s == "imix" {
-            return Ok(Sizes { each: vec![(60, 7), (590, 4), (1514, 1)], is_imix: true });
+            return Ok(Sizes {
+                each: vec![(60, 7), (590, 4), (1514, 1)],
+                is_imix: true,
+                grows: true,
+            });
         }
         let bad = || {
             format!(
@@ -236,7 +248,11 @@ impl FromStr for Sizes {
         };
         let each: Vec<(u32, u32)> = s.split(',').map(one).collect::<Option<_>>().ok_or_else(bad)?;
         let all: u64 = each.iter().map(|(_, many)| u64::from(*many)).sum();
-        if all > u64::from(TURN) { Err(bad()) } else { Ok(Sizes { each, is_imix: false }) }
+        if all > u64::from(TURN) {
+            Err(bad())
+        } else {
+            Ok(Sizes { each, is_imix: false, grows: false })
+        }
     }
 }
 
