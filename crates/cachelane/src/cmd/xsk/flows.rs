@@ -21,7 +21,8 @@ pub(super) fn drawn(number: u64, seed: u32, flows: u32) -> u32 {
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     // The upper half of it, as a share of the flows.
-    (((mixed ^ mixed >> 31) >> 32) * u64::from(flows) >> 32) as u32
+    let share = ((mixed ^ mixed >> 31) >> 32) * u64::from(flows);
+    (share >> 32) as u32
 }
 
 /// The flows of packets. One is a number for each thing that varies, from 0 to below its count; the
