@@ -37,6 +37,9 @@
 #define RETIRE 10
 /* Where such a packet says when it was made: nanoseconds, in network order. */
 #define STAMP (14 + 20 + 8 + 8)
+/* Its bytes: the lower ones of the time. */
+#define STAMP_BYTES 6
+#define STAMP_MASK  ((1ull << 48) - 1)
 /* Delays that a worker has room for. */
 #define DELAYS (1u << 18)
 
@@ -121,11 +124,11 @@ static void note_delay(struct worker *worker, const unsigned char *bytes, uint32
 {
 	uint64_t sent = 0;
 
-	if (length < STAMP + 8 || worker->delay_count == DELAYS)
+	if (length < STAMP + STAMP_BYTES || worker->delay_count == DELAYS)
 		return;
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < STAMP_BYTES; i++)
 		sent = sent << 8 | bytes[STAMP + i];
-	worker->delays[worker->delay_count++] = now > sent ? now - sent : 0;
+	worker->delays[worker->delay_count++] = (now - sent) & STAMP_MASK;
 }
 
 static void read_block(struct worker *worker)
