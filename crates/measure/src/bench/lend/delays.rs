@@ -135,9 +135,9 @@ pub(super) fn sent(packet: &[u8]) -> anyhow::Result<u64> {
     let stamp = packet.get(STAMP..).and_then(|rest| rest.first_chunk::<6>());
     let stamp = stamp.context("a packet without a stamp")?;
     let low = stamp.iter().fold(0, |time, byte| time << 8 | u64::from(*byte));
-    // The latest time until now that ends so.
+    // The latest time until now that ends so; long ago, where something else than a time is there.
     let now = now();
-    Ok(now - (now.wrapping_sub(low) & LOW))
+    Ok(now.saturating_sub(now.wrapping_sub(low) & LOW))
 }
 
 fn now() -> u64 {
