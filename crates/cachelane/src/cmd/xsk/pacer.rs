@@ -27,7 +27,7 @@ pub(super) struct Pacer {
 }
 
 /// How far a sender that was held up may catch up.
-const ARREARS: Duration = Duration::from_millis(10);
+pub(super) const ARREARS: Duration = Duration::from_millis(10);
 
 impl Pacer {
     /// A rate in packets a second; 0 means as fast as possible.

@@ -12,6 +12,7 @@ use serde_json::json;
 use xsk::Packet;
 
 use super::super::maker::{Make, write_parts};
+use super::super::pacer::ARREARS;
 use super::super::times::Times;
 use super::super::values::Rate;
 use super::capture::{Chunk, Recorded};
@@ -33,9 +34,6 @@ struct Recording {
     /// up goes on from there.
     from: Option<(Instant, u64)>,
 }
-
-/// How far a sender that was held up may catch up.
-const ARREARS: Duration = Duration::from_millis(10);
 
 impl Recording {
     fn new(speed: f64) -> Recording {
