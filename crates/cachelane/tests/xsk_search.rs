@@ -132,6 +132,16 @@ fn root_what_cannot_be_searched_is_said() {
     let said = text(&output.stdout);
     assert!(output.status.success() && said.contains("would search the highest rate"), "{said}");
     assert!(said.contains("64, 124, 252, 508, 1020, 1276, 1514 bytes"), "{said}");
+    // What comes once is read once, for all sizes.
+    let key = vec!["6d"; 40].join(":");
+    let rss = format!("RX flow hash indirection table for b:\n 0: 0 1\nRSS hash key:\n{key}\n");
+    let path = scene.place.path().join("rss");
+    std::fs::write(&path, rss).expect("a file");
+    let mut command = scene.command(&[&dry[..], &["--rss", "-", "--flows", "8"]].concat());
+    command.stdin(std::fs::File::open(&path).expect("a file"));
+    let output = link.a.host.run(move || command.output()).expect("the host").expect("it runs");
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("queues 0-1: 4 each"), "{output:?}");
 }
 
 /// Ctrl-C ends it with what was found until then.

@@ -202,6 +202,97 @@ fn root_ranges_make_flows_and_sizes_come_in_turn() {
     assert_eq!(sizes, [64, 64, 64, 64, 100, 100, 300, 300]);
 }
 
+/// What `ethtool -x` prints of a card with 128 entries for six queues, and the key of Microsoft's
+/// "Verifying the RSS hash calculation".
+fn rss() -> (String, Vec<u8>, Vec<u32>) {
+    let key = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
+               ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
+    let table: Vec<u32> = (0..128).map(|entry| entry % 6).collect();
+    let mut text = "RX flow hash indirection table for eth1 with 6 RX ring(s):\n".to_owned();
+    for (row, queues) in table.chunks(8).enumerate() {
+        let queues: String = queues.iter().map(|queue| format!(" {queue:5}")).collect();
+        text += &format!("{:5}: {queues}\n", 8 * row);
+    }
+    text += &format!("RSS hash key:\n{key}\nRSS hash function:\n    toeplitz: on\n    xor: off\n");
+    let byte = |byte| u8::from_str_radix(byte, 16).expect("a byte");
+    (text, key.split(':').map(byte).collect(), table)
+}
+
+/// The queue of each packet in a file of tcpdump's, as a card would choose it.
+fn queues(file: &PathBuf, key: &[u8], table: &[u32]) -> Vec<u32> {
+    let file = std::fs::read(file).expect("a file");
+    let (mut queues, mut rest) = (Vec::new(), &file[24..]);
+    while !rest.is_empty() {
+        let len = u32::from_ne_bytes(rest[8..12].try_into().expect("four bytes")) as usize;
+        let (packet, after) = rest[16..].split_at(len);
+        let covered = match packet[14] >> 4 {
+            4 => &packet[26..38],
+            _ => &packet[22..58],
+        };
+        let bit = |of: &[u8], bit: usize| of[bit / 8] >> (7 - bit % 8) & 1;
+        let mut hash = 0;
+        for at in (0..8 * covered.len()).filter(|at| bit(covered, *at) == 1) {
+            hash ^= (at..at + 32).fold(0, |window, at| window << 1 | u32::from(bit(key, at)));
+        }
+        queues.push(table[hash as usize % table.len()]);
+        rest = after;
+    }
+    queues
+}
+
+/// How many flows each queue is due to get, as it is said.
+fn due(sent: &Value) -> Vec<u64> {
+    let queues = sent["rss"]["by_queue"].as_array().expect("queues");
+    queues.iter().map(|queue| number(queue, "/flows")).collect()
+}
+
+#[test]
+fn root_flows_go_to_the_queues_of_a_receiver_in_turn() {
+    if !root("root_flows_go_to_the_queues_of_a_receiver_in_turn") {
+        return;
+    }
+    let scene = Scene::new("sendrss");
+    let link = scene.link("a", "b");
+    let (text, key, table) = rss();
+    let path = scene.place.path().join("rss");
+    std::fs::write(&path, text).expect("a file");
+    let path = path.to_str().expect("text");
+    let (limited, count) = (["--flows", "12", "--packet", "tcp-syn"], 24);
+    for (more, count, flows) in [
+        (&["--dst", "10.1.0.0/30", "--sport", "1000-1095", "--dport", "53-54"][..], 768, 768),
+        (&["--dst", "fd00::/127", "--src", "fd00:1::fffe-fd00:1::1:1"], 300, 8 * 16_384),
+        (&limited, count, 12),
+        (&[&limited[..], &["--order", "random"]].concat(), 200, 12),
+    ] {
+        let seen = Tcpdump::start(&scene, &link.b, count, "");
+        let sent = send(&scene, &link, count, &[&["--rss", path][..], more].concat());
+        let went = queues(&seen.file(), &key, &table);
+        assert_eq!(due(&sent).iter().sum::<u64>(), flows, "{more:?}: {sent:#}");
+        let by_queue = |queue| went.iter().filter(|other| **other == queue).count() as u64;
+        if count == flows {
+            assert_eq!((0..6).map(by_queue).collect::<Vec<_>>(), due(&sent), "{more:?}");
+        }
+        if more.contains(&"random") {
+            assert!((0..6).all(|queue| by_queue(queue) > 0), "{went:?}");
+            continue;
+        }
+        // As long as each queue has ports left.
+        let round = went[..count.min(60) as usize].iter().enumerate();
+        round.for_each(|(at, queue)| assert_eq!(*queue, at as u32 % 6, "{more:?}: {at}"));
+    }
+    let few = ["xsk", "send", &link.a.device, "--rss", path, "--sport", "7-8", "--dry-run"];
+    let output = scene.run(&link.a.host, &few);
+    let said = common::text(&output.stderr);
+    assert!(output.status.success() && said.contains("these get no flow"), "{said}");
+    // Also where the kernel could make the packets, and from stdin.
+    let mut command = scene.command(&["xsk", "send", &link.a.device, "--rss", "-", "--dry-run"]);
+    command.stdin(std::fs::File::open(path).expect("a file"));
+    let output = link.a.host.run(move || command.output()).expect("the host").expect("it runs");
+    let said = common::text(&output.stdout);
+    assert!(output.status.success() && said.contains("16384 flows (by the receiver's"), "{said}");
+    assert!(!said.contains("live"), "{said}");
+}
+
 #[test]
 fn root_a_rate_is_kept_and_how_well_is_said() {
     if !root("root_a_rate_is_kept_and_how_well_is_said") {
@@ -485,6 +576,12 @@ fn root_what_cannot_be_sent_is_refused_with_what_can() {
     let scene = Scene::new("sendrefused");
     let link = scene.link("a", "b");
     let folder = scene.place.path().to_str().expect("text").to_owned();
+    let (text_of, ..) = rss();
+    let [good, xor] = ["good", "xor"].map(|name| format!("{folder}/{name}"));
+    let is_xor = text_of.replace("toeplitz: on", "toeplitz: off").replace("xor: off", "xor: on");
+    for (path, text) in [(&good, &text_of), (&xor, &is_xor)] {
+        std::fs::write(path, text).expect("a file");
+    }
     for (more, code, parts) in [
         (&["--packet", "arp", "--sport", "5"][..], 2, &["--sport 5", "has no ports"][..]),
         (&["--packet", "arp", "--dst", "fd00::1"], 2, &["IPv6", "expected IPv4"]),
@@ -505,6 +602,14 @@ fn root_what_cannot_be_sent_is_refused_with_what_can() {
         (&["--pcap", "x", "--size", "64"], 2, &["--pcap", "--size"]),
         (&["--speed", "2"], 2, &["--pcap"]),
         (&["--pcap", "-", "--loop", "2"], 2, &["--loop 2", "expected a file"]),
+        (&["--rss", "/nowhere"], 1, &["--rss /nowhere", "No such file"]),
+        (&["--rss", &folder], 1, &["--rss", "Is a directory"]),
+        (&["--rss", "/etc/hostname"], 2, &["--rss /etc/hostname", "ethtool -x DEVICE"]),
+        (&["--rss", &xor], 2, &["hash function xor", "hfunc toeplitz"]),
+        (&["--rss", &good, "--packet", "arp"], 2, &["--packet arp has no ports"]),
+        (&["--rss", &good, "--packet", "icmp-echo"], 2, &["--packet icmp-echo has no ports"]),
+        (&["--rss", &good, "--engine", "live"], 2, &["--rss", "--engine socket"]),
+        (&["--rss", &good, "--pcap", "x"], 2, &["--rss", "--pcap"]),
         (&["--pcap", "x", "--speed", "0"], 2, &["'0'", "factor"]),
     ] {
         let output =

@@ -8,11 +8,13 @@ mod forward;
 mod maker;
 mod pacer;
 mod probe;
+mod rss;
 mod search;
 mod send;
 mod sender;
 mod template;
 mod times;
+mod turns;
 mod values;
 
 use crate::exit::Exit;

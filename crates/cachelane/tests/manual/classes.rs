@@ -160,6 +160,13 @@ pub(crate) const FILES: &[(&str, &str, &str)] = &[
         "proxy.toml",
         "[relay.web]\nbudget = \"8X\"\nlisen = \":1\"\nto = \"a:1\"\n\n\n[relay.db]\nlisten = \":2\"\n",
     ),
+    (
+        "docs/traffic.md",
+        "eth1.rss",
+        "RX flow hash indirection table for eth1 with 8 RX ring(s):\n    0:      0     1     2     3     \
+         4     5     6     7\nRSS hash key:\n6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0\nRSS hash \
+         function:\n    toeplitz: on\n    xor: off\n    crc32: off\n",
+    ),
 ];
 
 /// The line that is for a command.

@@ -1,12 +1,16 @@
 //! What `send` and `search` take to say which packets: their addresses and what varies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use kit::Mac;
 use xsk::Device;
 
 use super::flows::Order;
+use super::rss::Rss;
 use super::template::{Kind, Pattern, Recipe};
+use super::turns::{self, Turns};
 use super::values::{Sizes, Span, Tags};
 use crate::exit::usage;
 use crate::packets::options::FilterArgs;
@@ -40,6 +44,10 @@ pub(super) struct FlowArgs {
     /// Port to send from, or a range such as 1000-1999 [default: 9]
     #[arg(long, value_name = "PORTS")]
     pub(super) sport: Option<Ports>,
+    /// Order the source ports so that flows go to the receiver's queues in turn: what `ethtool -x DEVICE`
+    /// prints there, also with --json; - for stdin. --sport is 16384-32767 then, if not given
+    #[arg(long, value_name = "FILE")]
+    pub(super) rss: Option<PathBuf>,
     /// Most flows: the first so many of all combinations [default: all of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) flows: Option<u64>,
@@ -49,7 +57,7 @@ pub(super) struct FlowArgs {
 }
 
 impl FlowArgs {
-    /// All of what packets are.
+    /// All of what packets are. Reads --rss, which may be stdin, so it is done once.
     pub(super) fn recipe(
         &self,
         device: &Device,
@@ -72,13 +80,18 @@ impl FlowArgs {
             let kind = kind.name();
             return Err(usage(format!("{option} {ports}: --packet {kind} has no ports")));
         }
+        if let Some(path) = self.rss.as_ref().filter(|_| !kind.has_ports()) {
+            let (path, kind) = (path.display(), kind.name());
+            return Err(usage(format!("--rss {path}: --packet {kind} has no ports")));
+        }
         let discard = Ports { first: 9, last: 9 };
         let nobody = match kind {
             Kind::Arp => Mac([0xff; 6]),
             _ => Mac([2, 0, 0, 0, 0, 2]),
         };
         let own = || device.mac().map(|mac| Span::one(Mac(mac)));
-        Ok(Recipe {
+        let sources = if self.rss.is_some() { turns::PORTS } else { discard };
+        let recipe = Recipe {
             option: "--size",
             kind,
             sizes,
@@ -87,12 +100,17 @@ impl FlowArgs {
             tags: self.vlan.clone().unwrap_or_default(),
             source: self.src.unwrap_or_else(|| default(1)),
             target: self.dst.unwrap_or_else(|| default(2)),
-            source_ports: self.sport.unwrap_or(discard),
+            source_ports: self.sport.unwrap_or(sources),
             target_ports: self.dport.unwrap_or(discard),
             pattern,
             limit: self.flows,
             order: self.order,
-        })
+            turns: None,
+        };
+        let Some(path) = &self.rss else { return Ok(recipe) };
+        recipe.check()?;
+        let turns = Turns::new(path, &Rss::read(path)?, &recipe)?;
+        Ok(Recipe { turns: Some(Arc::new(turns)), ..recipe })
     }
 }
 

@@ -341,6 +341,7 @@ mod tests {
             pattern: Pattern::Seq,
             limit: None,
             order: Order::Counting,
+            turns: None,
         }
     }
 

@@ -1,9 +1,12 @@
 //! Which flow each packet belongs to: what varies in packets, and in which order.
 
+use std::sync::Arc;
+
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::probe::FLOWS;
+use super::turns::Turns;
 
 /// In which order flows get packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -43,6 +46,8 @@ pub(super) struct Flows {
     random: SmallRng,
     /// How many are told apart.
     known: u32,
+    /// What replaces the first number, if anything.
+    turns: Option<Arc<Turns>>,
 }
 
 impl Flows {
@@ -59,6 +64,7 @@ impl Flows {
             number: 0,
             random: SmallRng::seed_from_u64(1),
             known: 1,
+            turns: None,
         };
         flows.limit = limit.filter(|limit| u128::from(*limit) < flows.all());
         if flows.count() <= u128::from(FLOWS) {
@@ -68,6 +74,16 @@ impl Flows {
             flows.seed = Some(0);
         }
         flows
+    }
+
+    /// The same, of which the first number is a source port that is taken in its turn.
+    pub(super) fn with_turns(mut self, turns: &Option<Arc<Turns>>) -> Flows {
+        self.turns.clone_from(turns);
+        self
+    }
+
+    pub(super) fn turns(&self) -> Option<&Turns> {
+        self.turns.as_deref()
     }
 
     /// How many there could be.
@@ -98,10 +114,11 @@ impl Flows {
         self.known
     }
 
-    /// Whether there is more than one.
+    /// Whether there is more than one, or one that is not the first.
     #[inline]
     pub(super) fn vary(&self) -> bool {
-        self.limit != Some(1) && self.counts.iter().any(|count| *count > 1)
+        (self.limit != Some(1) || self.turns.is_some())
+            && self.counts.iter().any(|count| *count > 1)
     }
 
     /// Those of one of so many threads, which begins with another one than the others, or draws them by
@@ -126,11 +143,11 @@ impl Flows {
         if let Some(seed) = self.seed {
             self.draw(seed);
             self.number += 1;
-            return &self.next;
+            return in_turn(self.turns.as_deref(), &mut self.next);
         }
         self.now.copy_from_slice(&self.next);
         self.count_on();
-        &self.now
+        in_turn(self.turns.as_deref(), &mut self.now)
     }
 
     fn count_on(&mut self) {
@@ -172,6 +189,14 @@ impl Flows {
             number /= u128::from(*count);
         }
     }
+}
+
+#[inline]
+fn in_turn<'a>(turns: Option<&Turns>, digits: &'a mut [u64]) -> &'a [u64] {
+    if let Some(turns) = turns {
+        turns.take(digits);
+    }
+    digits
 }
 
 #[cfg(test)]

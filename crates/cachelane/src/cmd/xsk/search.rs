@@ -139,6 +139,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let what = describe(args, &device, &templates);
     let first = &templates[0].1;
     let filter = comes_back(first)?;
+    let turns = first.turns.clone();
     let templates: Vec<_> = templates.iter().map(|(template, _)| Arc::clone(template)).collect();
     let is_split = to.is_some();
     let interfaces = match to {
@@ -153,7 +154,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
     let then = vec![format!("would search {what}")];
     let Some(mut built) = plan.build("searching", then)? else { return Ok(Exit::Ok) };
     let stage = Stage::new(plan.queues.len());
-    let results = Results::new(args, &templates);
+    let results = Results::new(args, &templates, turns);
     let mut threads = if is_split {
         split(args, &mut built, &stage)
     } else {
@@ -185,10 +186,8 @@ type Made = (Arc<Template>, Recipe);
 fn templates(args: &Args, device: &Device, to: Option<&Device>) -> anyhow::Result<Vec<Made>> {
     let TrialArgs { sizes, .. } = &args.trials;
     let is_tagged = args.flows.vlan.is_some();
-    let recipe = |size: u32| -> anyhow::Result<Recipe> {
-        let recipe = args.flows.recipe(device, Kind::Udp, Sizes::one(size), Pattern::Seq)?;
-        Ok(Recipe { option: "--sizes", ..recipe })
-    };
+    let all = args.flows.recipe(device, Kind::Udp, Sizes::default(), Pattern::Seq)?;
+    let all = Recipe { option: "--sizes", ..all };
     let fits = |size: usize| {
         let frame = args.common.memory.frame_size as usize;
         if size > frame && !args.common.sockets.multi_buffer {
@@ -201,7 +200,7 @@ fn templates(args: &Args, device: &Device, to: Option<&Device>) -> anyhow::Resul
         to.map_or(Ok(()), |to| check_mtu("--sizes", size, to, is_tagged))
     };
     let make = |size: u32| {
-        let recipe = recipe(size)?;
+        let recipe = Recipe { sizes: Sizes::one(size), ..all.clone() };
         fits(size as usize)?;
         Ok((Arc::new(Template::new(&recipe)?), recipe))
     };
@@ -226,7 +225,11 @@ fn describe(args: &Args, device: &Device, templates: &[Made]) -> String {
         0.0 => "without loss".into(),
         loss => format!("with a loss of at most {loss} %"),
     };
-    format!("the highest rate {loss} {way}, of packets of {} bytes", sizes.join(", "))
+    let turns = match &templates[0].1.turns {
+        Some(turns) => format!(", flows by the receiver's queue: {}", turns.words()),
+        None => String::new(),
+    };
+    format!("the highest rate {loss} {way}, of packets of {} bytes{turns}", sizes.join(", "))
 }
 
 /// Threads that each send and receive on a queue.

@@ -19,6 +19,7 @@ use super::maker::{Make, Streams, Templated};
 use super::pacer::Pacing;
 use super::sender::{Echo, Echoes, senders};
 use super::template::{Kind, Pattern, Recipe, Template};
+use super::turns::Turns;
 use super::values::{Rate, Sizes, Span};
 use crate::exit::{Exit, usage};
 use crate::figures::si;
@@ -121,7 +122,7 @@ struct ReplayArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "latency", "packet", "size", "pattern", "vlan", "dst", "src", "dport", "sport", "flows",
-            "order",
+            "order", "rss",
         ]
     )]
     pcap: Option<PathBuf>,
@@ -195,7 +196,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<Exit> {
         process: "xsk",
         command: "send",
         announcement: format!("sending {what}"),
-        beside: &Sent { size: said_size(&size, &template), pacing, echoes: echoes.clone() },
+        beside: &Sent {
+            size: said_size(&size, &template),
+            pacing,
+            turns: recipe.turns.clone(),
+            echoes: echoes.clone(),
+        },
     };
     built.run(&plan, threads, job, quiet)
 }
@@ -271,6 +277,7 @@ struct Sent {
     /// For programs.
     size: Value,
     pacing: Pacing,
+    turns: Option<Arc<Turns>>,
     echoes: Option<Echoes>,
 }
 
@@ -278,6 +285,9 @@ impl Beside for Sent {
     fn add_to(&self, report: &mut Report) {
         report.fields["size"] = self.size.clone();
         self.pacing.add_to(report);
+        if let Some(turns) = &self.turns {
+            turns.add_to(report);
+        }
         if let Some(echoes) = &self.echoes {
             echoes.add_to(report);
         }
@@ -314,6 +324,10 @@ fn describe(args: &Args, recipe: &Recipe, template: &Template) -> String {
         many @ ..1_000_000 => format!("{many} flows"),
         many => format!("{}flows", si(many as f64)),
     };
+    let turns = match &recipe.turns {
+        Some(turns) => format!(" (by the receiver's queue: {})", turns.words()),
+        None => String::new(),
+    };
     let sizes = match recipe.sizes.is_one() {
         true => format!("{} bytes", template.bytes().len()),
         false => format!("sizes {}", recipe.sizes),
@@ -323,7 +337,7 @@ fn describe(args: &Args, recipe: &Recipe, template: &Template) -> String {
         false => format!(" in VLAN {}", recipe.tags),
     };
     format!(
-        "{} of {sizes} from {} ({}) to {} ({}){tags} out of {}, {flows}, {}",
+        "{} of {sizes} from {} ({}) to {} ({}){tags} out of {}, {flows}{turns}, {}",
         recipe.kind.words(),
         recipe.source,
         recipe.source_mac,

@@ -1,6 +1,7 @@
 //! The packets that `send` sends, made once for each size; a packet costs only the bytes that vary.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use etherparse::{ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder};
 use kit::Mac;
@@ -10,6 +11,7 @@ use xsk::LivePackets;
 
 use super::flows::{Flows, Order};
 use super::probe::{self, Probe, Stream, fold};
+use super::turns::Turns;
 use super::values::{Sizes, Span, Tags};
 use crate::exit::usage;
 use crate::packets::values::Ports;
@@ -104,6 +106,8 @@ pub(super) struct Recipe {
     /// Most flows, if not all that there can be.
     pub(super) limit: Option<u64>,
     pub(super) order: Order,
+    /// The order of source ports, if not from the first to the last.
+    pub(super) turns: Option<Arc<Turns>>,
 }
 
 const ETHERNET: usize = 14;
@@ -151,10 +155,10 @@ struct Field {
 }
 
 /// Digits of a flow, from the one that changes fastest.
-const SPORT: usize = 0;
-const DPORT: usize = 1;
-const SOURCE: usize = 2;
-const TARGET: usize = 3;
+pub(super) const SPORT: usize = 0;
+pub(super) const DPORT: usize = 1;
+pub(super) const SOURCE: usize = 2;
+pub(super) const TARGET: usize = 3;
 const SOURCE_MAC: usize = 4;
 const TARGET_MAC: usize = 5;
 const TAGS: [usize; 2] = [6, 7];
@@ -214,7 +218,7 @@ impl Recipe {
         self.sizes.each.iter().map(size).collect()
     }
 
-    fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
         let (source, target) = (self.source, self.target);
         if source.first.is_ipv4() != target.first.is_ipv4() {
             return Err(usage(format!(
@@ -234,7 +238,7 @@ impl Recipe {
     }
 
     /// How many values each digit has.
-    fn counts(&self) -> [u64; DIGITS] {
+    pub(super) fn counts(&self) -> [u64; DIGITS] {
         let mut counts = [1; DIGITS];
         if self.kind.has_ports() {
             (counts[SPORT], counts[DPORT]) = (self.source_ports.len(), self.target_ports.len());
@@ -351,7 +355,7 @@ impl Template {
     pub(super) fn new(recipe: &Recipe) -> anyhow::Result<Template> {
         recipe.check()?;
         let counts = recipe.counts();
-        let flows = Flows::new(&counts, recipe.limit, recipe.order);
+        let flows = Flows::new(&counts, recipe.limit, recipe.order).with_turns(&recipe.turns);
         let mut fields = recipe.fields();
         fields.retain(|field| flows.vary() && counts[field.digit] > 1);
         let inner = recipe.inner();
@@ -433,7 +437,8 @@ impl Template {
         let sizes = (self.bodies.len() > 1).then_some("--size");
         let order = self.flows.is_random().then_some("--order");
         let limit = self.flows.is_limited().then_some("--flows");
-        kind.or(sizes).or(other).or(order).or(limit)
+        let turns = self.flows.turns().map(|_| "--rss");
+        kind.or(sizes).or(other).or(order).or(limit).or(turns)
     }
 
     /// The same packets for the kernel to make: those of one of so many threads.
@@ -562,6 +567,7 @@ mod tests {
             pattern: Pattern::Seq,
             limit: None,
             order: Order::Counting,
+            turns: None,
         }
     }
 

@@ -10,6 +10,7 @@ use trial::bench::{Case, Curve, Host, Line, Point};
 use trial::report::Page;
 
 use super::super::template::Template;
+use super::super::turns::Turns;
 use super::super::values::Rate;
 use super::Args;
 use super::bisection::Highest;
@@ -32,6 +33,7 @@ struct State {
     from: String,
     to: Option<String>,
     loss: f64,
+    turns: Option<Arc<Turns>>,
 }
 
 /// What was found for a size.
@@ -132,7 +134,11 @@ impl Size {
 }
 
 impl Results {
-    pub(super) fn new(args: &Args, templates: &[Arc<Template>]) -> Results {
+    pub(super) fn new(
+        args: &Args,
+        templates: &[Arc<Template>],
+        turns: Option<Arc<Turns>>,
+    ) -> Results {
         let size = |template: &Arc<Template>| Size {
             bytes: template.bytes().len(),
             trials: Vec::new(),
@@ -145,6 +151,7 @@ impl Results {
             from: args.interface.clone(),
             to: args.receive.clone(),
             loss: args.trials.loss,
+            turns,
         })))
     }
 
@@ -183,6 +190,9 @@ impl Results {
     fn page(&self, args: &Args) -> Page {
         let state = self.0.lock();
         let (mut cases, mut notes) = (Vec::new(), Vec::new());
+        let turns = state.turns.iter();
+        notes
+            .extend(turns.map(|turns| format!("Flows by the receiver's queue: {}", turns.words())));
         let mut lines: [Vec<Point>; 3] = Default::default();
         for size in &state.sizes {
             let bytes = size.bytes;
@@ -274,6 +284,9 @@ impl Beside for Results {
         }
         let objects = state.sizes.iter().map(|size| size.object(state.most));
         report.fields["results"] = objects.collect();
+        if let Some(turns) = &state.turns {
+            turns.add_to(report);
+        }
         report.findings |=
             state.sizes.iter().any(|size| matches!(size.highest, Some(Highest::Below(_))));
     }
