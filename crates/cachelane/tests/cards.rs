@@ -291,6 +291,50 @@ fn root_flows_of_a_card_go_to_their_consumer() {
     }
 }
 
+/// How the card spreads flows over its queues is what was foreseen of `ethtool -x`.
+#[test]
+fn root_flows_go_to_the_queues_of_a_card_in_turn() {
+    let test = "root_flows_go_to_the_queues_of_a_card_in_turn";
+    let Some((scene, cards)) = cards(test, "cardrss") else { return };
+    let (a, b) = (&cards.link.a, &cards.link.b);
+    let ethtool = |args: &[&str]| b.host.command("ethtool").args(args).run();
+    // By chance the first queue would get five of eight flows.
+    let weights = ["-X", &b.device, "weight", "5", "2", "1", "0"];
+    let has_queues = ethtool(&["-L", &b.device, "combined", "4"]).is_ok();
+    if !has_queues || ethtool(&weights).is_err() {
+        eprintln!("skipped: {test}: {} has no table of queues that can be set", cards.driver);
+        return;
+    }
+    let table = ethtool(&["-x", &b.device]).expect("ethtool");
+    // On older kernels igb does not tell its key, which is this one.
+    let key = std::fs::read_to_string("/proc/sys/net/core/netdev_rss_key").expect("a key");
+    let table = table.replacen("key:\nOperation not supported", &format!("key:\n{key}"), 1);
+    let path = scene.place.path().join("rss");
+    std::fs::write(&path, table).expect("a file");
+    let path = path.to_str().expect("text");
+    let is_udp = ethtool(&["-N", &b.device, "rx-flow-hash", "udp4", "sdfn"]).is_ok();
+    assert!(is_udp || cards.driver != "igb");
+    let kinds = [("udp", "--udp-port", is_udp), ("tcp-syn", "--tcp-port", true)];
+    for (kind, port, _) in kinds.into_iter().filter(|(.., has)| *has) {
+        let drop = ["xsk", "drop", &b.device, port, "9", "--frame-size", "4096", "--json"];
+        let receiver = scene.start(&b.host, &drop, "receiving");
+        let mac = b.mac.to_string();
+        let send = ["xsk", "send", &a.device, "--dst-mac", &mac, "--packet", kind, "--rss", path];
+        let more = ["--flows", "300", "--count", "300", "--rate", "500"];
+        let sent = scene.object(&a.host, &[&send[..], &more].concat());
+        let came = comes_true(|| scene.counter(&receiver, "xsk.rx_packets") >= 300);
+        let got = receiver.object();
+        assert!(came, "{kind}: {got:#}");
+        let each = |said: &Value, of: &str, field: &str| {
+            let queues = said.pointer(of).and_then(Value::as_array).expect("queues");
+            queues.iter().map(|queue| number(queue, field)).collect::<Vec<_>>()
+        };
+        assert_eq!(each(&sent, "/rss/by_queue", "/flows"), [100; 3], "{kind}: {sent:#}");
+        let came = each(&got, "/by_queue", "/rx_packets");
+        assert_eq!(came, [100; 3], "{kind}: {got:#}");
+    }
+}
+
 /// A bridge with a card and a veth: known unicast goes by the fast path in both directions.
 #[test]
 fn root_a_bridge_with_a_card_is_accelerated() {
