@@ -124,12 +124,22 @@ impl Rpc {
     /// its CPU for `stay` answers; where it looks, it does so at each receive where the packet was
     /// processed.
     pub(crate) fn start(stay: u64, look: bool, connections: usize) -> anyhow::Result<Rpc> {
+        Rpc::with_threads(THREADS, stay, look, connections)
+    }
+
+    /// The same with so many threads in the server, among which the connections are divided evenly.
+    pub(super) fn with_threads(
+        threads: usize,
+        stay: u64,
+        look: bool,
+        connections: usize,
+    ) -> anyhow::Result<Rpc> {
         let hosts = Hosts::new()?;
         let Hosts { client, end, cpus, .. } = &hosts;
         let options = EchoOptions {
-            threads: THREADS,
+            threads,
             request: MESSAGE,
-            per_thread: Some(connections / THREADS),
+            per_thread: Some(connections / threads),
             moves: Some(Moves { cpus: cpus.iter().collect(), every: stay }),
             look,
             ..EchoOptions::default()
