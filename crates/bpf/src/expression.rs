@@ -25,9 +25,6 @@ const NAMES: [&str; 2] = ["libpcap.so.1", "libpcap.so.0.8"];
 /// The most bytes of an expression, which is what an argument of a command may have.
 const LONGEST: usize = 128 << 10;
 
-/// How long libpcap may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// An expression that libpcap has compiled, for packets of Ethernet.
 #[derive(Clone)]
 pub struct Expression {
@@ -43,6 +40,8 @@ pub enum ExpressionError {
     NoLibpcap(String),
     /// What libpcap says of the expression.
     Wrong(String),
+    /// libpcap was not done within so long.
+    Slow(Duration),
 }
 
 impl fmt::Display for ExpressionError {
@@ -54,6 +53,11 @@ impl fmt::Display for ExpressionError {
                  libpcap0.8, Fedora: libpcap)"
             ),
             ExpressionError::Wrong(why) => f.write_str(why),
+            ExpressionError::Slow(limit) => write!(
+                f,
+                "libpcap has not compiled it within {limit:?}: it takes long for hundreds of \
+                 alternatives (expected fewer, or ranges and networks)"
+            ),
         }
     }
 }
@@ -61,20 +65,13 @@ impl fmt::Display for ExpressionError {
 impl std::error::Error for ExpressionError {}
 
 impl Expression {
-    /// Compiles an expression.
+    /// Compiles an expression, for which libpcap may take so long.
     ///
     /// # Errors
-    /// Without libpcap, and for what is no expression.
-    pub fn compile(text: &str) -> Result<Expression, ExpressionError> {
-        Expression::compile_within(text, PATIENCE)
-    }
-
-    pub(crate) fn compile_within(
-        text: &str,
-        limit: Duration,
-    ) -> Result<Expression, ExpressionError> {
+    /// Without libpcap, for what is no expression, and for one that takes longer.
+    pub fn compile(text: &str, limit: Duration) -> Result<Expression, ExpressionError> {
         let library = Libpcap::load().as_ref().map_err(Clone::clone)?;
-        let steps = library.compile(text, limit).map_err(ExpressionError::Wrong)?;
+        let steps = library.compile(text, limit)?;
         if let Some(what) = classic::asks_for(&steps) {
             return Err(ExpressionError::Wrong(what));
         }
@@ -207,21 +204,23 @@ impl Libpcap {
 
     /// libpcap goes through an expression by recursion, for which a thread has too little memory, and
     /// takes very long for many alternatives. If that is too long, the thread is left to itself.
-    fn compile(&'static self, text: &str, limit: Duration) -> Result<Vec<sock_filter>, String> {
+    fn compile(
+        &'static self,
+        text: &str,
+        limit: Duration,
+    ) -> Result<Vec<sock_filter>, ExpressionError> {
         const STACK: usize = 256 << 20;
         if text.len() > LONGEST {
-            return Err(format!("it has {} bytes (expected at most {LONGEST})", text.len()));
+            let why = format!("it has {} bytes (expected at most {LONGEST})", text.len());
+            return Err(ExpressionError::Wrong(why));
         }
         let (text, (done, compiled)) = (text.to_owned(), mpsc::channel());
         let compile = move || drop(done.send(self.compile_here(&text)));
         let thread = thread::Builder::new().name("libpcap".into()).stack_size(STACK);
-        thread.spawn(compile).map_err(|error| format!("no thread to compile it in: {error}"))?;
-        compiled.recv_timeout(limit).unwrap_or_else(|_| {
-            Err(format!(
-                "libpcap has not compiled it within {limit:?}: it takes long for hundreds of \
-                 alternatives (expected fewer, or ranges and networks)"
-            ))
-        })
+        let none = |error| ExpressionError::Wrong(format!("no thread to compile it in: {error}"));
+        thread.spawn(compile).map_err(none)?;
+        let compiled = compiled.recv_timeout(limit).map_err(|_| ExpressionError::Slow(limit))?;
+        compiled.map_err(ExpressionError::Wrong)
     }
 
     fn compile_here(&self, text: &str) -> Result<Vec<sock_filter>, String> {

@@ -2,11 +2,12 @@
 //! for.
 //!
 //! `tree` reads files and lays them over each other, `check` makes members of that, `claims` finds what
-//! two of them want, `kinds` says what may be in a file, and `print` writes what is there, what may be
+//! two of them want, `filters` has filter expressions compiled, `kinds` says what may be in a file, and `print` writes what is there, what may be
 //! there, and a schema for editors.
 
 mod check;
 mod claims;
+mod filters;
 mod kinds;
 mod print;
 mod tree;
@@ -15,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use filters::Findings;
 pub(crate) use kinds::Kind;
 pub(crate) use print::{default_file, dump, dump_json, origin, schema};
 use tree::{Node, Table, lay_over};
@@ -110,6 +112,8 @@ pub(crate) struct Loaded {
     pub(crate) tree: Table,
     pub(crate) texts: Texts,
     pub(crate) troubles: Vec<Trouble>,
+    /// What could not be found out, and why.
+    pub(crate) unchecked: Vec<Trouble>,
 }
 
 impl Sources {
@@ -146,14 +150,14 @@ impl Sources {
                 Err(trouble) => troubles.push(trouble),
             }
         }
-        let (config, wrong) = check::check(&tree);
+        let (config, Findings { wrong, unchecked }) = check::check(&tree);
         // What stands on a line that is no TOML was not meant as it was read.
         let lines: Vec<_> = troubles.iter().filter_map(line_of).collect();
         let is_new = |trouble: &Trouble| line_of(trouble).is_none_or(|line| !lines.contains(&line));
         let wrong: Vec<_> = wrong.into_iter().filter(is_new).collect();
         troubles.extend(wrong);
         troubles.sort();
-        Loaded { config, tree, texts, troubles }
+        Loaded { config, tree, texts, troubles, unchecked }
     }
 
     /// The files in the order in which they are laid over each other.

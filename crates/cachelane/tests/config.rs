@@ -4,8 +4,9 @@ mod common;
 
 use std::fs;
 use std::process::Output;
+use std::time::Duration;
 
-use common::{Place, text};
+use common::{Place, ends_within, text};
 use serde_json::Value;
 
 fn run(place: &Place, args: &[&str]) -> Output {
@@ -213,6 +214,75 @@ fn a_nul_character_is_said_with_its_place() {
                     up.toml:4:1: relay.a.to: a NUL character (\\u0000) is in it (expected a text without)\n\
                     up.toml:6:1: log.level: a NUL character (\\u0000) is in it (expected a text without)\n";
     assert_eq!(said, expected);
+}
+
+fn lend(name: &str, filter: &str) -> String {
+    format!("[lend.{name}]\ninterface = \"{name}\"\nsocket = \"{name}\"\nfilter = \"{filter}\"\n")
+}
+
+#[test]
+fn filters_are_compiled() {
+    let right = lend("a", "tcp port 80 and net 10.0.0.0/8") + &lend("b", "-1 = 2 or not vlan");
+    assert_eq!(check(&right), (Some(0), "up.toml: lend.a, lend.b\n".into()));
+    let (code, said) = check(&(lend("a", "tcp prot 80") + &lend("b", "udp") + &lend("c", " ")));
+    assert_eq!(code, Some(2));
+    let expected = [
+        "up.toml:4:1: lend.a.filter 'tcp prot 80': ",
+        "up.toml:12:1: lend.c.filter ' ': nothing is in it ",
+    ];
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected) && line.ends_with("man pcap-filter)"), "{said}");
+    }
+    assert!(lines[0].contains("syntax error"), "{said}");
+    // All that is wrong is said at once.
+    let (_, said) = check("[lend.a]\ninterfac = \"a\"\nfilter = \"inbound\"\nenabled = false\n");
+    assert!(said.contains("2:1: unknown key") && said.contains("3:1: lend.a.filter"), "{said}");
+    let (code, said) = check(&lend("a", &"port 1 or ".repeat(20_000)));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("4:1: lend.a.filter has 200000 bytes (expected less than"), "{said}");
+}
+
+#[test]
+fn filters_that_cannot_be_compiled_here_are_said_not_to_be_checked() {
+    let place = Place::new();
+    let run = |config: &str, more: &[&str], folder: &str| {
+        fs::write(place.path().join("up.toml"), config).expect("a file");
+        let mut command = place.command(&[&["config", "check", "-c", "up.toml"], more].concat());
+        let command = command.env("LD_LIBRARY_PATH", place.path().join(folder));
+        // Twice what all filters of a file may take, and time to start.
+        ends_within(command.spawn().expect("it starts"), Duration::from_secs(30))
+    };
+    // As on a host without libpcap: the loader finds what is none.
+    fs::create_dir(place.path().join("none")).expect("a folder");
+    for name in ["libpcap.so.1", "libpcap.so.0.8"] {
+        fs::write(place.path().join("none").join(name), "none").expect("a file");
+    }
+    let output = run(&lend("a", "tcp"), &[], "none");
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "up.toml: lend.a\n"));
+    for words in ["up.toml:4:1: lend.a.filter is not checked: libpcap", "install it (Debian: "] {
+        assert!(text(&output.stderr).contains(words), "{output:?}");
+    }
+    let json = run(&lend("a", "tcp"), &["--json"], "none").stdout;
+    let json: Value = serde_json::from_slice(&json).expect("JSON");
+    assert_eq!(
+        (&json["errors"], json["unchecked"][0]["at"]["line"].as_u64()),
+        (&serde_json::json!([]), Some(4))
+    );
+    // One for which libpcap takes long hides nothing of the others.
+    let ports: Vec<String> = (0..1000).map(|n| format!("port {n}")).collect();
+    let slow = ports.join(" or ");
+    let output = run(&(lend("a", &slow) + &lend("b", &slow) + &lend("c", "tcp prot")), &[], ".");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stdout).starts_with("up.toml:12:1: lend.c.filter "), "{output:?}");
+    assert_eq!(
+        text(&output.stderr)
+            .matches("is not checked: libpcap has not compiled it within 5s")
+            .count(),
+        2,
+        "{output:?}"
+    );
 }
 
 #[test]

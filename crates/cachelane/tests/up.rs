@@ -128,6 +128,15 @@ fn a_wrong_configuration_changes_nothing_and_says_all_that_is_wrong() {
     }
     assert_eq!(scene.status(), before);
     assert!(serves(addr));
+    // Filters are of a language of their own.
+    let lend = "[lend.x]\ninterface = \"lo\"\nsocket = \"x\"\nfilter = \"tcp prot 80\"\n";
+    scene.write(&(relay("web", addr, to, "engine = \"copy\"") + lend));
+    daemon.signal(Signal::HUP);
+    assert!(daemon.says("nothing is changed: the configuration has 1 errors"), "{}", daemon.log());
+    assert!(daemon.log().contains("lend.x.filter 'tcp prot 80': "), "{}", daemon.log());
+    assert_eq!(scene.status(), before);
+    let engine = scene.run(&["knob", "get", "relay.engine", "--name", "relay.web"]);
+    assert_eq!(text(&engine.stdout), "auto\n", "{}", daemon.log());
     // Nor does one that starts with it.
     let other = scene.run(&["up", "-c", "up.toml", "--name", "other"]);
     assert_eq!(other.status.code(), Some(2), "{other:?}");

@@ -1,11 +1,15 @@
 //! `cachelane config`: what `cachelane up` would read.
 
+use std::time::Duration;
+
+use bpf::ExpressionError;
 use serde_json::json;
 
 use crate::args::SourceArgs;
-use crate::config::{Loaded, default_file, dump, dump_json, origin, schema};
+use crate::config::{Loaded, Trouble, default_file, dump, dump_json, origin, schema};
 use crate::exit::Exit;
 use crate::out;
+use crate::packets::expression;
 use crate::terminal::clean;
 
 /// Check and show the configuration of `cachelane up`
@@ -49,6 +53,12 @@ enum What {
     Default,
     /// Print a JSON schema of a configuration, for editors
     Schema,
+    /// Compile a filter expression, and print what is wrong with it
+    #[command(hide = true)]
+    Filter {
+        #[arg(value_name = "EXPRESSION")]
+        text: String,
+    },
 }
 
 /// Runs the command.
@@ -67,20 +77,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
         What::Default => out::print(&default_file()).map(|()| Exit::Ok),
         What::Schema => out::print(&format!("{:#}\n", schema())).map(|()| Exit::Ok),
+        What::Filter { text } => filter(text),
     }
 }
 
 fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
-    let Loaded { config, texts, troubles, .. } = loaded;
+    let Loaded { config, texts, troubles, unchecked, .. } = loaded;
+    let exit = if troubles.is_empty() { Exit::Ok } else { Exit::Usage };
     let files: Vec<_> = texts.files().map(|file| file.display().to_string()).collect();
     if json {
-        let errors: Vec<_> = troubles
-            .iter()
-            .map(|one| json!({"at": one.origin.as_ref().map(origin), "message": one.message}))
-            .collect();
+        let said = |all: &[Trouble]| {
+            let one = |one: &Trouble| json!({"at": one.origin.as_ref().map(origin), "message": one.message});
+            all.iter().map(one).collect::<Vec<_>>()
+        };
         let members: Vec<_> = config.members.iter().map(|member| &member.name).collect();
-        out::lines([json!({"schema": 1, "files": files, "members": members, "errors": errors})])?;
-    } else if troubles.is_empty() {
+        out::lines([json!({
+            "schema": 1, "files": files, "members": members, "errors": said(troubles),
+            "unchecked": said(unchecked),
+        })])?;
+        return Ok(exit);
+    }
+    unchecked.iter().for_each(|one| out::complain(&one.to_string()));
+    if troubles.is_empty() {
         let names: Vec<_> = config.members.iter().map(|member| member.name.as_str()).collect();
         let names = if names.is_empty() { "nothing to run".into() } else { names.join(", ") };
         out::lines([clean(&format!("{}: {names}", files.join(", ")))])?;
@@ -88,5 +106,17 @@ fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
         // As compilers say it, for editors to jump there.
         out::lines(troubles.iter().map(|trouble| clean(&trouble.to_string())))?;
     }
-    Ok(if troubles.is_empty() { Exit::Ok } else { Exit::Usage })
+    Ok(exit)
+}
+
+/// Compiles a filter expression for one who reads a configuration, and so cannot wait for long.
+fn filter(text: &str) -> anyhow::Result<Exit> {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let Err(error) = expression::compile_within(text, LIMIT) else { return Ok(Exit::Ok) };
+    let (said, exit) = match error {
+        ExpressionError::Wrong(_) => (expression::wrong(text, &error), Exit::Usage),
+        _ => (error.to_string(), Exit::HostCannot),
+    };
+    out::lines([said])?;
+    Ok(exit)
 }

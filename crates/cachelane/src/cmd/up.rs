@@ -180,7 +180,8 @@ fn only_one(dir: &Path) -> anyhow::Result<OwnedFd> {
 
 /// What the configuration asks for, if nothing is wrong with it, and what its files say.
 fn load(args: &Args) -> anyhow::Result<(Config, Texts)> {
-    let Loaded { config, texts, troubles, .. } = args.sources.sources().load();
+    let Loaded { config, texts, troubles, unchecked, .. } = args.sources.sources().load();
+    unchecked.iter().for_each(|one| tracing::warn!("{one}"));
     let Some((last, others)) = troubles.split_last() else { return Ok((config, texts)) };
     others.iter().for_each(|trouble| out::complain(&trouble.to_string()));
     Err(usage(last.to_string()))

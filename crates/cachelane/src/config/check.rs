@@ -5,6 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
 use super::claims::{Claim, collisions};
+use super::filters::{Filter, Findings, compile};
 use super::kinds::{KINDS, Key, Kind, Takes, keys_of_up};
 use super::tree::{Node, Origin, Table, Trouble, Value};
 use super::{Config, Member, Settings};
@@ -15,22 +16,25 @@ const ALIKE: f64 = 0.7;
 /// What no argument of a process can have.
 const NUL: &str = "a NUL character (\\u0000) is in it (expected a text without)";
 
-/// What a tree asks for, as far as it makes sense, and what does not.
-pub(super) fn check(tree: &Table) -> (Config, Vec<Trouble>) {
-    let (claims, troubles) = Default::default();
-    let mut checker = Checker { config: Config::default(), claims, troubles };
+/// What a tree asks for, as far as it makes sense, what does not, and what nobody knows.
+pub(super) fn check(tree: &Table) -> (Config, Findings) {
+    let mut checker = Checker::default();
     checker.top(tree);
-    let Checker { mut config, mut claims, mut troubles } = checker;
+    let Checker { mut config, mut claims, filters, mut troubles } = checker;
     config.members.sort_by(|a, b| a.name.cmp(&b.name));
     claims.sort_by(|a, b| a.member.cmp(&b.member));
     troubles.append(&mut collisions(&claims));
+    let Findings { wrong, unchecked } = compile(filters);
+    troubles.extend(wrong);
     troubles.sort();
-    (config, troubles)
+    (config, Findings { wrong: troubles, unchecked })
 }
 
+#[derive(Default)]
 struct Checker {
     config: Config,
     claims: Vec<Claim>,
+    filters: Vec<Filter>,
     troubles: Vec<Trouble>,
 }
 
@@ -190,6 +194,7 @@ impl Checker {
                     self.say(&origin, format!("{full}: {message}"));
                 }
                 claims.extend(Claim::new(&name, kind, key, &argument, &origin));
+                self.filters.extend(Filter::new(&full, &argument, &origin));
                 values.push((key.clone(), argument.clone()));
                 match found.arg.is_positional() {
                     true => words.push(argument),

@@ -15,6 +15,9 @@ enum Outcome {
     Fragment,
 }
 
+/// How long libpcap may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
 const PORTS: [u16; 5] = [0, 53, 4789, 9000, u16::MAX];
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
@@ -256,7 +259,7 @@ fn root_an_expression_and_filters_choose_together() {
     ];
     let each = cases.into_iter().flat_map(|case| [(case.clone(), false), (case, true)]);
     for ((text, filters, vlans), multi_buffer) in each {
-        let expression = Arc::new(Expression::compile(text).expect("an expression"));
+        let expression = Arc::new(Expression::compile(text, PATIENCE).expect("an expression"));
         let mut options = ProgramOptions::default().filters(filters).multi_buffer(multi_buffer);
         options.vlans = vlans;
         let options = options.expression(Arc::clone(&expression));
@@ -404,7 +407,7 @@ fn root_what_filters_cost() {
         udp.write(&mut packet, &[0; 22]).expect("a packet");
         packet
     };
-    let compile = |text| Arc::new(Expression::compile(text).expect("an expression"));
+    let compile = |text| Arc::new(Expression::compile(text, PATIENCE).expect("an expression"));
     let list: Vec<String> = (1..=100).map(|n| format!("host 192.0.2.{n}")).collect();
     let list = format!("udp port 53 and not ({})", list.join(" or "));
     let options = ProgramOptions::default;

@@ -14,6 +14,9 @@ use super::rig::{Next, agree};
 use super::steps::step;
 use crate::Expression;
 
+/// How long libpcap may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Each matches some packets and not others.
 const USUAL: [&str; 44] = [
     "tcp port 80",
@@ -63,7 +66,7 @@ const USUAL: [&str; 44] = [
 ];
 
 fn compile(text: &str) -> Expression {
-    Expression::compile(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    Expression::compile(text, PATIENCE).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn answer(k: u32) -> sock_filter {
@@ -112,7 +115,7 @@ fn root_expressions_match_as_tcpdump_has_it() {
     let (refused, looked) = (Cell::new(0), Cell::new(0));
     let result = cases(300).run(&(expressions(), packets), |(text, packets)| {
         // Some contradict themselves, and libpcap says so.
-        match Expression::compile(&text) {
+        match Expression::compile(&text, PATIENCE) {
             Ok(compiled) => {
                 looked.set(looked.get() + 1);
                 agree(&nexts, &compiled.steps, &packets, true).map(drop)
@@ -175,10 +178,11 @@ fn root_an_expression_that_is_too_long_is_refused_in_one_line() {
 #[test]
 fn an_expression_for_which_libpcap_takes_too_long_is_refused() {
     let ports: Vec<String> = (0..100).map(|n| format!("port {n}")).collect();
-    let refused = Expression::compile_within(&ports.join(" or "), Duration::from_millis(1));
+    let refused = Expression::compile(&ports.join(" or "), Duration::from_millis(1));
     let said = refused.expect_err("nobody waits").to_string();
     assert!(said.contains("within 1ms") && said.contains("ranges and networks"), "{said}");
-    let refused = Expression::compile(&"port 1 or ".repeat(20_000)).expect_err("too long");
+    let refused =
+        Expression::compile(&"port 1 or ".repeat(20_000), PATIENCE).expect_err("too long");
     assert!(refused.to_string().contains("200000 bytes (expected at most 131072)"), "{refused}");
 }
 
@@ -194,7 +198,7 @@ fn what_is_no_expression_is_said() {
         ("ip[0] / 0 = 1", "zero"),
         ("a\0b", "NUL"),
     ] {
-        let error = Expression::compile(text).expect_err("it is none").to_string();
+        let error = Expression::compile(text, PATIENCE).expect_err("it is none").to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
 }

@@ -177,6 +177,7 @@ impl Daemon {
     fn reload(&mut self) {
         passed::notify(&[NotifyState::Reloading]);
         let mut loaded = self.sources.load();
+        loaded.unchecked.iter().for_each(|one| tracing::warn!("{one}"));
         self.watch.was_read(loaded.texts);
         let is_right = loaded.troubles.is_empty();
         if is_right && loaded.config.members.is_empty() && !self.members.is_empty() {
