@@ -179,7 +179,7 @@ impl Report {
     fn queues(&mut self, outcome: &Outcome) {
         let object = |OnQueue { device, queue, traffic }: &OnQueue| {
             let mut object = object(Traffic::FIELDS, traffic.values());
-            object.insert("interface".into(), device.as_str().into());
+            object.insert("interface".into(), device.name().into());
             object.insert("queue".into(), (*queue).into());
             object
         };

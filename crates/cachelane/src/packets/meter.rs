@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use knobs::{MeterKind, Registry};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use xsk::{Outstanding, Statistics};
+use xsk::{Device, Outstanding, Statistics};
 
 use crate::counters::register;
 use crate::figures::{rate_over, si};
@@ -84,7 +84,7 @@ pub(crate) struct Meter {
 /// What went through a queue of a device.
 #[derive(Clone, Debug)]
 pub(crate) struct OnQueue {
-    pub(crate) device: String,
+    pub(crate) device: Device,
     pub(crate) queue: u32,
     pub(crate) traffic: Traffic,
 }
@@ -130,7 +130,7 @@ impl Meters {
     pub(crate) fn queues(&self) -> Vec<OnQueue> {
         let mut all: Vec<OnQueue> =
             self.0.iter().flat_map(|meter| meter.queues.lock().clone()).collect();
-        all.sort_by(|a, b| (&a.device, a.queue).cmp(&(&b.device, b.queue)));
+        all.sort_by(|a, b| (a.device.name(), a.queue).cmp(&(b.device.name(), b.queue)));
         all
     }
 

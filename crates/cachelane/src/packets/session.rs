@@ -108,11 +108,11 @@ impl Context {
     /// So much went through a socket's queue.
     #[inline]
     pub(crate) fn on_queue(&mut self, socket: &Socket, traffic: Traffic) {
-        let (device, queue) = (socket.device().name(), socket.queue());
-        let is_it = |one: &OnQueue| one.queue == queue && one.device == device;
+        let (device, queue) = (socket.device(), socket.queue());
+        let is_it = |one: &OnQueue| (one.device.index(), one.queue) == (device.index(), queue);
         match self.queues.iter_mut().find(|one| is_it(one)) {
             Some(one) => one.traffic.add(&traffic),
-            None => self.queues.push(OnQueue { device: device.to_owned(), queue, traffic }),
+            None => self.queues.push(OnQueue { device: device.clone(), queue, traffic }),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use frames::{Frame, LaneCache};
+use frames::LaneCache;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use xsk::{Packet, Socket};
@@ -143,8 +143,7 @@ impl Sender {
         let (rx_packets, rx_bytes) = (packets as u64, bytes);
         context.on_queue(&self.socket, Traffic { rx_packets, rx_bytes, ..Traffic::default() });
         check(&mut echo.echoes.checker.lock(), &echo.packets, self.cache.pool().area());
-        let mut frames: Vec<Frame> = echo.packets.drain(..).map(|packet| packet.frame).collect();
-        self.cache.put_bulk(&mut frames);
+        echo.packets.drain(..).for_each(|packet| self.cache.put(packet.frame));
         Ok(packets)
     }
 
