@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -43,18 +44,29 @@ pub(crate) fn try_print(text: &str) -> anyhow::Result<bool> {
 }
 
 fn write(bytes: &[u8]) -> io::Result<()> {
+    write_to(io::stdout().lock(), bytes)
+}
+
+/// Writes at most [`PIPE_BUF`] bytes.
+pub(crate) fn write_to(mut out: impl io::Write + AsFd, bytes: &[u8]) -> io::Result<()> {
+    wait_for_room(&out)?;
+    out.write_all(bytes).and_then(|()| out.flush())
+}
+
+/// Waits until there is room for [`PIPE_BUF`] bytes. Where a signal asks this process to end and the reader
+/// has stopped reading, the pipe is broken.
+pub(crate) fn wait_for_room(out: &impl AsFd) -> io::Result<()> {
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     /// For a reader that is only slow.
     const LOOKS: u32 = 10;
-    let mut out = io::stdout().lock();
     let mut looks = 0;
-    while retry_on_intr(|| poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&LOOK)))? == 0 {
+    while retry_on_intr(|| poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&LOOK)))? == 0 {
         looks += u32::from(run::is_asked_to_end());
         if looks > LOOKS {
             return Err(ErrorKind::BrokenPipe.into());
         }
     }
-    out.write_all(bytes).and_then(|()| out.flush())
+    Ok(())
 }
 
 /// A terminal that a view is drawn on: what is written goes out when it is flushed.

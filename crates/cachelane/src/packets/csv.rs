@@ -1,7 +1,6 @@
 //! A line of figures for each interval, in a file that spreadsheets and plotters read.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use anyhow::Context as _;
 
 use super::meter::{Drops, Totals};
 use crate::figures::per_second;
+use crate::out;
 
 /// Writes figures to a file as they come.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Csv {
     }
 
     fn line(&mut self, line: &str) -> anyhow::Result<()> {
-        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        let written = out::write_to(&self.file, format!("{line}\n").as_bytes());
         written.with_context(|| format!("--csv {}", self.path.display()))
     }
 }

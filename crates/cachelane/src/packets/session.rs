@@ -263,8 +263,9 @@ impl Session {
         args: &RunArgs,
         quiet: bool,
     ) -> anyhow::Result<Session> {
-        let (foreground, control) = (Foreground::new()?, Arc::new(Control::new(count)));
+        // A pipe that nobody reads is waited for, which signals end while nobody catches them.
         let csv = args.csv.as_deref().map(Csv::create).transpose()?;
+        let (foreground, control) = (Foreground::new()?, Arc::new(Control::new(count)));
         Ok(Session { foreground, control, meters: Meters::new(threads), csv, quiet })
     }
 

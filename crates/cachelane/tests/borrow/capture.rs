@@ -127,6 +127,22 @@ fn a_file_ends_at_its_time_although_nothing_comes_and_while_there_is_no_lender()
 }
 
 #[test]
+fn a_reader_of_packets_that_has_stopped_does_not_hold_up_a_signal() {
+    let mut rig = Rig::new(|_| {});
+    let mut child = rig.start(&["--pcap", "-"], 1);
+    let unread = child.stdout.take().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&unread, 8192).expect("a small pipe");
+    let held = || rustix::io::ioctl_fionread(&unread).expect("a pipe");
+    rig.lend(0, &flows(0..30, 1400));
+    assert!(comes_true(|| held() > 4096));
+    // So long that it would be full.
+    std::thread::sleep(Duration::from_millis(500));
+    interrupt(child);
+    drop(unread);
+    rig.end();
+}
+
+#[test]
 fn a_folder_that_goes_ends_it_with_an_error() {
     let mut rig = Rig::new(|_| {});
     let folder = rig.place.path().join("files");

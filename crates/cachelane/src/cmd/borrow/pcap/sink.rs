@@ -6,6 +6,10 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 
+use rustix::pipe::PIPE_BUF;
+
+use crate::out;
+
 /// So many bytes are gathered.
 const FULL: usize = 256 << 10;
 
@@ -14,6 +18,8 @@ pub(super) struct Sink {
     file: File,
     /// Nobody else writes to the file, which was empty: it may be cut.
     ours: bool,
+    /// Writing does not wait for a reader.
+    is_regular: bool,
     gathered: Vec<u8>,
     /// Where each record in there ends.
     ends: Vec<usize>,
@@ -35,7 +41,8 @@ impl Sink {
     pub(super) fn new(file: File, ours: bool) -> Sink {
         // The last record may go beyond.
         let gathered = Vec::with_capacity(FULL * 2);
-        Sink { file, ours, gathered, ends: Vec::new(), written: 0, state: State::Open }
+        let is_regular = file.metadata().is_ok_and(|meta| meta.is_file());
+        Sink { file, ours, is_regular, gathered, ends: Vec::new(), written: 0, state: State::Open }
     }
 
     /// Bytes that the file has, once what was gathered is in it.
@@ -59,7 +66,7 @@ impl Sink {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut done = 0;
         while self.state == State::Open && done < self.gathered.len() {
-            match self.file.write(&self.gathered[done..]) {
+            match self.write(&self.gathered[done..]) {
                 Ok(0) => return self.fail(done, ErrorKind::WriteZero.into()),
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -71,6 +78,15 @@ impl Sink {
         self.gathered.clear();
         self.ends.clear();
         Ok(())
+    }
+
+    /// Writes what there is room for; how much that was.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_regular {
+            return (&self.file).write(bytes);
+        }
+        out::wait_for_room(&self.file)?;
+        (&self.file).write(&bytes[..bytes.len().min(PIPE_BUF)])
     }
 
     /// So many of the bytes that were gathered are in the file: cuts it after a whole record.
