@@ -4,9 +4,10 @@
 mod common;
 
 use common::text;
-use common::xsk::{Scene, number};
-use lab::testing::root;
-use lab::{Host, LinkOptions};
+use common::xsk::{Running, Scene, has_program, number};
+use lab::testing::{comes_true, root};
+use lab::{Host, Link, LinkOptions};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A host with two devices, `eth0` and `eth1`, and a bridge between them whose second port sends so many
@@ -117,6 +118,8 @@ fn root_what_cannot_be_searched_is_said() {
         (&["--sizes", "9000"], 2, &["--sizes 9000"]),
         (&["--count", "5"], 2, &["--count 5", "--trial"]),
         (&["--loss", "-1"], 2, &["-1"]),
+        (&["--trial", "500000000000y"], 2, &["500000000000y", "10ms to 24h"]),
+        (&["--trial", "1ms"], 2, &["1ms", "10ms to 24h"]),
         (&["--html", "/nowhere/x"], 1, &["--html /nowhere/x"]),
     ] {
         let output =
@@ -159,4 +162,154 @@ fn root_a_search_that_is_interrupted_gives_what_it_has() {
     assert_eq!(found["ended_by"], "signal", "{found:#}");
     assert_eq!(found["results"][0]["limit"], "loss", "{found:#}");
     assert_eq!(found["results"][1]["limit"], "unfinished", "{found:#}");
+}
+
+/// A search that another host sends packets back to, and which is in a trial of so long.
+fn in_a_trial(scene: &Scene, link: &Link, trial: &str, more: &[&str]) -> (Running, Running) {
+    let reflect = ["xsk", "forward", &link.b.device, "--udp-port", "9"];
+    let forward = scene.start(&link.b.host, &reflect, "forwarding");
+    let mac = link.b.mac.to_string();
+    let args = ["xsk", "search", &link.a.device, "--dst-mac", &mac, "--trial", trial, "--json"];
+    let args = [&args[..], &["--sizes", "64", "--max-rate", "500"], more].concat();
+    let running = scene.start(&link.a.host, &args, "searching");
+    // More than those before the first trial.
+    assert!(comes_true(|| scene.counter(&running, "xsk.tx_packets") > 100));
+    (running, forward)
+}
+
+#[test]
+fn root_a_search_that_is_stopped_in_a_trial_leaves_nothing_behind() {
+    if !root("root_a_search_that_is_stopped_in_a_trial_leaves_nothing_behind") {
+        return;
+    }
+    let scene = Scene::new("searchend");
+    let link = scene.link("a", "b");
+    let page = scene.place.path().join("search.html");
+    let html = ["--html", page.to_str().expect("text")];
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let (running, _forward) = in_a_trial(&scene, &link, "1m", &html);
+        assert!(has_program(&link.a));
+        let output = running.end(signal);
+        assert!(comes_true(|| !has_program(&link.a)), "{signal:?}");
+        assert_eq!(page.exists(), signal != Signal::KILL, "{signal:?}");
+        if signal == Signal::KILL {
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(found["ended_by"], "signal", "{found:#}");
+        assert_eq!(found["results"][0]["limit"], "unfinished", "{found:#}");
+        assert_eq!(number(&found, "/frames/leaked"), 0, "{found:#}");
+        let html = std::fs::read_to_string(&page).expect("a page");
+        assert!(html.contains("64 bytes: not finished"), "{html}");
+        assert!(html.trim_end().ends_with("</html>"), "{html}");
+        std::fs::remove_file(&page).expect("it is there");
+    }
+}
+
+#[test]
+fn root_a_search_whose_device_goes_names_it() {
+    if !root("root_a_search_whose_device_goes_names_it") {
+        return;
+    }
+    for (name, device) in [("searchgone", ""), ("searchgone0", "eth0"), ("searchgone1", "eth1")] {
+        let scene = Scene::new(name);
+        let (host, running) = if device.is_empty() {
+            let link = scene.link("a", "b");
+            let (running, _forward) = in_a_trial(&scene, &link, "1m", &[]);
+            (link.a.host.clone(), running)
+        } else {
+            let host = limited(&scene, "100mbit");
+            let args = ["xsk", "search", "eth0", "--receive", "eth1", "--trial", "1m", "--json"];
+            let more = ["--sizes", "64", "--max-rate", "500"];
+            let running = scene.start(&host, &[&args[..], &more].concat(), "searching");
+            assert!(comes_true(|| scene.counter(&running, "xsk.tx_packets") > 100));
+            (host, running)
+        };
+        let device = if device.is_empty() { "eth0" } else { device };
+        host.ip(["link", "del", device]).expect("ip");
+        let output = running.ends();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let error = found["error"].as_str().expect("an error");
+        assert!(error.contains(device), "{device}: {error}");
+        assert_eq!(found["results"][0]["limit"], "unfinished", "{found:#}");
+    }
+}
+
+/// Where nothing comes any more, no rate passes.
+#[test]
+fn root_a_receiver_that_is_killed_is_a_loss() {
+    if !root("root_a_receiver_that_is_killed_is_a_loss") {
+        return;
+    }
+    let scene = Scene::new("searchkilled");
+    let link = scene.link("a", "b");
+    let (running, forward) = in_a_trial(&scene, &link, "2s", &[]);
+    assert!(!forward.end(Signal::KILL).status.success());
+    let output = running.ends();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(found["results"][0]["limit"], "loss", "{found:#}");
+    assert!(found["results"][0]["pps"].is_null(), "{found:#}");
+}
+
+/// A process that is stopped takes nothing meanwhile, so that its trial says nothing of the rate.
+#[test]
+fn root_a_trial_in_which_the_process_was_stopped_is_made_again() {
+    if !root("root_a_trial_in_which_the_process_was_stopped_is_made_again") {
+        return;
+    }
+    let scene = Scene::new("searchheld");
+    let link = scene.link("a", "b");
+    // In the five trials at most, some may be of a machine without time.
+    let (running, _forward) = in_a_trial(&scene, &link, "3s", &["--tries", "5"]);
+    running.signal(Signal::STOP);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    running.signal(Signal::CONT);
+    let output = running.ends();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let of = &found["results"][0];
+    assert_eq!(of["limit"], "max-rate", "{of:#}");
+    let trials = of["trials"].as_array().expect("trials");
+    let full = |trial: &Value| number(trial, "/sent") > 1000;
+    assert!(trials.iter().all(full), "{of:#}");
+}
+
+/// Each queue has a thread, and together they send and receive what one would.
+#[test]
+fn root_all_queues_of_a_device_take_part() {
+    if !root("root_all_queues_of_a_device_take_part") {
+        return;
+    }
+    let scene = Scene::new("searchqueues");
+    let options = || LinkOptions { queues: 4, ..LinkOptions::default() };
+    let link = scene.join(&scene.host("a"), &scene.host("b"), options());
+    let reflect = ["xsk", "forward", &link.b.device, "--udp-port", "9,1000-1099"];
+    let _forward = scene.start(&link.b.host, &reflect, "forwarding");
+    let mac = link.b.mac.to_string();
+    let to = ["--dst-mac", &mac, "--dport", "1000-1099", "--queues", "0-3"];
+    let queues = |ended: &Value, name: &str| {
+        let all = ended["by_queue"].as_array().expect("queues").iter();
+        let used = all.filter(|one| number(one, &format!("/{name}")) > 0);
+        used.map(|one| number(one, "/queue")).collect::<Vec<_>>()
+    };
+    // Fewer than a veth's queue has room for, so that none is lost.
+    let send = ["xsk", "send", &link.a.device, "--latency", "--count", "200", "--rate", "1k"];
+    let sent = scene.object(&link.a.host, &[&send[..], &to].concat());
+    let both = (number(&sent, "/latency/sent"), number(&sent, "/latency/back"));
+    assert_eq!(both, (200, 200), "{sent:#}");
+    assert_eq!(
+        (queues(&sent, "tx_packets"), number(&sent, "/frames/leaked")),
+        (vec![0, 1, 2, 3], 0)
+    );
+    let search = ["xsk", "search", &link.a.device, "--trial", "300ms", "--sizes", "64"];
+    let more = ["--max-rate", "500", "--tries", "5"];
+    let found = scene.object(&link.a.host, &[&search[..], &more, &to].concat());
+    let of = &found["results"][0];
+    assert_eq!(of["limit"], "max-rate", "{of:#}");
+    let rate = of["pps"].as_f64().expect("a rate");
+    assert!((400.0..=520.0).contains(&rate), "{of:#}");
+    assert_eq!(queues(&found, "tx_packets"), [0, 1, 2, 3], "{found:#}");
 }

@@ -75,7 +75,7 @@ struct TrialArgs {
     /// they fit]
     #[arg(long, value_name = "SIZES")]
     sizes: Option<Sizes>,
-    /// Time of one trial, at least 10ms
+    /// Time of one trial, from 10ms to 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     trial: Duration,
     /// Packets that may be lost, in percent
@@ -101,9 +101,10 @@ const SIZES: [u32; 7] = [64, 124, 252, 508, 1020, 1276, 1514];
 
 fn time(s: &str) -> Result<Duration, String> {
     const LEAST: Duration = Duration::from_millis(10);
-    duration(s).and_then(|time| match time < LEAST {
-        true => Err("too short (expected at least 10ms)".into()),
-        false => Ok(time),
+    const MOST: Duration = Duration::from_secs(86_400);
+    duration(s).and_then(|time| match (LEAST..=MOST).contains(&time) {
+        true => Ok(time),
+        false => Err("too short or too long (expected 10ms to 24h)".into()),
     })
 }
 
