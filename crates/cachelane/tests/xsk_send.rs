@@ -3,63 +3,16 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::tcpdump::{Tcpdump, lines};
 use common::text;
 use common::xsk::{Scene, number};
 use lab::testing::{comes_true, root};
 use lab::{End, Host, Link, LinkOptions};
 use serde_json::Value;
-
-/// tcpdump on a device, until it has seen so many packets.
-struct Tcpdump(Child, PathBuf);
-
-impl Tcpdump {
-    /// Starts it, and waits until it listens.
-    fn start(scene: &Scene, end: &End, packets: u64, filter: &str) -> Tcpdump {
-        let file = scene.place.path().join("seen.pcap");
-        let count = packets.to_string();
-        let mut command = Command::new("tcpdump");
-        command.args(["-i", &end.device, "--immediate-mode", "-Z", "root", "-c", &count]);
-        command.arg("-w").arg(&file).arg(filter).stderr(Stdio::piped());
-        let mut child =
-            end.host.run(move || command.spawn()).expect("the host").expect("tcpdump starts");
-        let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        assert!(log.by_ref().map_while(Result::ok).any(|line| line.contains("listening on")));
-        std::thread::spawn(move || log.for_each(drop));
-        Tcpdump(child, file)
-    }
-
-    /// The file, once it has seen them.
-    fn file(mut self) -> PathBuf {
-        assert!(comes_true(|| self.0.try_wait().expect("it is ours").is_some()), "too few packets");
-        self.1.clone()
-    }
-
-    /// What it tells of each packet, without times.
-    fn lines(self) -> Vec<String> {
-        lines(&self.file(), &["-e"])
-    }
-}
-
-impl Drop for Tcpdump {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// What tcpdump reads in a file.
-fn lines(file: &PathBuf, args: &[&str]) -> Vec<String> {
-    let read = Command::new("tcpdump").args(["-nn", "-t"]).args(args).arg("-r").arg(file).output();
-    let read = read.expect("tcpdump runs");
-    assert!(read.status.success(), "{read:?}");
-    text(&read.stdout).lines().map(str::to_owned).collect()
-}
 
 /// The same of each packet, with all its bytes.
 fn packets(file: &PathBuf) -> Vec<String> {

@@ -314,12 +314,21 @@ impl Socket {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(self.failed("cannot wait", error)),
             }
-            // A device that goes away leaves a word, but wakes nobody.
-            match sockopt::socket_error(&self.fd) {
-                Ok(Err(error)) | Err(error) => return Err(self.failed("no longer bound", error)),
-                Ok(Ok(())) if this == left => return Ok(false),
-                Ok(Ok(())) => (),
+            self.check()?;
+            if this == left {
+                return Ok(false);
             }
+        }
+    }
+
+    /// Looks whether it is still bound: a device that goes away leaves a word, but wakes nobody.
+    ///
+    /// # Errors
+    /// What the system reports, such as that the device is gone.
+    pub fn check(&self) -> Result<()> {
+        match sockopt::socket_error(&self.fd) {
+            Ok(Err(error)) | Err(error) => Err(self.failed("no longer bound", error)),
+            Ok(Ok(())) => Ok(()),
         }
     }
 

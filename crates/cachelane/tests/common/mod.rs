@@ -12,6 +12,7 @@ pub(crate) mod metrics;
 pub(crate) mod pages;
 pub(crate) mod stage;
 pub(crate) mod steer;
+pub(crate) mod tcpdump;
 pub(crate) mod xsk;
 
 use std::collections::HashSet;

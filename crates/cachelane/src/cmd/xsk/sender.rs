@@ -83,6 +83,8 @@ impl Sender {
                     context.control.ends(Ended::Done);
                     break;
                 }
+                // Where the next packet is not due for long, no call says that the device is gone.
+                self.socket.check()?;
                 self.idle(now);
             }
         }

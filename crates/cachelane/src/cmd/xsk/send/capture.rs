@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use pcap_parser::{
     Block, Linktype, OptionCode, PcapBlockOwned, PcapError, PcapNGOption, create_reader,
 };
@@ -117,6 +117,8 @@ impl Capture {
             done += 1;
             let result = result.and_then(|goes_on| {
                 over = !goes_on;
+                // It was emptied meanwhile; to read it over and over would find nothing for ever.
+                ensure!(read.packets > 0 || times == 1, "there are no packets in it any more");
                 self.file.as_mut().map_or(Ok(()), |file| file.rewind().map_err(Into::into))
             });
             if let Err(error) = result {
