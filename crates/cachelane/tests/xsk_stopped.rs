@@ -268,6 +268,31 @@ fn root_whoever_reads_lines_may_go() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+/// What does not come back any more is lost, and what came before that is told.
+#[test]
+fn root_a_reflector_that_is_killed_loses_what_is_on_the_way() {
+    if !root("root_a_reflector_that_is_killed_loses_what_is_on_the_way") {
+        return;
+    }
+    let scene = Scene::new("stopreflect");
+    let link = scene.link("a", "b");
+    let reflect = ["xsk", "forward", &link.b.device, "--udp-port", "9"];
+    let forward = scene.start(&link.b.host, &reflect, "forwarding");
+    let mac = link.b.mac.to_string();
+    let args = ["xsk", "send", &link.a.device, "--latency", "--dst-mac", &mac, "--rate", "1k"];
+    let sender = scene.start(&link.a.host, &[&args[..], &["--json"]].concat(), "sending");
+    let counter = |name: &str| scene.counter(&sender, name);
+    assert!(comes_true(|| counter("xsk.rx_packets") > 100));
+    assert!(!forward.end(Signal::KILL).status.success());
+    let sent = counter("xsk.tx_packets");
+    assert!(comes_true(|| counter("xsk.tx_packets") > sent + 100), "it does not go on");
+    let ended = sender.object();
+    let [sent, back, lost] =
+        ["sent", "back", "lost"].map(|name| number(&ended, &format!("/latency/{name}")));
+    assert!(back > 100 && lost > 100 && sent == back + lost, "{ended:#}");
+    assert_eq!(number(&ended, "/frames/leaked"), 0, "{ended:#}");
+}
+
 /// A device that goes is missed by one that has nothing to send, too, and one that is only called
 /// something else goes on.
 #[test]
