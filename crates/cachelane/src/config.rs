@@ -2,8 +2,8 @@
 //! for.
 //!
 //! `tree` reads files and lays them over each other, `check` makes members of that, `claims` finds what
-//! two of them want, `filters` has filter expressions compiled, `kinds` says what may be in a file, and `print` writes what is there, what may be
-//! there, and a schema for editors.
+//! two of them want, `filters` has filter expressions compiled, `kinds` says what may be in a file, and
+//! `print` writes what is there, what may be there, and a schema for editors.
 
 mod check;
 mod claims;

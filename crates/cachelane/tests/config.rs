@@ -242,6 +242,10 @@ fn filters_are_compiled() {
     let (code, said) = check(&lend("a", &"port 1 or ".repeat(20_000)));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("4:1: lend.a.filter has 200000 bytes (expected less than"), "{said}");
+    let many: String = (0..50).map(|n| lend(&format!("n{n}"), &format!("tcp port {n}"))).collect();
+    let (code, said) = check(&(many + &lend("last", "tcp prot 80")));
+    assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.starts_with("up.toml:204:1: lend.last.filter "), "{said}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::io::{self, ErrorKind};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::tree::{Origin, Trouble};
 use crate::exit::Exit;
@@ -45,10 +46,19 @@ impl Filter {
     }
 }
 
-/// Compiles all of them.
+/// Compiles all of them, some at a time.
 pub(super) fn compile(filters: Vec<Filter>) -> Findings {
-    let started: Vec<_> = filters.iter().map(Filter::start).collect();
-    let mut findings = Findings::default();
+    const AT_A_TIME: usize = 16;
+    /// After so long no more are begun.
+    const MOST: Duration = Duration::from_secs(5);
+    let (mut findings, begun) = (Findings::default(), Instant::now());
+    let started = filters.chunks(AT_A_TIME).flat_map(|some| {
+        let start = |filter: &Filter| match begun.elapsed() < MOST {
+            true => filter.start(),
+            false => Err(io::Error::other("the filters before it took too long")),
+        };
+        some.iter().map(start).collect::<Vec<_>>()
+    });
     for (filter, child) in filters.iter().zip(started) {
         let unchecked = |why: &str| filter.trouble(&format!(" is not checked: {why}"));
         match child.and_then(Child::wait_with_output) {

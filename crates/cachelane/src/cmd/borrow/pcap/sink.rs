@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
 
 use rustix::pipe::PIPE_BUF;
 
@@ -18,8 +19,8 @@ pub(super) struct Sink {
     file: File,
     /// Nobody else writes to the file, which was empty: it may be cut.
     ours: bool,
-    /// Writing does not wait for a reader.
-    is_regular: bool,
+    /// Somebody else has to read before more can be written: it is a pipe or a socket.
+    has_reader: bool,
     gathered: Vec<u8>,
     /// Where each record in there ends.
     ends: Vec<usize>,
@@ -41,8 +42,9 @@ impl Sink {
     pub(super) fn new(file: File, ours: bool) -> Sink {
         // The last record may go beyond.
         let gathered = Vec::with_capacity(FULL * 2);
-        let is_regular = file.metadata().is_ok_and(|meta| meta.is_file());
-        Sink { file, ours, is_regular, gathered, ends: Vec::new(), written: 0, state: State::Open }
+        let kind = file.metadata().map(|meta| meta.file_type());
+        let has_reader = kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket());
+        Sink { file, ours, has_reader, gathered, ends: Vec::new(), written: 0, state: State::Open }
     }
 
     /// Bytes that the file has, once what was gathered is in it.
@@ -82,7 +84,7 @@ impl Sink {
 
     /// Writes what there is room for; how much that was.
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        if self.is_regular {
+        if !self.has_reader {
             return (&self.file).write(bytes);
         }
         out::wait_for_room(&self.file)?;
