@@ -40,6 +40,8 @@ pub enum ExpressionError {
     NoLibpcap(String),
     /// What libpcap says of the expression.
     Wrong(String),
+    /// What this host lacks, maybe for now: the address of a name, memory.
+    Host(String),
     /// libpcap was not done within so long.
     Slow(Duration),
 }
@@ -52,7 +54,7 @@ impl fmt::Display for ExpressionError {
                 "libpcap, which reads expressions, cannot be loaded: {why}; install it (Debian: \
                  libpcap0.8, Fedora: libpcap)"
             ),
-            ExpressionError::Wrong(why) => f.write_str(why),
+            ExpressionError::Wrong(why) | ExpressionError::Host(why) => f.write_str(why),
             ExpressionError::Slow(limit) => write!(
                 f,
                 "libpcap has not compiled it within {limit:?}: it takes long for hundreds of \
@@ -217,23 +219,24 @@ impl Libpcap {
         let (text, (done, compiled)) = (text.to_owned(), mpsc::channel());
         let compile = move || drop(done.send(self.compile_here(&text)));
         let thread = thread::Builder::new().name("libpcap".into()).stack_size(STACK);
-        let none = |error| ExpressionError::Wrong(format!("no thread to compile it in: {error}"));
+        let none = |error| ExpressionError::Host(format!("no thread to compile it in: {error}"));
         thread.spawn(compile).map_err(none)?;
-        let compiled = compiled.recv_timeout(limit).map_err(|_| ExpressionError::Slow(limit))?;
-        compiled.map_err(ExpressionError::Wrong)
+        compiled.recv_timeout(limit).map_err(|_| ExpressionError::Slow(limit))?
     }
 
-    fn compile_here(&self, text: &str) -> Result<Vec<sock_filter>, String> {
+    fn compile_here(&self, text: &str) -> Result<Vec<sock_filter>, ExpressionError> {
         const ETHERNET: c_int = 1;
         const MOST: c_int = 262_144;
         const OPTIMIZED: c_int = 1;
         /// `PCAP_NETMASK_UNKNOWN`
         const NO_NETMASK: u32 = u32::MAX;
-        let text = CString::new(text).map_err(|_| "a NUL character is in it".to_owned())?;
+        let text = CString::new(text)
+            .map_err(|_| ExpressionError::Wrong("a NUL character is in it".into()))?;
         let _one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: it takes two numbers.
         let handle = NonNull::new(unsafe { (self.open_dead)(ETHERNET, MOST) });
-        let handle = handle.ok_or("libpcap has no memory")?.as_ptr();
+        let none = || ExpressionError::Host("libpcap has no memory".into());
+        let handle = handle.ok_or_else(none)?.as_ptr();
         let mut made = Compiled { len: 0, steps: ptr::null_mut() };
         // SAFETY: the handle is there until it is closed below, and used by nobody else; `made` and the
         // text live as long as the call.
@@ -242,7 +245,12 @@ impl Libpcap {
         let result = if failed {
             // SAFETY: libpcap keeps a text in the handle, which ends with NUL.
             let said = unsafe { CStr::from_ptr((self.get_err)(handle)) };
-            Err(said.to_string_lossy().into_owned())
+            let said = said.to_string_lossy().into_owned();
+            // It asks the system for the addresses of names.
+            match said.starts_with("unknown host") || said.starts_with("unknown network") {
+                true => Err(ExpressionError::Host(said)),
+                false => Err(ExpressionError::Wrong(said)),
+            }
         } else {
             // SAFETY: it has made so many steps, which are as the kernel has them.
             let steps = unsafe { slice::from_raw_parts(made.steps, made.len as usize) }.to_vec();

@@ -38,7 +38,9 @@ pub(crate) fn dry_run(would: Vec<String>) -> anyhow::Result<Exit> {
 pub(crate) fn try_print(text: &str) -> anyhow::Result<bool> {
     // A pipe that has room takes so much at once.
     match text.as_bytes().chunks(PIPE_BUF).try_for_each(write) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::TimedOut) => {
+            Ok(false)
+        }
         written => written.map(|()| true).context("cannot print to stdout"),
     }
 }
@@ -54,7 +56,7 @@ pub(crate) fn write_to(mut out: impl io::Write + AsFd, bytes: &[u8]) -> io::Resu
 }
 
 /// Waits until there is room for [`PIPE_BUF`] bytes. Where a signal asks this process to end and the reader
-/// has stopped reading, the pipe is broken.
+/// has stopped reading, it fails with `TimedOut`.
 pub(crate) fn wait_for_room(out: &impl AsFd) -> io::Result<()> {
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     /// For a reader that is only slow.
@@ -63,7 +65,7 @@ pub(crate) fn wait_for_room(out: &impl AsFd) -> io::Result<()> {
     while retry_on_intr(|| poll(&mut [PollFd::new(out, PollFlags::OUT)], Some(&LOOK)))? == 0 {
         looks += u32::from(run::is_asked_to_end());
         if looks > LOOKS {
-            return Err(ErrorKind::BrokenPipe.into());
+            return Err(io::Error::new(ErrorKind::TimedOut, "nobody reads it"));
         }
     }
     Ok(())

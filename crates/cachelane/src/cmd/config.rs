@@ -109,9 +109,10 @@ fn check(loaded: &Loaded, json: bool) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// Compiles a filter expression for one who reads a configuration, and so cannot wait for long.
+/// Compiles a filter expression for one who reads a configuration, and ends this process if that takes long.
 fn filter(text: &str) -> anyhow::Result<Exit> {
-    const LIMIT: Duration = Duration::from_secs(5);
+    /// Should that one be gone.
+    const LIMIT: Duration = Duration::from_secs(30);
     let Err(error) = expression::compile_within(text, LIMIT) else { return Ok(Exit::Ok) };
     let (said, exit) = match error {
         ExpressionError::Wrong(_) => (expression::wrong(text, &error), Exit::Usage),

@@ -1,10 +1,12 @@
 //! Filter expressions of a configuration, which libpcap compiles.
 //!
-//! It does so in processes of their own: the daemon is not to be held up, nor to keep a thread that never
-//! ends, nor to die of it.
+//! It does so in processes of their own, which have some seconds together: the daemon is not to be held up for
+//! longer, nor to keep a thread that never ends, nor to die of it.
 
 use std::io::{self, ErrorKind};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::tree::{Origin, Trouble};
@@ -36,7 +38,8 @@ impl Filter {
     /// Starts to compile it.
     fn start(&self) -> io::Result<Child> {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["config", "filter", "--", &self.text]);
+        // Ctrl-C is for the process that reads the configuration.
+        command.process_group(0).args(["config", "filter", "--", &self.text]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
     }
 
@@ -49,19 +52,18 @@ impl Filter {
 /// Compiles all of them, some at a time.
 pub(super) fn compile(filters: Vec<Filter>) -> Findings {
     const AT_A_TIME: usize = 16;
-    /// After so long no more are begun.
     const MOST: Duration = Duration::from_secs(5);
-    let (mut findings, begun) = (Findings::default(), Instant::now());
+    let (mut findings, until) = (Findings::default(), Instant::now() + MOST);
     let started = filters.chunks(AT_A_TIME).flat_map(|some| {
-        let start = |filter: &Filter| match begun.elapsed() < MOST {
+        let start = |filter: &Filter| match Instant::now() < until {
             true => filter.start(),
-            false => Err(io::Error::other("the filters before it took too long")),
+            false => Err(too_long()),
         };
         some.iter().map(start).collect::<Vec<_>>()
     });
     for (filter, child) in filters.iter().zip(started) {
         let unchecked = |why: &str| filter.trouble(&format!(" is not checked: {why}"));
-        match child.and_then(Child::wait_with_output) {
+        match child.and_then(|child| ended(child, until)) {
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stdout);
                 match output.status.code() {
@@ -85,4 +87,25 @@ pub(super) fn compile(filters: Vec<Filter>) -> Findings {
         }
     }
     findings
+}
+
+/// What it has printed, if it ends in time.
+fn ended(mut child: Child, until: Instant) -> io::Result<Output> {
+    const LOOK: Duration = Duration::from_millis(2);
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= until {
+            child.kill()?;
+            child.wait()?;
+            return Err(too_long());
+        }
+        sleep(LOOK);
+    }
+    child.wait_with_output()
+}
+
+fn too_long() -> io::Error {
+    io::Error::other(
+        "it and the filters before it took libpcap more than 5s: it takes long for hundreds of \
+         alternatives (expected fewer, or ranges and networks)",
+    )
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lab::testing::{comes_true, root};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{PROGRAM, text};
+use crate::common::{PROGRAM, ends_within, text};
 use crate::parse_pcap;
 use crate::rig::{Rig, SOON, ends, error, flows, object, udp};
 
@@ -137,7 +137,11 @@ fn a_reader_of_packets_that_has_stopped_does_not_hold_up_a_signal() {
     assert!(comes_true(|| held() > 4096));
     // So long that it would be full.
     std::thread::sleep(Duration::from_millis(500));
-    interrupt(child);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = ends_within(child, SOON);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot write") && said.contains("nobody reads it"), "{said}");
     drop(unread);
     rig.end();
 }

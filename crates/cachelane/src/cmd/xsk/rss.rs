@@ -52,7 +52,10 @@ pub(super) fn width(address: IpAddr) -> usize {
     if address.is_ipv4() { 4 } else { 16 }
 }
 
-/// Longer than what `ethtool -x` prints of the largest table.
+/// More than any card has.
+const MOST_ENTRIES: usize = 4096;
+
+/// Longer than what `ethtool -x` prints of such a table.
 const LONGEST: u64 = 1 << 20;
 
 impl Rss {
@@ -85,10 +88,11 @@ impl Rss {
                 .into());
         }
         let entries = said.table.len();
-        if !entries.is_power_of_two() || entries > 1 << 16 {
+        if !entries.is_power_of_two() || entries > MOST_ENTRIES {
             return Err(format!(
                 "a table of {entries} entries: which of them a hash chooses is known where they are \
-                 a power of two (ethtool -L DEVICE combined N changes their number on some cards)"
+                 a power of two, up to {MOST_ENTRIES} (ethtool -L DEVICE combined N changes their \
+                 number on some cards)"
             ));
         }
         let on = |on: &[String]| on.join(", ");

@@ -59,6 +59,13 @@ impl Varying {
 impl Turns {
     /// The orders for what a recipe makes.
     pub(super) fn new(path: &Path, rss: &Rss, recipe: &Recipe) -> anyhow::Result<Turns> {
+        if recipe.order == Order::Random && recipe.limit.is_none() {
+            return Err(usage(format!(
+                "--rss {}, --order random: flows are drawn from all that there can be, in no order \
+                 (expected --flows N, from which they are drawn then, or --order counting)",
+                path.display()
+            )));
+        }
         let address = rss::width(recipe.source.first);
         rss.check(path, address)?;
         let entries = rss.table.len();
@@ -114,11 +121,9 @@ impl Turns {
         let rounds = recipe.limit.map(|limit| limit / counts[SPORT]);
         let rest = recipe.limit.map_or(0, |limit| (limit % counts[SPORT]) as usize);
         let (classes, last) = self.classes(&counts, rounds);
-        // Where flows are drawn from all, it does not matter which port has which number.
-        let matters = recipe.order == Order::Counting || recipe.limit.is_some();
         let is_used = |class: usize| classes[class] > 0.0 || (rest > 0 && last == Some(class));
         let used = (0..table.len()).filter(|class| is_used(*class)).count();
-        if matters && used * ports.len() > MOST {
+        if used * ports.len() > MOST {
             let most = MOST / used;
             return Err(usage(format!(
                 "--sport {}: {} ports are too many with --rss, whose table has {} entries (expected \
@@ -139,7 +144,7 @@ impl Turns {
             order.iter().for_each(|port| due[place(*port)] += classes[class]);
             let rest = if last == Some(class) { &order[..rest] } else { &[] };
             rest.iter().for_each(|port| due[place(*port)] += 1.0);
-            self.orders.push(if matters { order } else { Box::default() });
+            self.orders.push(order);
         }
         self.due = queues.into_iter().zip(due).collect();
         Ok(())
@@ -433,18 +438,10 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_drawn_from_all_go_where_it_is_said() {
-        let plain = Recipe {
-            order: Order::Random,
-            source_ports: "1-20".parse().unwrap(),
-            ..recipe("10.0.0.1", "10.1.0.0/31")
-        };
-        let table = &tables()[1];
-        let (steered, turns) = made(table, false, plain);
-        let sent: BTreeSet<_> = packets(&steered, 10_000).into_iter().collect();
-        let queues: Vec<u32> = sent.iter().map(|packet| queue(packet, table, false)).collect();
-        assert_eq!((sent.len(), turns.due.clone()), (480, tally(&queues, table)));
-        assert!(turns.orders.iter().all(|order| order.is_empty()));
+    fn flows_that_are_drawn_from_all_have_no_turns() {
+        let drawn = Recipe { order: Order::Random, ..recipe("10.0.0.1", "10.1.0.0/31") };
+        let refused = Turns::new(Path::new("x"), &rss(&[0, 1], "off"), &drawn).unwrap_err();
+        assert!(refused.to_string().contains("expected --flows N"), "{refused}");
     }
 
     #[test]

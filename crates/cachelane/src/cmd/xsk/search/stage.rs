@@ -90,7 +90,9 @@ impl Stage {
         let mut trials = 1..MOST;
         loop {
             match self.once(control, template, rate, time)? {
-                Some(found) if found.was_stopped && trials.next().is_some() => {}
+                Some(found) if found.was_stopped && trials.next().is_some() => {
+                    tracing::warn!("this process did not run for a while: the trial is made again");
+                }
                 found => return Ok(found),
             }
         }

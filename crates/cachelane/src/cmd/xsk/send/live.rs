@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use xsk::{
-    Device, LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop, check_live,
-    prefers_live,
+    Device, ErrorKind, LIVE_LONGEST, LIVE_SLOWEST, LivePackets, LiveSender, LiveSent, LiveStop,
+    check_live, prefers_live,
 };
 
 use super::super::maker::Streams;
@@ -178,7 +178,11 @@ impl Sender {
             self.sender.send(claimed as u32)?;
             context.saw_packets(Instant::now());
             if !self.count(context, claimed)? {
-                ensure!(self.device.is_up().unwrap_or(false), "{} is down, or gone", self.device);
+                let is_up = match self.device.is_up() {
+                    Err(error) if error.kind() == ErrorKind::NoDevice => false,
+                    is_up => is_up?,
+                };
+                ensure!(is_up, "{} is down, or gone", self.device);
             }
             self.call = next_call(claimed, now.elapsed());
         }
