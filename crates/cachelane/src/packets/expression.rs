@@ -13,7 +13,10 @@ pub(crate) fn compile(filter: Option<&str>) -> anyhow::Result<Option<Arc<Express
     let Some(text) = filter else { return Ok(None) };
     match compile_within(text, PATIENCE) {
         Ok(expression) => Ok(Some(Arc::new(expression))),
-        Err(error @ (ExpressionError::NoLibpcap(_) | ExpressionError::Host(_))) => {
+        Err(error @ ExpressionError::NoLibpcap(_)) => {
+            Err(host_cannot(format!("--filter: {error}")))
+        }
+        Err(error @ ExpressionError::Host(_)) => {
             Err(host_cannot(format!("--filter '{text}': {error}")))
         }
         Err(error) => Err(usage(format!("--filter {}", wrong(text, &error)))),

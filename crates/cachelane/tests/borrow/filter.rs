@@ -92,6 +92,10 @@ fn a_filter_that_cannot_be_used_is_named_before_anything_is_borrowed() {
     ] {
         assert!(text(&output.stderr).contains(part), "{part}: {output:?}");
     }
+    // Nor has it the address of a name at all times.
+    let output = run(&format!("host {}.invalid", "x".repeat(64)), &[], &[]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stderr).contains(".invalid': unknown host '"), "{output:?}");
     assert!(rig.lender().borrowers().is_empty());
     rig.end();
 }
