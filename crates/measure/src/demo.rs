@@ -154,9 +154,9 @@ impl Extent {
     /// All rows within three minutes.
     pub const FULL: Extent = Extent {
         blocks: 8,
-        window: Duration::from_millis(450),
+        window: Duration::from_millis(320),
         settle: Duration::from_millis(200),
-        limit: Duration::from_secs(25),
+        limit: Duration::from_secs(17),
     };
 
     /// The fewest blocks that can tell a difference, in short windows: shows that it runs.
