@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use super::tree::{Origin, Trouble};
 use crate::exit::Exit;
 
+/// What all filters together may take.
+const MOST: Duration = Duration::from_secs(5);
+
 /// What was found out.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -52,7 +55,6 @@ impl Filter {
 /// Compiles all of them, some at a time.
 pub(super) fn compile(filters: Vec<Filter>) -> Findings {
     const AT_A_TIME: usize = 16;
-    const MOST: Duration = Duration::from_secs(5);
     let (mut findings, until) = (Findings::default(), Instant::now() + MOST);
     let started = filters.chunks(AT_A_TIME).flat_map(|some| {
         let start = |filter: &Filter| match Instant::now() < until {
@@ -104,8 +106,8 @@ fn ended(mut child: Child, until: Instant) -> io::Result<Output> {
 }
 
 fn too_long() -> io::Error {
-    io::Error::other(
-        "it and the filters before it took libpcap more than 5s: it takes long for hundreds of \
-         alternatives (expected fewer, or ranges and networks)",
-    )
+    io::Error::other(format!(
+        "it and the filters before it took libpcap more than {MOST:?}: it takes long for hundreds of \
+         alternatives (expected fewer, or ranges and networks)"
+    ))
 }

@@ -321,27 +321,15 @@ fn place(number: u64) -> (usize, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flows::Order;
-    use super::super::template::{Kind, Pattern, Recipe, Template};
-    use super::super::values::Tags;
+    use super::super::template::{self, Kind, Recipe, Template};
     use super::*;
 
     fn recipe(size: usize) -> Recipe {
         Recipe {
-            option: "--size",
-            kind: Kind::Udp,
             sizes: size.to_string().parse().unwrap(),
-            source_mac: "02:00:00:00:00:01".parse().unwrap(),
-            target_mac: "02:00:00:00:00:02".parse().unwrap(),
-            tags: Tags::default(),
-            source: "10.0.0.1".parse().unwrap(),
-            target: "10.0.0.2".parse().unwrap(),
             source_ports: "9".parse().unwrap(),
             target_ports: "9".parse().unwrap(),
-            pattern: Pattern::Seq,
-            limit: None,
-            order: Order::Counting,
-            turns: None,
+            ..template::tests::recipe("10.0.0.1", "10.0.0.2")
         }
     }
 

@@ -545,14 +545,14 @@ fn payload(pattern: Pattern, len: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashSet;
 
     use etherparse::{LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
 
     use super::*;
 
-    fn recipe(source: &str, target: &str) -> Recipe {
+    pub(in super::super) fn recipe(source: &str, target: &str) -> Recipe {
         Recipe {
             option: "--size",
             kind: Kind::Udp,

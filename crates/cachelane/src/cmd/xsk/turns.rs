@@ -286,7 +286,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::rss::tests::{KEY, rss};
-    use super::super::template::{Kind, Pattern, Template};
+    use super::super::template::{self, Kind, Pattern, Template};
     use super::*;
 
     /// A packet's queue, bit by bit as Microsoft's "RSS hashing functions" has it, from what is in it.
@@ -320,20 +320,12 @@ mod tests {
 
     fn recipe(source: &str, target: &str) -> Recipe {
         Recipe {
-            option: "--size",
-            kind: Kind::Udp,
-            sizes: "128".parse().unwrap(),
-            source_mac: "02:00:00:00:00:01".parse().unwrap(),
             target_mac: "02:00:00:00:00:02-02:00:00:00:00:03".parse().unwrap(),
             tags: "7-8".parse().unwrap(),
-            source: source.parse().unwrap(),
-            target: target.parse().unwrap(),
             source_ports: "1000-1099".parse().unwrap(),
             target_ports: "53-55".parse().unwrap(),
             pattern: Pattern::Zeros,
-            limit: None,
-            order: Order::Counting,
-            turns: None,
+            ..template::tests::recipe(source, target)
         }
     }
 
